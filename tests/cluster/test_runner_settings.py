@@ -130,13 +130,6 @@ def test_discovery_is_closed_when_the_block_fails(monkeypatch: pytest.MonkeyPatc
     assert closed == [True]
 
 
-@pytest.mark.parametrize("family", ["", "IPV4", "ipv5"])
-def test_address_families_are_ipv4_and_ipv6(family: str) -> None:
-    with pytest.raises(ValueError, match="zk_watch_address_family must be ipv4 or ipv6, got"):
-        settings(zk_watch_address_family=family)
-    assert settings(zk_watch_address_family="ipv6").zk_watch_address_family == "ipv6"
-
-
 @pytest.mark.parametrize(
     ("options", "index"),
     [

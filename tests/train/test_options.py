@@ -13,6 +13,7 @@ import torch
 
 import monolith as ml
 from monolith.checkpoint import Saver
+from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.errors import ResourceExhaustedError
 from monolith.observe import MetricClient
 from monolith.tables.filters import NoFilter, ProbabilisticFilter, SlidingHashFilter
@@ -20,12 +21,15 @@ from monolith.testing import ExampleTask, FakeClock
 from monolith.train import (
     ControlConfig,
     Estimator,
+    ReportingConfig,
     RunConfig,
     RunnerConfig,
     Session,
     Trainer,
     TrainerConfig,
     current_context,
+    distributed_sync_train,
+    distributed_train,
     trainer_config_of,
 )
 from monolith.train.compat import conversions
@@ -93,6 +97,33 @@ class TestRealTime:
 
 
 class TestIdentity:
+    @pytest.mark.parametrize("mode", ["eval", "infer", "predict"])
+    def test_a_mode_that_does_not_train_trains_and_saves_nothing(self, tmp_path: Path, mode: str) -> None:
+        trainer = make_trainer(RunnerConfig(model_dir=str(tmp_path / "m"), mode=mode), ExampleTask.params())
+        with pytest.raises(ValueError, match=r"Trainer\.train: mode is '(eval|predict)', and only 'train' trains"):
+            trainer.train(steps=1)
+        said, hosts = (
+            r"mode is '(eval|predict)', and only 'train' trains",
+            HostServiceDiscovery(str(tmp_path / "hosts")),
+        )
+        options = RunnerConfig(model_dir=str(tmp_path / "m"), mode=mode, num_ps=1)
+        with pytest.raises(ValueError, match=f"distributed_train: {said}"):
+            distributed_train(options, hosts, ExampleTask.params())
+        with pytest.raises(ValueError, match=f"distributed_sync_train: {said}"):
+            distributed_sync_train(options, ExampleTask.params())
+        assert not (tmp_path / "m").exists()
+
+    def test_the_name_of_another_task_is_refused(self, tmp_path: Path) -> None:
+        def made(task: str) -> Trainer:
+            options = RunnerConfig(model_dir=str(tmp_path / "m"), task=task)
+            return make_trainer(options, ExampleTask.params())
+
+        assert type(made("monolith.testing:ExampleTask").task) is ExampleTask
+        with pytest.raises(ValueError, match=r"option task='hooks.day_by_day:DayByDay' .* got those of ExampleTask"):
+            made("hooks.day_by_day:DayByDay")
+        with pytest.raises(ValueError, match="task 'no_such:Task': there is no module"):
+            made("no_such:Task")
+
     def test_a_task_sees_its_place_and_its_name(self) -> None:
         seen: list[Any] = []
 
@@ -350,6 +381,12 @@ class TestReporting:
         caplog.clear()
         trained(tmp_path / "b")
         assert "auc" not in caplog.text
+
+    def test_an_interval_of_profiles_without_a_profile_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"option profile_save_steps_interval=7 .* set profile_some_steps_from"):
+            trainer_config_of(RunnerConfig(profile_save_steps_interval=7))
+        with pytest.raises(ValueError, match=r"ReportingConfig: profile_every_steps=7 .* give profile_from"):
+            ReportingConfig(profile_every_steps=7)
 
     def test_some_steps_are_profiled(self, tmp_path: Path) -> None:
         trained(tmp_path, profile_some_steps_from=2, profile_save_steps_interval=100)

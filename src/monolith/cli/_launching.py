@@ -12,7 +12,7 @@ from monolith.cli._run_options import command_of, expired_text, tell
 from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, RestartPolicy, local_job
 from monolith.launch.resources import bytes_of
 from monolith.launch.restarts import DONE, INTERRUPTED
-from monolith.train.compat.derive_config import MODES
+from monolith.train.compat.conversions import MODES
 from monolith.train.compat.effects import effects_of, job_of
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig

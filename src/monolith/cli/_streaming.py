@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.cli._arguments._streams import STREAM_ONLY
 from monolith.cli._key_values import key_values
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
-from monolith.train.compat.derive_config import MODES
+from monolith.train.compat.conversions import MODES
 
 if TYPE_CHECKING:
     import argparse

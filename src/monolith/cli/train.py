@@ -24,7 +24,7 @@ from monolith.hooks.stop_on_signal import StopOnSignal
 from monolith.nn.row_anchor import weights_of
 from monolith.observe.progress import Progress
 from monolith.train import Session, find_task, flags
-from monolith.train.compat.derive_config import MODES
+from monolith.train.compat.conversions import MODES
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.local_runner import make_trainer

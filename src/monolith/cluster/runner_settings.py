@@ -9,7 +9,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from monolith.cluster import discovery
-from monolith.cluster.addresses import AddressFamily
 from monolith.cluster.discovery import (
     ConsulServiceDiscovery,
     HostServiceDiscovery,
@@ -60,8 +59,6 @@ class RunnerSettings(Config):
     """``TF_CONFIG`` as Primus gives it, JSON."""
     zk_server: str | None = None
     """Servers of ZooKeeper, ``host:port`` separated by commas."""
-    zk_watch_address_family: str = AddressFamily.IPV4
-    """Which addresses of replicas are watched in ZooKeeper, ``ipv4`` or ``ipv6``."""
     discovery_dir: str = ""
     """Folder of addresses, any fsspec path, where host files are the service."""
     enable_gpu_training: bool = False
@@ -74,14 +71,6 @@ class RunnerSettings(Config):
     """The consumer group of a streaming source."""
     kafka_servers: str | None = None
     """The brokers of a streaming source."""
-
-    def __post_init__(self) -> None:
-        families = (AddressFamily.IPV4, AddressFamily.IPV6)
-        if self.zk_watch_address_family not in families:
-            raise ValueError(
-                f"RunnerSettings: zk_watch_address_family must be {' or '.join(families)}, "
-                f"got {self.zk_watch_address_family!r}"
-            )
 
 
 def prepare_runner(

@@ -17,6 +17,7 @@ from monolith.train._rank_role import RankRole
 from monolith.train._role_place import RolePlace, is_scheduled, role_and_index
 from monolith.train._server_role import run_server
 from monolith.train._worker_role import WorkerRole
+from monolith.train.compat.conversions import mode_of
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.partial_sync import require_partial_sync
@@ -25,7 +26,9 @@ from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import use_threads
 from monolith.train.prepare_run import prepare_run
 from monolith.train.rank_place import take_rank
+from monolith.train.registry import require_named_task
 from monolith.train.server_places import ServerPlaces
+from monolith.train.trainer_config import require_training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,7 +83,9 @@ def distributed_train(
         OpError: the job could not go on.
     """
     settings = JobSettings() if settings is None else settings
+    require_training(mode_of(config.mode), "distributed_train")
     if isinstance(config, RunnerConfig):
+        require_named_task(config.task, params)
         prepare_run(config, {})
         override_params(params, config.params_override)
     place, trainer_config = _place_and_config(config, discovery, params, settings)

@@ -19,6 +19,7 @@ from monolith.train.compat.refusal import require_effective, require_one_process
 from monolith.train.compat.task_parameters import override_params
 from monolith.train.prepare_run import prepare_run
 from monolith.train.rank_place import take_place
+from monolith.train.registry import require_named_task
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def make_trainer(
         require_one_process(options)
     flags: dict[str, object] = {}
     if isinstance(options, RunnerConfig):
+        require_named_task(options.task, params)
         prepare_run(options, flags)
     override_params(params, getattr(options, "params_override", None))
     config = trainer_config_of(options, params)

@@ -15,7 +15,13 @@ from monolith.train.task import Task
 if TYPE_CHECKING:
     from monolith.train.params import Params
 
-__all__ = ["SingleTaskModelParams", "TaskRegistry", "find_task", "register_single_task_model", "task_registry"]
+__all__ = [
+    "SingleTaskModelParams",
+    "TaskRegistry",
+    "find_task",
+    "register_single_task_model",
+    "task_registry",
+]
 
 M = TypeVar("M", bound="type[SingleTaskModelParams]")
 
@@ -126,6 +132,22 @@ def find_task(text: str) -> Params:
     if isinstance(found, type) and issubclass(found, SingleTaskModelParams):
         return found().task()
     raise ValueError(f"task {text!r}: {_what_is_there(module, class_name, found)}")
+
+
+def require_named_task(name: str | None, params: Params) -> None:
+    """Refuses parameters of another task than the one that the option `task` names, if it names one.
+
+    Raises:
+        ValueError: they are of another task, or there is none of this name.
+    """
+    if name is None:
+        return
+    named, given = find_task(name).get("cls"), params.get("cls")
+    if named is not given:
+        raise ValueError(
+            f"option task={name!r} is refused: it must name the task whose parameters are given, got those of"
+            f" {getattr(given, '__name__', given)}; leave it out, or give find_task({name!r})"
+        )
 
 
 def _registered(text: str) -> Params:

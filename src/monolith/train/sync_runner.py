@@ -11,6 +11,7 @@ from monolith import collective
 from monolith.hooks.parameter_sync import ParameterSyncHook
 from monolith.train._job_signals import on_signals
 from monolith.train._publishing import require_publishing
+from monolith.train.compat.conversions import mode_of
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.task_parameters import override_params
@@ -18,7 +19,9 @@ from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import use_threads
 from monolith.train.prepare_run import prepare_run
 from monolith.train.rank_place import take_place
+from monolith.train.registry import require_named_task
 from monolith.train.trainer import Trainer
+from monolith.train.trainer_config import require_training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +68,9 @@ def distributed_sync_train(
         OpError: another rank has ended, or is made of other parts.
     """
     settings = JobSettings() if settings is None else settings
+    require_training(mode_of(config.mode), "distributed_sync_train")
     if isinstance(config, RunnerConfig):
+        require_named_task(config.task, params)
         prepare_run(config, {})
         override_params(params, config.params_override)
     if not config.is_set("enable_sync_training"):

@@ -52,7 +52,7 @@ from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import Session, SessionState
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import Task
-from monolith.train.trainer_config import TrainerConfig
+from monolith.train.trainer_config import TrainerConfig, require_training
 from monolith.train.two_stage import ITEM_CACHE, TWO_STAGE, cache_items, export_two_stage, write_item_cache
 
 if TYPE_CHECKING:
@@ -167,8 +167,10 @@ class Trainer:
             (loss, metrics, learning rates and table sizes by step, and how it ended).
 
         Raises:
+            ValueError: the config is of another mode than ``train``.
             BaseException: what ended training. The state of the last whole step was saved before, if there was one.
         """
+        require_training(self.config.mode, "Trainer.train")
         stop = StopAtStep(
             steps=self.task.p.train.steps if steps is None else steps,
             max_steps=self.task.p.train.max_steps if max_steps is None else max_steps,

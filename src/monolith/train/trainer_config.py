@@ -168,6 +168,10 @@ class TablesConfig(Config):
             raise ValueError(f"TablesConfig: num_ps must be at most {NUM_BUCKETS}, got {self.num_ps}")
 
 
+PROFILE_EVERY_STEPS = 5000
+"""Steps from one profile to the next where nothing else is said."""
+
+
 @config
 class ReportingConfig(Config):
     """What is told about a run."""
@@ -186,7 +190,7 @@ class ReportingConfig(Config):
     """Compute AUC, or squared error, of what was predicted in training, and log it with the above."""
     profile_from: int | None = None
     """First step that is profiled, ten at a time; None: none is."""
-    profile_every_steps: int = 5000
+    profile_every_steps: int = PROFILE_EVERY_STEPS
     """Steps from one profile to the next."""
     throughput: bool = True
     """Emit how many steps are made, for dashboards."""
@@ -200,6 +204,11 @@ class ReportingConfig(Config):
     def __post_init__(self) -> None:
         if self.summary_every_steps is not None:
             require_at_least(self, 1, "summary_every_steps")
+        if self.profile_every_steps != PROFILE_EVERY_STEPS and self.profile_from is None:
+            raise ValueError(
+                f"ReportingConfig: profile_every_steps={self.profile_every_steps} is about profiles, of which there are"
+                " none; give profile_from"
+            )
         if self.tensorboard and self.summary_every_steps is None:
             raise ValueError("ReportingConfig: tensorboard=True needs records; give summary_every_steps")
 
@@ -257,6 +266,8 @@ class TrainerConfig(Config):
 
     model_dir: str | None = None
     """Where checkpoints are, a folder or an fsspec URL; None: nothing is saved."""
+    mode: Literal["train", "eval", "predict"] = "train"
+    """What the trainer is for; one that is not for training refuses `Trainer.train`."""
     model_name: str = ""
     """Under which name the model is known; the task's by default."""
     saving: SavingConfig = SavingConfig()
@@ -325,3 +336,16 @@ class TrainerConfig(Config):
             raise ValueError(
                 f"TrainerConfig: worker_index must be below num_workers ({self.num_workers}), got {self.worker_index}"
             )
+
+
+def require_training(mode: str, subject: str) -> None:
+    """Refuses to train in a mode that only looks.
+
+    Raises:
+        ValueError: another mode than ``train``.
+    """
+    if mode != "train":
+        raise ValueError(
+            f"{subject}: mode is {mode!r}, and only 'train' trains; leave mode out, or call evaluate() or predict() of"
+            " a trainer in one process"
+        )

@@ -71,8 +71,6 @@ class TestNames:
             CpuTrainingConfig(save_checkpoints_secs=1, save_checkpoints_steps=1)
         with pytest.raises(ValueError, match="dense_only_save_checkpoints_secs and"):
             CpuTrainingConfig(dense_only_save_checkpoints_secs=1, dense_only_save_checkpoints_steps=1)
-        with pytest.raises(ValueError, match="must be ipv4 or ipv6, got 'ipv5'"):
-            RunnerConfig(zk_watch_address_family="ipv5")
 
     def test_full_synchronous_training_is_derived(self) -> None:
         assert CpuTrainingConfig(enable_sync_training=True).enable_full_sync_training

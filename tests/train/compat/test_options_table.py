@@ -33,9 +33,8 @@ TABLE = effects_of(RunnerConfig)
 REFUSED = {name: each for name, effects in TABLE.items() for each in effects if isinstance(each, Refused)}
 
 SHOWN_BY = {
-    "task": "tests/cli/test_train.py::test_the_same_command_goes_on",
+    "task": "tests/train/test_options.py::TestIdentity::test_the_name_of_another_task_is_refused",
     "server_type": "tests/train/test_options.py::TestIdentity::test_a_task_sees_its_place_and_its_name",
-    "mode": "tests/cli/test_train.py::test_modes_evaluate_and_predict",
     "enable_partial_sync_training": (
         "tests/train/test_partial_sync.py::TestEqual::test_weights_and_rows_are_those_of_one_process_bit_for_bit"
     ),
@@ -76,6 +75,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "enable_alltoall_metrics_for_slot": {"enable_sync_training": True, "enable_alltoall_metrics": True},
     "enable_pipelined_bwda2a": {"enable_sync_training": True, "enable_async_optimize": True},
     "processes_per_gpu": {"enable_gpu_training": True},
+    "profile_save_steps_interval": {"profile_some_steps_from": 0},
     **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
     "enable_resource_constrained_roughsort": {"model_dir": "m"},
     **{
@@ -186,6 +186,11 @@ class TestEffects:
         assert settings == ({name} if InRunnerSettings() in TABLE[name] else set())
         if name != "server_type":  # any other role is refused
             assert changed(trainer_config_of(before), trainer_config_of(after)) == fields_set_by(TABLE[name])
+
+    @pytest.mark.parametrize("name", sorted(TOGETHER))
+    def test_an_option_without_those_that_it_needs_is_refused(self, name: str) -> None:
+        with pytest.raises(ValueError, match=r"\w"):
+            trainer_config_of(RunnerConfig(**{name: other_value(name)}))
 
     def test_a_new_option_is_one_line(self) -> None:
         @flat_config

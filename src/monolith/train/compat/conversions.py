@@ -11,7 +11,7 @@ from monolith.hooks.tide import TideWindow
 from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
 from monolith.train.candidate_items import CandidateItems
 from monolith.train.sync_config import SyncConfig
-from monolith.train.trainer_config import ControlConfig, MarkerFilesConfig, PublishingConfig
+from monolith.train.trainer_config import PROFILE_EVERY_STEPS, ControlConfig, MarkerFilesConfig, PublishingConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,9 +19,24 @@ if TYPE_CHECKING:
     from monolith.tables.filters import AdmissionFilter
     from monolith.train.compat.options import CpuTrainingConfig
     from monolith.train.params import Params
+    from monolith.train.task import Mode
 
 
 _log = logging.getLogger(__name__)
+
+MODES: dict[str, Mode] = {"train": "train", "eval": "eval", "infer": "predict", "predict": "predict"}
+"""What the option `mode` may be, and what it is called inside."""
+
+
+def mode_of(value: str) -> Mode:
+    """The mode by its own name.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    if value not in MODES:
+        raise ValueError(f"option mode must be one of {', '.join(MODES)}, got {value!r}")
+    return MODES[value]
 
 
 def none_if_empty(value: Any) -> Any:
@@ -79,6 +94,22 @@ def profile_from(options: CpuTrainingConfig, params: Params) -> int | None:
     """The first step that is profiled, unless the task forbids it."""
     is_allowed = parameter(params, "metrics", "enable_tf2_profiler_hook", default=True)
     return options.profile_some_steps_from if is_allowed else None
+
+
+def profile_every(options: CpuTrainingConfig, params: Params) -> int:
+    """Steps from one profile to the next.
+
+    Raises:
+        ValueError: it was set, and nothing is profiled.
+    """
+    name = "profile_save_steps_interval"
+    if options.profile_some_steps_from is None and getattr(options, name) != options.default_of(name):
+        raise ValueError(
+            f"option {name}={getattr(options, name)!r} (from {options.origin(name)}) is refused: it is about profiles,"
+            " of which there are none; set profile_some_steps_from, too"
+        )
+    is_profiled = profile_from(options, params) is not None
+    return options.profile_save_steps_interval if is_profiled else PROFILE_EVERY_STEPS
 
 
 def parameter(params: Params, section: str, name: str, *, default: Any = None) -> Any:

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
     from monolith.train.compat.options import CpuTrainingConfig
 
-__all__ = ["MODES", "trainer_config_of"]
-
-MODES = {"train": "train", "eval": "eval", "infer": "predict", "predict": "predict"}
-"""What `mode` may be, and what it is called inside."""
+__all__ = ["trainer_config_of"]
 
 
 def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) -> TrainerConfig:
@@ -36,8 +33,6 @@ def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) 
     require_effective(options)
     if options.server_type != "worker":
         raise ValueError(f"option server_type: a trainer is a worker, got {options.server_type!r}")
-    if options.mode not in MODES:
-        raise ValueError(f"option mode must be one of {', '.join(MODES)}, got {options.mode!r}")
     options.freeze()
     params = Params() if params is None else params
     return _nested(_told_by_parameters(params) | _told_by_options(options, params))

@@ -21,11 +21,13 @@ from monolith.train.compat.conversions import (
     is_not_false,
     late_update,
     marker_files,
+    mode_of,
     names_of,
     negated,
     none_if_empty,
     postpush,
     prefetch,
+    profile_every,
     profile_from,
     publishing,
     recovers_partly,
@@ -106,8 +108,8 @@ class CpuTrainingConfig(FlatConfig):
     """Of ranks: show how ids and rows are spread over them, in the log and in event files of rank 0."""
     enable_alltoall_metrics_for_slot: Annotated[str | None, Makes("sync", synchronous)] = None
     """A table whose ids are counted there, too, as `<slot>_size`; refused without enable_alltoall_metrics."""
-    mode: Annotated[str, ReadBy("`monolith train`, which evaluates or predicts instead")] = "train"
-    """What to do: train, eval, or infer (also predict)."""
+    mode: Annotated[str, Sets("mode", mode_of)] = "train"
+    """What to do: train, eval, or infer (also predict). Runs that train refuse any other than train."""
     partial_recovery: Annotated[bool | None, OfAJob(), Makes("job.partial_recovery", recovers_partly)] = None
     """After a failure restore only the servers that lost their state."""
     tide_start_hour: Annotated[int | None, Makes("saving.tide_window", tide_window)] = None
@@ -152,8 +154,8 @@ class CpuTrainingConfig(FlatConfig):
     """Of ranks: apply what enable_async_optimize puts off one step later still; batches lack one update more."""
     profile_some_steps_from: Annotated[int | None, Makes("reporting.profile_from", profile_from)] = None
     """First step that is profiled, ten at a time, into `profile/` of the model directory."""
-    profile_save_steps_interval: Annotated[int, Sets("reporting.profile_every_steps")] = 5000
-    """Steps from one profile to the next."""
+    profile_save_steps_interval: Annotated[int, Makes("reporting.profile_every_steps", profile_every)] = 5000
+    """Steps from one profile to the next; needs profile_some_steps_from."""
     profile_with_nvprof_from_to: Annotated[
         str | None, Refused("attach monolith.hooks.CudaProfilerHook to the trainer instead")
     ] = None
@@ -342,8 +344,11 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     TypeError: RunnerConfig: unknown option 'modeldir'; did you mean 'model_dir'?
     """
 
-    task: Annotated[str | None, ReadBy("`monolith train`, whose positional argument it is")] = None
-    """Which task: module:Class, or a registered name."""
+    task: Annotated[
+        str | None,
+        ReadBy("`make_trainer` and the runners of a job, which refuse another than the given one"),
+    ] = None
+    """Which task: module:Class, or a registered name. The positional argument of `monolith train`."""
     tf_config: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
     """TF_CONFIG of the scheduler Primus, JSON."""
     deep_insight_name: Annotated[str | None, Sets("reporting.job_name", none_if_empty), InRunnerSettings()] = None
@@ -354,8 +359,8 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Folder in which processes leave their addresses, for discovery_type host. Not in the original."""
     zk_server: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
     """Servers of ZooKeeper."""
-    zk_watch_address_family: Annotated[str, OfAJob(), InRunnerSettings()] = AddressFamily.IPV4
-    """Which addresses are watched there, ipv4 or ipv6."""
+    zk_watch_address_family: Annotated[str, Refused(reasons.REPLICAS)] = AddressFamily.IPV4
+    """Which addresses of replicas are watched there, ipv4 or ipv6."""
     is_local: Annotated[bool, Sets("restoring.alone"), InRunnerSettings()] = False
     """This process alone: nobody is looked for; `monolith train` sets it."""
     enable_fid_dedup: Annotated[bool, Refused("ids are always made distinct; the original declared it only")] = False
@@ -406,16 +411,6 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Readers of one worker at a time."""
     disable_native_metrics: Annotated[bool, Sets("reporting.train_metrics", negated)] = True
     """Do without AUC or squared error of training in the log."""
-
-    def check(self) -> None:
-        """Refuses what contradicts itself."""
-        super().check()
-        families = (AddressFamily.IPV4, AddressFamily.IPV6)
-        if self.zk_watch_address_family not in families:
-            raise ValueError(
-                f"RunnerConfig: zk_watch_address_family must be {' or '.join(families)}, got"
-                f" {self.zk_watch_address_family!r}"
-            )
 
     def runner_settings(self) -> RunnerSettings:
         """Who this process is and how it finds the others, for `cluster.get_discovery`."""
