@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import sqlite3
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -157,6 +161,20 @@ def test_n_processes_continue_what_m_began_although_all_are_killed(
     found = place.found()
     assert all([each.number for each in part] == list(range(1, len(part) + 1)) for part in found)
     assert outcome(example for part in found for example in part) == expected
+    counts = committed_counts(tmp_path / "state")
+    assert (counts["impressions"], counts["actions"]) == (len(impressions), len(actions))
+    others = ("duplicate_impressions", "duplicate_actions", "late_impressions", "late_actions", "unmatched_actions")
+    assert {name: counts[name] for name in others} == dict.fromkeys(others, 0)
+
+
+def committed_counts(folder: Path) -> Counter[str]:
+    """Of all partitions."""
+    counts = Counter[str]()
+    for path in folder.glob("*.sqlite"):
+        with closing(sqlite3.connect(path)) as database:
+            ((head,),) = database.execute("SELECT value FROM head WHERE id = 0")
+        counts.update(json.loads(head)["counts"])
+    return counts
 
 
 def test_it_tells_how_far_it_is_and_a_signal_ends_it_between_two_steps(tmp_path: Path, zygote: Zygote) -> None:
