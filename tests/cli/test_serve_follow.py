@@ -149,7 +149,9 @@ def test_a_server_that_fell_behind_retention_serves_on_and_waits_for_a_base(run:
     assert serve_while(run.arguments, ask) == 0
 
 
-def test_a_server_whose_log_is_not_there_yet_answers_from_the_export(run: Run) -> None:
+def test_a_server_answers_from_the_export_before_there_is_a_log_and_is_not_ready_when_its_trainer_is_silent(
+    run: Run,
+) -> None:
     run.hide()
 
     def ask(place: dict[str, Any]) -> None:
@@ -157,7 +159,14 @@ def test_a_server_whose_log_is_not_there_yet_answers_from_the_export(run: Run) -
         server.wait_not_ready("the delta log cannot be followed")
         assert server.predict()[1]["sparse"] == {}
         run.show()
-        server.wait_ready()
+        server.wait_not_ready("s old, at most 1 s expected: is the trainer running?")
         wait_until(lambda: server.predict()[1]["dense"] >= 0)
 
-    assert serve_while(run.arguments, ask) == 0
+        def is_ready_again() -> bool:
+            run.learn(0.5)
+            return server.readiness()[0] == 200
+
+        wait_until(is_ready_again)
+        server.wait_not_ready("s old")
+
+    assert serve_while([*run.arguments, "--max_staleness_seconds", "1"], ask) == 0

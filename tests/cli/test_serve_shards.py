@@ -302,6 +302,8 @@ def test_a_task_that_cannot_be_exported_is_served_with_its_code(
         (["x", "--shards", "a:1", "--keep_versions", "2"], "--keep_versions: it is for exports whose rows"),
         (["--task", "a:B", "--model_dir", "m", "--promotion_file", "p"], "--promotion_file: it is for exports"),
         (["x", "--hedge_millis", "7"], "--hedge_millis: it says how shards are asked, and this asks none"),
+        (["x", "--max_staleness_seconds", "5"], "--max_staleness_seconds: without --follow nothing gets stale"),
+        (["x", "--follow", "l", "--max_staleness_seconds", "0"], "--max_staleness_seconds must be > 0, got 0"),
         (["x", "--replica", "1"], "--replica: it is the number that a --shard registers with"),
         (["x", "--discovery_dir", "d"], "--discovery_dir: it is of a discovery service"),
         (["x", "--shards", "nonsense"], "expected host:port"),

@@ -292,7 +292,7 @@ def test_a_clock_that_is_put_back_makes_neither_lag_nor_staleness_negative(tmp_p
     behind = FakeClock(100.0)
     with Follower(new_store(serving=True), DeltaLog(log.place, clock=behind), clock=behind) as follower:
         follower.catch_up()
-        assert follower.staleness == (0.0, 0.0)
+        assert follower.staleness == (0.0, 0.0, 0.0)
         assign(store, {1: 1.0})
         publisher.publish()
         assert follower.lag.increments == 1

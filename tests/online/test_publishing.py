@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 from dataclasses import replace
@@ -27,6 +28,7 @@ from monolith.online import DeltaPublisher, Follower
 from monolith.publishing.erasing import erase_from_checkpoint
 from monolith.publishing.examples_tally import Trained
 from monolith.publishing.log_position import POSITION_NAME, LogPosition
+from monolith.publishing.serving_schema import serving_schema
 from monolith.tables import BlockKind, LocalStore, RowBlock, Segment, TableConfig, TableGroup, compressors
 from monolith.tables.row_block import HEADER, MAGIC, TRAILER, VERSION
 from monolith.testing import FakeClock
@@ -339,8 +341,17 @@ def test_an_increment_that_could_not_be_applied_is_applied_the_next_time(
                 patched.setattr(served, "load", away)
                 with pytest.raises(UnavailableError):
                     follower.catch_up()
+            assert follower.version == {rows_part(): 0}, "of what is here"
         assert follower.lag.increments > 0
+        load, versions = served.load, list[int]()
+
+        def looked_at(*values: object, **named: object) -> None:
+            versions.append(follower.version[rows_part()])
+            load(*values, **named)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(served, "load", looked_at)
         follower.catch_up()
+        assert versions == [0, 1], "a version that is told before its rows are here is a promise that is broken"
         assert follower.lag.increments == 0
     assert blocks(served) == blocks(store)
 
@@ -372,9 +383,32 @@ def test_staleness_is_from_the_oldest_event_to_here(tmp_path: Path) -> None:
     publisher.publish()
     publisher.close()
     with Follower(serving_store(), str(tmp_path / "log"), clock=clock) as follower:
-        assert follower.staleness is None
+        before = follower.staleness
+        assert before is None
         follower.catch_up()
-        assert follower.staleness == (10.0, 10.0)
+        assert follower.staleness == (10.0, 10.0, 1.0)
+        clock.advance(3600.0)  # the trainer is dead
+        follower.catch_up()
+        assert tuple(follower.staleness) == (10.0, 10.0, 3601.0)
+
+
+def test_staleness_without_events_is_since_the_last_increment_and_not_since_a_new_writer(tmp_path: Path) -> None:
+    clock = FakeClock(1000.0)
+    log = DeltaLog(tmp_path / "log", clock=clock)
+    store = trained_store()
+    publisher = DeltaPublisher(store, log, clock=clock)
+    assign(store, {1: 1.0})
+    publisher.publish()
+    publisher.close()
+    clock.advance(60.0)
+    # A trainer that starts and has trained nothing yet.
+    log.open_writer(rows_part(), schema=serving_schema(store.schema)).close()
+    with Follower(serving_store(), log, clock=clock) as follower:
+        follower.catch_up()
+        staleness = follower.staleness
+        assert staleness is not None
+        assert math.isnan(staleness.p50)
+        assert staleness.now == 60.0
 
 
 def test_a_log_of_another_model_and_a_wrong_interval_are_refused(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_change_of_taste_shows_in_both_readers_and_staleness_counts_from_the_a
         assert before > 1.0
         assert after < -1.0
         if readers == "follower":
-            p50, p99 = seen["staleness"]
+            p50, p99, _ = seen["staleness"]
             assert 0.0 < p50 <= p99
     for delays in told["delays"].values():
         assert delays[0] >= 0.0  # nobody knows of an action, or of the close of a window, before

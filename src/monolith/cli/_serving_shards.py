@@ -66,6 +66,7 @@ def refuse_options(args: argparse.Namespace) -> None:
         _refuse(args, ENTRY_OPTIONS, "it says how shards are asked, and this asks none; give --shards")
     if args.task is None:
         _refuse(args, ("model_dir",), "it has the checkpoints of --task; an export is the argument itself")
+    _refuse_staleness(args)
     if args.discovery_type is None:
         _refuse(args, _DISCOVERY, "it is of a discovery service; say which by --discovery_type")
 
@@ -125,7 +126,7 @@ def open_shard(
         port=options.grpc_port,
         credentials=options.credentials(),
         count=lambda signature, seconds, code: metrics.count_answer(called, signature, seconds, code),
-        **_given({"threads": args.threads}),
+        **_given({"threads": args.threads, "max_staleness_seconds": args.max_staleness_seconds}),
     )
     stack.callback(shard.close)
     service = stack.enter_context(ShardService(shard, options, metrics=metrics, registration=registration))
@@ -139,6 +140,13 @@ def _replicas(name: str | None, path: str, args: argparse.Namespace, stack: cont
     if not manifest.shards:
         raise ValueError(f"'{path}': it was not exported for shards; export it with shards=N, or leave out discovery")
     return DiscoveredReplicas(stack.enter_context(_discovery(args)), name or manifest.name, manifest.shards)
+
+
+def _refuse_staleness(args: argparse.Namespace) -> None:
+    if not args.follow:
+        _refuse(args, ("max_staleness_seconds",), "without --follow nothing gets stale")
+    if args.max_staleness_seconds is not None and args.max_staleness_seconds <= 0:
+        raise ValueError(f"--max_staleness_seconds must be > 0, got {args.max_staleness_seconds}")
 
 
 @contextlib.contextmanager

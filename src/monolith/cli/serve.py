@@ -62,7 +62,7 @@ def _serve_models(
 ) -> tuple[ModelServer, list[dict[str, Any]]]:
     if not args.models and args.task is None:
         raise ValueError("give what to serve: monolith serve NAME=PATH, or --task MODULE:CLASS --model_dir DIR")
-    registry = ModelRegistry()
+    registry = ModelRegistry(max_staleness_seconds=args.max_staleness_seconds)
     stack.callback(registry.close)
     kept = _given({"keep_versions": args.keep_versions, "file": args.promotion_file})
     promotion = Promotion(registry, PromotionConfig(**kept))

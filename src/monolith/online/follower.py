@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from monolith.clock import SystemClock
-from monolith.deltalog import DeltaLog, GapError, Lag
+from monolith.deltalog import DeltaLog, GapError, IncrementKind, Lag
 from monolith.errors import (
     DataLossError,
     DeadlineExceededError,
@@ -39,10 +40,14 @@ POLL_SECONDS = 0.5
 
 
 class Staleness(NamedTuple):
-    """Seconds from the oldest event of an increment to the moment it was applied."""
+    """How old what was applied is, in seconds."""
 
     p50: float
+    """From the oldest event of an increment to the moment it was applied; NaN: no increment names its events."""
     p99: float
+    now: float
+    """Since the newest event that was applied, or since its increment was written where it names none. It grows with
+    the clock while no increment comes."""
 
 
 class Follower:
@@ -88,6 +93,8 @@ class Follower:
             rows_elsewhere=rows_elsewhere,
         )
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
+        self._newest_ms = 0
+        """Time of the newest event that was applied, or of its increment; 0: there was none."""
         self._began = False
         self._look_again = 0.0
         """When parts are looked for that were not there yet."""
@@ -132,11 +139,12 @@ class Follower:
 
     @property
     def staleness(self) -> Staleness | None:
-        """Of the last increments that tell when their events were; None: there was none yet."""
-        seen = sorted(self._seen)
-        if not seen:
+        """Of the last increments and of this moment; None: no increment was applied yet."""
+        if not self._newest_ms:
             return None
-        return Staleness(seen[len(seen) // 2], seen[min(len(seen) - 1, len(seen) * 99 // 100)])
+        seen = sorted(self._seen) or [math.nan]
+        now = max(0.0, self._clock.now() - self._newest_ms / 1000)
+        return Staleness(seen[len(seen) // 2], seen[min(len(seen) - 1, len(seen) * 99 // 100)], now)
 
     def begin(self) -> bool:
         """Loads the newest bases now, instead of in the thread; whether all tables have rows of the log by that.
@@ -266,6 +274,8 @@ class Follower:
         return self._applier.apply_next()
 
     def _note(self, found: Increment) -> None:
+        if found.kind is not IncrementKind.OPENING:
+            self._newest_ms = max(self._newest_ms, found.newest_event_ms or found.oldest_event_ms or found.published_ms)
         if found.oldest_event_ms:
             # A clock that was put back makes nothing younger than new.
             self._seen.append(max(0.0, self._clock.now() - found.oldest_event_ms / 1000))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from monolith.online.follower import Follower
+    from monolith.online.follower import Follower, Staleness
 
-__all__ = ["LONGEST_LAG", "why_behind"]
+__all__ = ["LONGEST_LAG", "why_behind", "why_stale"]
 
 LONGEST_LAG = 30.0
 """Seconds behind the log from which on a follower is not ready any more."""
@@ -24,3 +24,13 @@ def why_behind(follower: Follower | None) -> str | None:
         return f"it is catching up with the delta log: {follower.lag.increments} increments to come"
     seconds = follower.lag.seconds
     return None if seconds <= LONGEST_LAG else f"it is {seconds:.0f} s behind the delta log"
+
+
+def why_stale(staleness: Staleness | None, at_most_seconds: float | None) -> str | None:
+    """Why rows are too old to be served, in a sentence; None: they are not, or there is no limit."""
+    if staleness is None or at_most_seconds is None or staleness.now <= at_most_seconds:
+        return None
+    return (
+        f"the newest event that it has learned from is {staleness.now:.0f} s old, at most {at_most_seconds:g} s"
+        " expected: is the trainer running?"
+    )

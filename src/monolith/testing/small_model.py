@@ -49,6 +49,7 @@ class _Version(NamedTuple):
 class _Staleness(NamedTuple):
     p50: float
     p99: float
+    now: float
 
 
 class _Prediction(NamedTuple):
@@ -89,7 +90,7 @@ class SmallModel:
         self.is_ready = True
         self.why_not_ready: str | None = None
         self.problem: str | None = None
-        self.staleness: _Staleness | None = _Staleness(0.1, 0.4)
+        self.staleness: _Staleness | None = _Staleness(0.1, 0.4, 2.0)
         self.num_rows = 5
         self.memory_bytes = 640
         self.closed = threading.Event()

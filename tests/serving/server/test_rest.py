@@ -240,6 +240,20 @@ def test_readiness_says_why_not(server: ModelServer, model: SmallModel) -> None:
     assert ask(server, body=ONE).status == 200, "it serves on"
 
 
+def test_a_model_whose_trainer_is_silent_is_not_ready(model: SmallModel) -> None:
+    registry = ModelRegistry(max_staleness_seconds=60.0)
+    registry.add("ranker", model)
+    with ModelServer(registry) as server:
+        assert ask(server, "/readyz").status == 200
+        assert model.staleness is not None
+        model.staleness = model.staleness._replace(now=61.0)
+        reply = ask(server, "/readyz")
+        assert reply.status == 503
+        assert "newest event that it has learned from is 61 s old, at most 60 s expected" in reply.error
+        model.staleness = None
+        assert ask(server, "/readyz").status == 200
+
+
 def test_a_failure_of_the_model_is_no_secret_of_it(server: ModelServer, model: SmallModel) -> None:
     def fail() -> None:
         raise RuntimeError("weights at 0xdeadbeef")

@@ -305,6 +305,7 @@ def test_metrics_have_a_port_of_their_own(start: Callable[..., ModelServer]) -> 
 
     wait_for(lambda: "monolith_serving_staleness_p99" in shown())
     text = shown()
+    assert 'monolith_serving_staleness{model_name="ranker",version="7"} 2.0' in text
     tags = '{model_name="ranker",signature_name="serving_default"}'
     assert f"monolith_serving_serving_latency_count{tags}" in text
     assert 'monolith_serving_lookup_fid_hit_rate_sum{name="ranker"}' in text

@@ -57,6 +57,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         action="store_true",
         help="load newer versions without trying them in a child process first; for exports that only you can write",
     )
+    parser.add_argument(
+        "--max_staleness_seconds",
+        type=float,
+        metavar="S",
+        help="not ready while the newest event that was learned from is older (default: any age is served)",
+    )
     parser.add_argument("--json", action="store_true", help="print where it listens as JSON, once it does")
     add_model_arguments(parser)
     _add_promotion(parser.add_argument_group("promotion: which version answers"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING
 
@@ -114,8 +115,10 @@ class ServingMetrics:
         self._client.emit_store("ready", float(model.is_ready), tags)
         staleness = model.staleness
         if staleness is not None:
-            self._client.emit_store("staleness_p50", staleness.p50, tags)
-            self._client.emit_store("staleness_p99", staleness.p99, tags)
+            self._client.emit_store("staleness", staleness.now, tags)
+            if not math.isnan(staleness.p50):
+                self._client.emit_store("staleness_p50", staleness.p50, tags)
+                self._client.emit_store("staleness_p99", staleness.p99, tags)
 
     def show_traffic(self) -> None:
         """How usual it is what models are asked and answer."""

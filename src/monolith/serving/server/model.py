@@ -145,7 +145,7 @@ class ShownModel(Protocol):
 
     @property
     def staleness(self) -> Any:
-        """Seconds from an event to its rows here, as ``p50`` and ``p99``; None where it follows no log."""
+        """Seconds from an event to its rows here, ``p50`` and ``p99``, and since the newest, ``now``; None: no log."""
         ...
 
     @property

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from monolith.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.serving.log_readiness import why_stale
 from monolith.serving.server.canary import Choice
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class ModelRegistry:
         registry.set_label("ranker", "stable", predictor.version.export)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_staleness_seconds: float | None = None) -> None:
+        self._max_staleness_seconds = max_staleness_seconds
         self._lock = threading.Lock()
         self._entries: dict[str, list[Entry]] = {}
         self._labels: dict[str, dict[str, Entry]] = {}
@@ -262,8 +264,10 @@ class ModelRegistry:
         if not answering:
             return "there is no model"
         for entry in answering:
+            why = why_stale(entry.model.staleness, self._max_staleness_seconds)
             if not entry.model.is_ready:
                 why = entry.model.why_not_ready or "it is not ready"
+            if why is not None:
                 return f"model {entry.name!r}, version {entry.version}: {why}"
         return None
 

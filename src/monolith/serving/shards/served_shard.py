@@ -11,7 +11,7 @@ from monolith.errors import InvalidArgumentError, UnimplementedError
 from monolith.online import Follower
 from monolith.online.log_tables import schemas_of
 from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_version
-from monolith.serving.log_readiness import why_behind
+from monolith.serving.log_readiness import why_behind, why_stale
 from monolith.serving.prediction import ModelVersion
 from monolith.serving.shards.held_rows import HeldRows
 from monolith.serving.shards.shard_exports import ShardExports, watch_exports
@@ -142,8 +142,9 @@ def serve_shard(
         skip_zero: Keep no zero rows; a removed id that is pushed as zeros goes. For tables that the log describes.
         catch_up: Whether to return once the log was caught up with. False: at once; it is not ready until then, and a
             log that is not there yet is waited for.
-        server_options: Of `ShardServer`, by name: `host`, `port`, `credentials`, `threads`; and `version`, of the rows
-            where there is no export.
+        server_options: Of `ShardServer`, by name: `host`, `port`, `credentials`, `threads`; `version`, of the rows
+            where there is no export; and `max_staleness_seconds`: it is not ready while the newest event that it has
+            learned from is older.
 
     Raises:
         InvalidArgumentError: neither a log nor tables were given.
@@ -152,6 +153,7 @@ def serve_shard(
     number = ShardNumber.parse(shard) if isinstance(shard, str) else shard
     log = DeltaLog(follow) if isinstance(follow, str) else follow
     version = int(server_options.pop("version", 0))
+    max_staleness_seconds: float | None = server_options.pop("max_staleness_seconds", None)
     exports = None if export is None else ShardExports(export, number)
     if exports is not None:
         version, stores = exports.newest(with_rows=log is None or not has_base_of_all(log, exports.store_names()))
@@ -170,12 +172,16 @@ def serve_shard(
             model=model,
             index=number.index,
             sparse=None if follower is None else lambda: sparse_version(follower),
-            why_not_ready=lambda: why_behind(follower),
+            why_not_ready=lambda: why_behind(follower) or _why_stale(follower, max_staleness_seconds),
             **server_options,
         )
         server.start()
         undoing.pop_all()
     return ServedShard(server, rows, follower, watch)
+
+
+def _why_stale(follower: Follower | None, at_most_seconds: float | None) -> str | None:
+    return None if follower is None else why_stale(follower.staleness, at_most_seconds)
 
 
 def _following(
