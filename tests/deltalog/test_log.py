@@ -197,7 +197,7 @@ def test_an_end_that_was_cut_off_or_written_anew_is_found_again(tmp_path: Path) 
 def test_a_writer_goes_on_after_an_error_and_nothing_of_the_failed_record_counts(
     log: DeltaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = log.open_writer(PART)
+    writer = log.open_writer(PART, base="begin")
     writer.append(kind=ROWS, payload=b"first")
     pwrite = os.pwrite
 
@@ -216,6 +216,8 @@ def test_a_writer_goes_on_after_an_error_and_nothing_of_the_failed_record_counts
         found = list(reader)
     assert [each.payload for each in found if each.kind is ROWS] == [b"first", b"second"]
     assert [each.number for each in found] == list(range(len(found)))
+    # A reader that reopened the base would lose what came behind it.
+    assert [each.base for each in found if each.kind is IncrementKind.OPENING] == ["begin", None]
 
 
 def test_a_writer_that_was_replaced_does_not_come_back(log: DeltaLog) -> None:

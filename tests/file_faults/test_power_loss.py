@@ -5,17 +5,23 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from file_faults import durable_writers
 from file_faults.disk import Disk, fates, write_tree
+from file_faults.durable_writers import make_inputs
 from file_faults.operations import Change, preload, read_record
 from file_faults.scenarios import FIRST_STEPS, SCENARIOS
 from file_faults.small_run import SmallRun, contents
 from monolith.checkpoint import Saver
+from monolith.deltalog import DeltaLog
 from monolith.errors import OpError
+from monolith.ps.recovery.record_folder import RecordFolder
+from online.joiner.joins import FolderJoin
 
 PROCESS = Path(__file__).with_name("process.py")
 
@@ -72,6 +78,31 @@ def test_what_survives_a_power_loss_restores(library: Path, quick_folder: Path, 
     everything_lost = disk.after_power_loss(lambda: False)
     assert tried[hash(tuple(everything_lost.items()))] == after, "a save that returned is safe"
     assert len(tried) > 50
+
+
+def test_what_a_log_a_recovery_record_and_a_joiner_acknowledged_survives_a_power_loss(
+    library: Path, quick_folder: Path
+) -> None:
+    folder, lost = quick_folder / "written", quick_folder / "lost"
+    folder.mkdir()
+    make_inputs(folder)
+    disk = Disk(folder)
+    script = [sys.executable, str(Path(durable_writers.__file__)), str(library), str(folder), str(quick_folder / "rec")]
+    subprocess.run(script, env=preload(library), check=True)
+    for change in read_record(quick_folder / "rec"):
+        disk.apply(change)
+    write_tree(disk.after_power_loss(lambda: False), lost)
+    for name in durable_writers.LOGS:
+        with DeltaLog(lost / name) as log, log.open_reader(durable_writers.PART) as reader:
+            assert [each.number for each in reader] == list(range(durable_writers.INCREMENTS + 1))
+    assert RecordFolder(str(lost / "claimed"), 0, 1).is_claimed_by(durable_writers.WRITER)
+    record = RecordFolder(str(lost / "recovery"), 0, 1)
+    assert [file.meta.number for file in record.found()] == [1]
+    with closing(FolderJoin(lost / "join").partition()) as partition:
+        partition.open()
+        assert partition.counts.impressions == durable_writers.IMPRESSIONS
+        sent = len(FolderJoin(lost / "join").examples())
+        assert sent == partition.counts.positives > 0
 
 
 class TestTheDisk:

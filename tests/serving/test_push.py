@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from monolith import _core
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.deltalog import DeltaLog
-from monolith.errors import InvalidArgumentError, NotFoundError
+from monolith.errors import InvalidArgumentError, NotFoundError, OpError
 from monolith.online import DeltaPublisher
 from monolith.serving.protos import parameter_sync_pb2 as sync_messages
 from monolith.serving.protos import prediction_service_pb2 as messages
@@ -26,6 +26,7 @@ from monolith.serving.push.backend import DiscoverySyncBackend
 from monolith.serving.push.client import ParameterSyncClient, result_json
 from monolith.serving.push.positions import PushPositions
 from monolith.serving.push.row_parts import StoreRows, TableRows, assign_request, push_request, split_rows
+from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.replicas import shard_role
 from monolith.serving.shards.served_shard import ServedShard, serve_shard
 from monolith.serving.tensor_messages import value_of
@@ -208,6 +209,34 @@ def test_a_receiver_that_was_started_again_begins_at_a_base(run: Run) -> None:
             while codes(client.push()) != [0]:
                 pass  # until its connection is there again
             require_equal(again, run)
+
+
+def test_a_receiver_that_is_started_again_within_a_push_begins_at_a_base(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.assign("item", dict.fromkeys(range(50), 1.0))
+    port = free_port()
+    receivers = [receiver(port=port)]
+    life_of = ShardChannels.life_of
+
+    def restarted_behind(self: ShardChannels, *arguments: Any) -> str:
+        life = life_of(self, *arguments)
+        receivers[0].close()
+        receivers.append(receiver(port=port))
+        while True:  # until its connection is there again
+            with suppress(OpError):
+                assert life_of(self, *arguments) != life
+                return life
+
+    with ParameterSyncClient(run.place, "m", "0/1", [receivers[0].server.address], timeout_seconds=60.0) as client:
+        assert counts(client.push()) == [50]
+        run.assign("user", {1: 2.0})
+        with monkeypatch.context() as patch:
+            patch.setattr(ShardChannels, "life_of", restarted_behind)
+            assert codes(client.push()) == [10]
+        assert codes(client.push()) == [0]
+    with receivers[1] as again:
+        require_equal(again, run)
 
 
 def test_positions_outlive_the_process_that_pushes(run: Run, tmp_path: Path) -> None:

@@ -113,6 +113,22 @@ def test_an_action_behind_the_window_does_not_make_a_positive_however_early_it_c
     assert counting.counts.late_actions == 1
 
 
+def test_both_ends_of_the_window_belong_to_it() -> None:
+    for at, counted in ((1100, [(b"a", (CLICK,), ())]), (1101, [])):
+        assert run(JoinMachine(rules()), shown(b"a", 1000), done(b"a", at, CLICK)) == counted
+        assert run(JoinMachine(rules()), done(b"a", at, CLICK), shown(b"a", 1000)) == counted
+    for at, unmatched in ((900, 0), (899, 1)):
+        behind, before = JoinMachine(rules()), JoinMachine(rules())
+        run(behind, shown(b"a", 1000), done(b"a", at, CLICK))
+        run(before, done(b"a", at, CLICK), shown(b"a", 1000))
+        assert [each.counts.unmatched_actions for each in (behind, before)] == [unmatched] * 2
+        assert [each.counts.positives for each in (behind, before)] == [1 - unmatched] * 2
+    machine = JoinMachine(rules())
+    run(machine, 1100, done(b"early", 1000, CLICK), done(b"held", 1001, CLICK), shown(b"late", 1000), shown(b"b", 1001))
+    assert (machine.counts.unmatched_actions, machine.counts.late_impressions) == (1, 1)
+    assert [each[:-8] for each in machine.entries] == [b"held", b"b"]
+
+
 def test_duplicates_and_late_impressions_are_left_out_and_counted() -> None:
     machine = JoinMachine(rules())
     run(machine, shown(b"a", 1000), shown(b"a", 1000), done(b"a", 1010, CLICK), done(b"a", 1010, CLICK))
