@@ -388,3 +388,26 @@ def test_a_client_that_does_not_read_is_dropped(
             client.sendall(b"GET")  # the answer is not read
         except OSError:
             is_dropped = True
+
+
+def test_an_end_closes_resting_connections_at_once_and_others_behind_their_answers(application: Application) -> None:
+    front = HttpFront(application, ServerConfig(port=0, drain_seconds=PATIENCE))
+    with (
+        socket.create_connection(("127.0.0.1", front.port), timeout=PATIENCE) as resting,
+        socket.create_connection(("127.0.0.1", front.port), timeout=PATIENCE) as waiting,
+    ):
+        resting.sendall(ask("/"))
+        rested = Reader(resting)
+        assert path_of(rested.next()) == "/"
+        waiting.sendall(ask("/later"))
+        assert application.came.acquire(timeout=PATIENCE)
+        closing = threading.Thread(target=front.close)
+        closing.start()
+        assert rested.is_at_end()
+        request, reply = application.kept.pop()
+        reply(application.response(request))
+        reader = Reader(waiting)
+        assert path_of(reader.next()) == "/later"
+        assert reader.is_at_end()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
