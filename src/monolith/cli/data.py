@@ -39,10 +39,6 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"\nmonolith data {args.data_command}: stopped; no half file is left\n")
         return _INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the lines has seen enough, as `head` does.
-        sys.stdout = None  # nothing is left to flush at the end of the program
-        return 0
     except MemoryError as error:
         raise ResourceExhaustedError(f"not enough memory: {error}; give smaller numbers") from error
     except ImportError as error:  # of a file system or format whose package is optional; says what to install
