@@ -92,7 +92,7 @@ def test_the_report_has_plots_of_every_model_and_loads_nothing(finished: tuple[d
 def test_a_terminal_gets_a_live_view_and_its_cursor_back(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     report = tmp_path / "report.html"
-    command = [*COMMAND, "--seconds", "2", "--out", str(report)]
+    command = [*COMMAND, "--seconds", "2", "--out", str(report)]  # stopped by the time limit
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}  # noqa: TID251 - for the child
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as process:
         os.close(terminal)
@@ -114,12 +114,13 @@ def test_a_terminal_gets_a_live_view_and_its_cursor_back(tmp_path: Path) -> None
     assert "examples/s" in text
     assert "hashed ids, same memory" in text
     assert report.resolve().as_uri() in text.splitlines()[-1]
+    assert re.search(r"The run was stopped after [\d,]+ of 1,200,000 examples: the models are not compared", text)
     assert len(drawings(report.read_text(encoding="utf-8"))) == 6
 
 
 def test_ctrl_c_ends_it_with_a_report_of_what_was_seen(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    command = [*COMMAND, "--seconds", "50", "--out", str(report)]
+    command = [*COMMAND, "--out", str(report)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stdout is not None
@@ -130,7 +131,11 @@ def test_ctrl_c_ends_it_with_a_report_of_what_was_seen(tmp_path: Path) -> None:
     assert first.startswith("day 1.0: 40,000 examples, ")
     assert "Traceback" not in rest
     assert out.endswith(f"Report with plots: {report.resolve().as_uri()}\n")
-    assert "The run was interrupted" in report.read_text(encoding="utf-8")
+    page = report.read_text(encoding="utf-8")
+    for text in (out, page):
+        assert re.search(r"The run was stopped after [\d,]+ of 1,200,000 examples: the models are not compared\.", text)
+        assert not re.search(r"\d (above|below) ", text)
+    assert "AUC of the last quarter" not in page
 
 
 def test_races_repeat_exactly_and_differ_by_seed() -> None:
@@ -181,13 +186,14 @@ def test_a_race_ends_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(progress.examples)
         return len(calls) < 3
 
-    progress = Race(Limits(examples=None, seconds=None), seed=0).run(stop_at_third)
+    progress = Race(Limits(examples=400_000), seed=0).run(stop_at_third)
     assert calls == [BATCH_SIZE, 2 * BATCH_SIZE, 3 * BATCH_SIZE]
     assert len(progress.windows) == 1, "what was seen is measured, however short"
+    assert not progress.is_complete
     short = Race(Limits(examples=BATCH_SIZE + 7, seconds=None), seed=0).run(lambda _: True)
-    assert short.examples == BATCH_SIZE + 7
-    late = Race(Limits(examples=None, seconds=1e-9), seed=0).run(lambda _: True)
-    assert late.examples == BATCH_SIZE
+    assert (short.examples, short.is_complete) == (BATCH_SIZE + 7, True)
+    late = Race(Limits(examples=400_000, seconds=1e-9), seed=0).run(lambda _: True)
+    assert (late.examples, late.is_complete) == (BATCH_SIZE, False)
 
 
 @pytest.mark.parametrize(

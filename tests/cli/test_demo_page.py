@@ -39,7 +39,7 @@ def window(day: int, **auc: float) -> Window:
 
 
 def race(num_windows: int, **auc: float) -> Progress:
-    progress = Progress(limits=Limits(examples=400_000, seconds=None), seed=7, examples=40_000 * num_windows)
+    progress = Progress(limits=Limits(examples=max(1, 40_000 * num_windows)), seed=7, examples=40_000 * num_windows)
     progress.windows = [window(day, **auc) for day in range(1, num_windows + 1)]
     progress.seconds = float(num_windows)
     progress.frozen_day = 2.5
@@ -116,7 +116,7 @@ def test_a_narrow_drawing_is_readable_on_a_phone() -> None:
 def test_tiles_and_labels_tell_the_same_numbers_and_the_page_says_of_which_days() -> None:
     progress = race(8)
     progress.windows[-1].auc["online"] = 0.95  # the last day alone would say something else
-    page = html_of(progress, is_complete=True)
+    page = html_of(progress)
     auc = f"{progress.final_auc()['online']:.3f}"
     assert auc == "0.850"
     assert f'>{auc}</div><div class="name">AUC of the last quarter, online</div>' in page
@@ -159,11 +159,11 @@ def test_the_time_of_each_stage_is_a_bar() -> None:
 def test_a_page_in_a_clone_links_what_to_read_next(tmp_path: Path, project_root: Path) -> None:
     target = tmp_path / "out" / "report.html"
     target.parent.mkdir()
-    write_report(target, race(3), is_complete=True)
+    write_report(target, race(3))
     assert "<code>docs/tutorial.md</code>" in target.read_text(encoding="utf-8")
     assert "href" not in target.read_text(encoding="utf-8"), "there is nothing to link to"
     shutil.copytree(project_root / "docs", tmp_path / "docs")
-    write_report(target, race(3), is_complete=True)
+    write_report(target, race(3))
     links = re.findall(r'href="(.*?)"', target.read_text(encoding="utf-8"))
     assert "../docs/tutorial.md" in links
     assert all((target.parent / link).is_file() for link in links)
@@ -209,23 +209,36 @@ def test_the_conclusion_says_which_model_is_above() -> None:
     never = race(8)
     never.frozen_day = None
     assert "stopped" not in conclusion_of(never)
-    assert conclusion_of(race(0)) == "The run was too short to compare the models."
+    assert conclusion_of(race(0)) == "The run was stopped after 0 of 1 examples: the models are not compared."
     assert conclusion_of(race(1, online=math.nan)) == "The run was too short to compare the models."
 
 
 @pytest.mark.parametrize("num_windows", [0, 1, 30])
 def test_a_page_is_made_of_any_race(num_windows: int) -> None:
-    page = html_of(race(num_windows, frozen=math.nan), is_complete=True)
+    page = html_of(race(num_windows, frozen=math.nan))
     assert "{{" not in page
-    assert "interrupted" not in page
+    assert ("The run was stopped" in page) == (num_windows == 0)
     assert page.count("<svg") == page.count("</svg>") == 6
     assert len(summary_of(race(num_windows))["windows"]) == num_windows
 
 
 def test_a_page_says_so_when_the_online_model_took_more_memory() -> None:
     progress = race(70)
-    assert "more than the hashed model was given" in html_of(progress, is_complete=True)
-    assert "more than the hashed model was given" not in html_of(race(10), is_complete=True)
+    assert "more than the hashed model was given" in html_of(progress)
+    assert "more than the hashed model was given" not in html_of(race(10))
+
+
+def test_a_race_that_was_stopped_early_has_no_result() -> None:
+    progress = race(8)
+    progress.limits = Limits(examples=progress.examples + 1)
+    page, summary = html_of(progress), summary_of(progress)
+    said = "The run was stopped after 320,000 of 320,001 examples: the models are not compared."
+    assert conclusion_of(progress) == said
+    assert said in page
+    assert "AUC of the last quarter" not in page
+    assert 'class="span"' not in page
+    assert (summary["complete"], set(summary["auc"].values())) == (False, {None})
+    assert summary_of(race(8))["complete"]
 
 
 def test_what_was_not_measured_is_null_in_json() -> None:
@@ -235,11 +248,10 @@ def test_what_was_not_measured_is_null_in_json() -> None:
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "report.html"
-    write_report(target, race(3), is_complete=False)
+    write_report(target, race(3))
     before = target.read_text(encoding="utf-8")
-    assert "The run was interrupted" in before
     monkeypatch.setattr("monolith.cli._demo.report.html_of", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_report(target, race(3), is_complete=True)
+        write_report(target, race(3))
     assert target.read_text(encoding="utf-8") == before
     assert list(tmp_path.iterdir()) == [target]

@@ -7,7 +7,6 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Self
 
-from monolith.cli._arguments.demo import EXAMPLES, SECONDS
 from monolith.cli._demo import report
 from monolith.cli._demo.race import Limits, Race
 from monolith.cli._demo.view import View
@@ -23,9 +22,9 @@ _INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
-    """Race, show, write the report; 0, or 130 after Ctrl-C, which writes the report of what was seen."""
+    """Race, show, write the report; 0, or 130 after Ctrl-C. A run that was stopped early is compared with nothing."""
     require_writable(args.out)
-    race = Race(limits_of(args), seed=args.seed)
+    race = Race(Limits(examples=args.examples, seconds=args.seconds), seed=args.seed)
     view = None if args.json else View(sys.stderr)
     with _CtrlC() as ctrl_c:
 
@@ -39,20 +38,13 @@ def run(args: argparse.Namespace) -> int:
         finally:
             if view is not None:
                 view.close(race.progress)
-    report.write_report(args.out, progress, is_complete=not ctrl_c.was_pressed)
+    report.write_report(args.out, progress)
     where = args.out.resolve()
     if args.json:
         sys.stdout.write(json.dumps(report.summary_of(progress) | {"report": str(where)}) + "\n")
     else:
         sys.stdout.write(f"{report.conclusion_of(progress)}\nReport with plots: {where.as_uri()}\n")
     return _INTERRUPTED if ctrl_c.was_pressed else 0
-
-
-def limits_of(args: argparse.Namespace) -> Limits:
-    """What was asked for; with neither limit given, both defaults."""
-    if args.examples is None and args.seconds is None:
-        return Limits(examples=EXAMPLES, seconds=SECONDS)
-    return Limits(examples=args.examples, seconds=args.seconds)
 
 
 class _CtrlC:

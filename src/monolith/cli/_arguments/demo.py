@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
-EXAMPLES, SECONDS = 1_200_000, 40.0
-"""What ends a demo of which nothing was said, whichever comes first."""
+EXAMPLES = 1_200_000
+"""What a demo ends with if nothing else is said: thirty days of traffic."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
@@ -17,12 +17,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
         description="Generates clicks that drift, trains online in time order (predict, then learn), and compares with"
-        " a frozen model and with hashed ids of the same memory. Takes less than a minute, and writes a report with"
-        " plots.",
-        epilog="example: monolith demo --seconds 20 --out report.html",
+        " a frozen model and with hashed ids of the same memory. Writes a report with plots. A run that is stopped"
+        " before its last example says so and compares nothing.",
+        epilog="example: monolith demo --examples 400000 --out report.html",
     )
-    parser.add_argument("--examples", type=int, help=f"stop after so many (default: {EXAMPLES:,}, if no --seconds)")
-    parser.add_argument("--seconds", type=float, help=f"stop after so long (default: {SECONDS:g}, if no --examples)")
+    parser.add_argument("--examples", type=int, default=EXAMPLES, help=f"how many there are (default: {EXAMPLES:,})")
+    parser.add_argument("--seconds", type=float, help="stop after so long, with or without a result (default: never)")
     parser.add_argument("--seed", type=int, default=0, help="of the traffic and of all first weights (default: 0)")
     parser.add_argument(
         "--out",

@@ -36,13 +36,13 @@ MODELS: Final = ("online", "hashed", "frozen", "best")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a race ends: after so many examples or seconds, whichever comes first; None: no limit."""
+    """A race ends with its last example; a limit in seconds stops it before, and then nothing is compared."""
 
-    examples: int | None
-    seconds: float | None
+    examples: int
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.examples is not None and self.examples < 1:
+        if self.examples < 1:
             raise ValueError(f"--examples must be at least 1, got {self.examples}")
         if self.seconds is not None and not 0 < self.seconds < math.inf:
             raise ValueError(f"--seconds must be above 0 and finite, got {self.seconds}")
@@ -51,7 +51,7 @@ class Limits:
     def window(self) -> int:
         """Examples of a window: a day, or less where the whole race is short."""
         day = WORLD.examples_per_day
-        if self.examples is None or self.examples >= 10 * day:
+        if self.examples >= 10 * day:
             return day
         return max(BATCH_SIZE, self.examples // 10 // BATCH_SIZE * BATCH_SIZE)
 
@@ -102,12 +102,12 @@ class Progress:
     @property
     def done(self) -> float:
         """Share of the race that is over."""
-        shares = [0.0]
-        if self.limits.examples is not None:
-            shares.append(self.examples / self.limits.examples)
-        if self.limits.seconds is not None:
-            shares.append(self.seconds / self.limits.seconds)
-        return min(1.0, max(shares))
+        return min(1.0, self.examples / self.limits.examples)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all examples were seen; only then are the models compared."""
+        return self.examples >= self.limits.examples
 
     @property
     def is_time_to_freeze(self) -> bool:

@@ -23,11 +23,12 @@ from monolith.observe.charts import Axes, Series, line_chart
 if TYPE_CHECKING:
     from monolith.cli._demo.race import Progress
 
+_MEANS = "The numbers, here and above, are means of the shaded last\nquarter of the run: one day alone says little."
 _PAGE = Path(__file__).with_name("page.html")
 
 
 def summary_of(progress: Progress) -> dict[str, Any]:
-    """The race as plain values; what was not measured is None."""
+    """The race as plain values; None for what was not measured, and for the result of a race that was stopped early."""
     windows = progress.windows
     return {
         "version": __version__,
@@ -38,7 +39,8 @@ def summary_of(progress: Progress) -> dict[str, Any]:
         "online_seconds": round(progress.online_seconds, 3),
         "stages": {stage: round(seconds, 3) for stage, seconds in progress.stages.items()},
         "frozen_day": progress.frozen_day,
-        "auc": {name: _number(value) for name, value in progress.final_auc().items()},
+        "complete": progress.is_complete,
+        "auc": {name: _number(value) if progress.is_complete else None for name, value in progress.final_auc().items()},
         "rows": windows[-1].rows if windows else 0,
         "memory_bytes": {
             "online": max((window.memory_bytes for window in windows), default=0),
@@ -66,6 +68,11 @@ def summary_of(progress: Progress) -> dict[str, Any]:
 def conclusion_of(progress: Progress) -> str:
     """What came out, in one or two sentences."""
     auc = progress.final_auc()
+    if not progress.is_complete:
+        return (
+            f"The run was stopped after {progress.examples:,} of {progress.limits.examples:,} examples: the models are"
+            " not compared."
+        )
     if not math.isfinite(auc["online"]):
         return "The run was too short to compare the models."
     against = [f"{_gap(auc['online'] - auc['hashed'])} the same model with hashed ids in as much memory"]
@@ -77,15 +84,14 @@ def conclusion_of(progress: Progress) -> str:
     return f"{span} the online model reaches an AUC of {auc['online']:.3f}: {', and '.join(against)}."
 
 
-def html_of(progress: Progress, *, is_complete: bool, docs: str | None = None) -> str:
+def html_of(progress: Progress, *, docs: str | None = None) -> str:
     """The whole page; `docs` is the way from it to the folder of documents, if that is known."""
     summary = summary_of(progress)
     fields = {
         "chart_style": charts.STYLE + stages.STYLE,
         "conclusion": escape(conclusion_of(progress)),
-        "ended": ""
-        if is_complete
-        else '<p class="note">The run was interrupted; this is what was seen until then.</p>',
+        "ended": "" if progress.is_complete else '<p class="note">This is what was seen until then.</p>',
+        "means": _MEANS if progress.is_complete else "The run was stopped early, so there is no result.",
         "tiles": _tiles(progress),
         "auc_chart": _auc_chart(progress),
         "rows_chart": _rows_chart(progress),
@@ -112,12 +118,12 @@ def html_of(progress: Progress, *, is_complete: bool, docs: str | None = None) -
     return page
 
 
-def write_report(path: Path, progress: Progress, *, is_complete: bool) -> None:
+def write_report(path: Path, progress: Progress) -> None:
     """Writes the page whole or not at all."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(html_of(progress, is_complete=is_complete, docs=_way_to_docs(path.resolve().parent)))
+            file.write(html_of(progress, docs=_way_to_docs(path.resolve().parent)))
         Path(name).chmod(0o644)
         Path(name).replace(path)
     except BaseException:
@@ -164,7 +170,8 @@ def _tiles(progress: Progress) -> str:
     auc, names = progress.final_auc(), names_of(progress)
     expired = sum(window.expired for window in progress.windows)
     rows = progress.windows[-1].rows if progress.windows else 0
-    tiles = [(f"AUC of the last quarter, {names[name]}", f"{auc[name]:.3f}", name) for name in MODELS]
+    measured = MODELS if progress.is_complete else ()
+    tiles = [(f"AUC of the last quarter, {names[name]}", f"{auc[name]:.3f}", name) for name in measured]
     tiles += [
         ("examples", f"{progress.examples:,}", ""),
         ("examples/s, all models", f"{progress.examples_per_second:,.0f}", ""),
@@ -191,7 +198,7 @@ def _auc_chart(progress: Progress) -> str:
             labels[name],
             [(window.day, window.auc[name]) for window in progress.windows],
             is_dashed=name == "best",
-            told=final[name],
+            told=final[name] if progress.is_complete else None,
         )
         for name in MODELS
     ]
@@ -202,7 +209,7 @@ def _auc_chart(progress: Progress) -> str:
         y_label="AUC of each day",
         y_text=lambda value: f"{value:.3f}",
         mark=frozen,
-        span_from=_first_of_last_quarter(progress),
+        span_from=_first_of_last_quarter(progress) if progress.is_complete else None,
     )
     return line_chart(series, axes)
 
