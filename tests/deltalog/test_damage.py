@@ -148,6 +148,23 @@ def test_a_segment_in_the_place_of_another_is_an_error(log: DeltaLog) -> None:
     assert outcome(log) == "error"
 
 
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_segment_copied_to_a_newer_generation_is_an_error_also_for_a_reader_that_begins_late(
+    log: DeltaLog, ahead: int
+) -> None:
+    for path in segments(log):
+        copy = path.with_name(f"{2 + ahead:08d}-000000.log")
+        shutil.copy(path, copy)
+        assert outcome(log) == "error"
+        with log.open_reader(PART, number=RECORDS + 2) as reader:
+            with pytest.raises(
+                DataLossError, match=rf"'{copy}', offset 0: a record of generation {2 + ahead} expected"
+            ):
+                list(reader)
+            assert reader.lag.increments > 0
+        copy.unlink()
+
+
 Harm = Callable[[random.Random, bytes], bytes]
 
 

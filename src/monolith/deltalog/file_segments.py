@@ -69,12 +69,13 @@ def segments_in(folder: Path) -> list[Segment]:
 
 
 def first_head(folder: Path, segment: Segment) -> Head | None:
-    """Of the first record; None where it is not written yet, its head is damaged, or the file has gone."""
+    """Of the first record; None where it is not written yet, its head is damaged or foreign, or the file has gone."""
     try:
         with (folder / segment.name).open("rb") as file:
-            return read_head(file.read(HEAD.size), origin=segment.name)
+            head = read_head(file.read(HEAD.size), origin=segment.name)
     except (FileNotFoundError, DataLossError):
         return None
+    return head if head.generation == segment.generation else None
 
 
 def is_damaged_at_start(folder: Path, segment: Segment) -> bool:

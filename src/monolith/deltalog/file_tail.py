@@ -153,7 +153,8 @@ class FileTail:
         following = self._piece().head
         if following is not None and following.number <= wanted:
             return True
-        if following is None and piece.head is not None and piece.head.number < wanted:
+        is_own = piece.head is not None and piece.head.generation == self._segment_or_fail.generation
+        if following is None and is_own and piece.head is not None and piece.head.number < wanted:
             return True
         self._offset = before
         return False
