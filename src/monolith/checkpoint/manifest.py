@@ -208,7 +208,7 @@ def _tables(store: str, values: Mapping[str, Any]) -> TablesEntry:
 
 def _require_numbers(*values: int) -> None:
     for value in values:
-        if type(value) is not int or value < 0:
+        if type(value) is not int or not 0 <= value < 2**64:
             raise TypeError(f"{value!r} is not a size, count or checksum")
 
 

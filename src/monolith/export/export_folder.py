@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
 import fsspec
 
 from monolith.checkpoint.tensor_file import sum_of
@@ -9,10 +14,16 @@ from monolith.errors import DataLossError, NotFoundError
 from monolith.export.manifest import MANIFEST, Manifest
 from monolith.files import basename, join, local_path, named_errors, read_regular_file, remove_folder
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
 __all__ = ["ENTRY", "ExportFolder", "find_export", "versions_in"]
 
 ENTRY = "entry"
 """Of an export whose rows others have: the folder of its versions, beside theirs."""
+MOST_VERSIONS = 10_000
+"""Folders with numbers that are looked at."""
 MANIFEST_BYTES = 64 << 20
 """Of the largest manifest that is read."""
 
@@ -99,15 +110,60 @@ class ExportFolder:
 
 
 def versions_in(path: str) -> list[int]:
-    """The versions below a path that are whole, ascending."""
+    """The versions below a path that are whole, ascending; of more than `MOST_VERSIONS` those of highest numbers."""
     with named_errors(path, "read"):
-        files, place = fsspec.core.url_to_fs(path)
+        local = local_path(path)
         try:
-            names = [basename(str(each).rstrip("/")) for each in files.ls(place, detail=False)]
+            numbers = _remote_numbers(path) if local is None else _local_numbers(local)
         except (FileNotFoundError, NotADirectoryError):
             return []
-    numbers = sorted(int(name) for name in names if name.isdigit() and str(int(name)) == name)
+        if local is not None:
+            return [number for number in numbers if (local / str(number) / MANIFEST).exists()]
     return [number for number in numbers if ExportFolder(join(path, str(number))).is_whole]
+
+
+def _remote_numbers(path: str) -> list[int]:
+    files, place = fsspec.core.url_to_fs(path)
+    return _highest(basename(str(each).rstrip("/")) for each in files.ls(place, detail=False))
+
+
+def _local_numbers(path: Path) -> list[int]:
+    """Listed anew when the folder has changed: servers ask every second, and it may hold any number of other files."""
+    changed = path.stat().st_mtime_ns
+    known = _listed.get(str(path))
+    if known is None or known.changed != changed:
+        known = _Listed(changed, time.monotonic())
+    if known.numbers is not None:
+        return known.numbers
+    is_settled = time.monotonic() - known.since > _SETTLED_SECONDS  # else a later change may have the same time
+    with os.scandir(path) as entries:
+        numbers = _highest(entry.name for entry in entries)
+    if len(_listed) >= _MOST_LISTED:
+        _listed.clear()
+    _listed[str(path)] = known._replace(numbers=numbers) if is_settled else known
+    return numbers
+
+
+def _highest(names: Iterable[str]) -> list[int]:
+    found = (name for name in names if name.isdecimal() and len(name) <= _LONGEST_NUMBER)
+    return sorted(heapq.nlargest(MOST_VERSIONS, (number for name in found if str(number := int(name)) == name)))
+
+
+class _Listed(NamedTuple):
+    """What is known of a folder."""
+
+    changed: int
+    """When it had changed last, by the clock of its file system."""
+    since: float
+    """When that was seen first, by the clock of this process."""
+    numbers: list[int] | None = None
+    """None: it is listed anew."""
+
+
+_listed: dict[str, _Listed] = {}
+_MOST_LISTED = 100
+_SETTLED_SECONDS = 5.0
+_LONGEST_NUMBER = 18
 
 
 def find_export(path: str) -> ExportFolder:

@@ -22,6 +22,8 @@ VERSION = 2
 ExportKind = Literal["standalone", "entry", "ps", "dense"]
 """``standalone``: everything. ``entry``: everything but rows, which ``ps`` have. ``dense``: weights alone."""
 _BESIDE = re.compile(r"rows|\.\./\.\./rows/\d+")
+_LARGEST = 2**20
+"""Above every dim, number of a slot and length of a sequence."""
 _POOLINGS = {"sum", "mean", "firstn"}
 _ID_LAYOUTS = {"int64", "raw", "v2", "any"}
 
@@ -102,15 +104,32 @@ def _parts(document: dict[str, Any], origin: str) -> dict[str, Any]:
         for name, each in document["signatures"].items()
     }
     parts["features"] = tuple(_feature(each) for each in document["features"])
-    parts["dense"] = tuple(DenseSpec(**each) for each in document["dense"])
+    parts["dense"] = tuple(_dense(each) for each in document["dense"])
     rows = document["rows"]
     parts["rows"] = None if rows is None else _rows(rows)
     numbers = ("version", "created", "step", "shards")
-    if not all(type(parts[name]) is int for name in numbers) or parts["kind"] not in get_args(ExportKind):
+    if not all(_is_int(parts[name]) for name in numbers) or parts["kind"] not in get_args(ExportKind):
         raise TypeError(f"{[parts[name] for name in numbers]}, kind {parts['kind']!r}")
+    texts, stores = (parts["name"], parts["torch"]), parts["stores"]
+    if not all(isinstance(each, str) for each in texts) or not _is_int(parts["shard"], or_none=True):
+        raise TypeError(f"name, torch and shard {[*texts, parts['shard']]}")
+    if not all(is_name(name) and isinstance(each, dict) for name, each in stores.items()):
+        raise TypeError(f"stores {list(stores)}")
     if not all(is_name(name) and _is_sum(each) for name, each in parts["files"].items()):
         raise TypeError(f"files {list(parts['files'])}")
     return parts
+
+
+def _dense(document: dict[str, Any]) -> DenseSpec:
+    width: Any = document["width"]
+    is_sized = width is None or (_is_int(width) and 0 <= width < 2**31)
+    if not is_sized or not all(isinstance(document[name], str) for name in ("name", "dtype")):
+        raise TypeError(f"column {document}")
+    return DenseSpec(**document)
+
+
+def _is_int(value: Any, *, or_none: bool = False) -> bool:
+    return (or_none and value is None) or (type(value) is int and -(2**63) <= value < 2**63)
 
 
 def _is_sum(document: Any) -> bool:
@@ -130,8 +149,17 @@ def _rows(document: dict[str, Any]) -> RowsPlace:
 
 
 def _feature(document: dict[str, Any]) -> FeatureSpec:
-    feature = FeatureSpec(**{**document, "dims": tuple(map(int, document["dims"]))})
+    feature = FeatureSpec(**{**document, "dims": tuple(document["dims"])})
     is_known = feature.pooling in _POOLINGS and feature.id_layout in _ID_LAYOUTS
+    texts = (feature.name, feature.store, feature.table, feature.source)
+    counts = (*feature.dims, feature.max_sequence_length)
+    if (
+        not all(isinstance(each, str) for each in texts)
+        or not all(_is_int(each) and 0 <= each < _LARGEST for each in counts)
+        or not all(_is_int(each, or_none=True) for each in (feature.number, feature.wide_index, feature.padding_id))
+        or not all(each is None or 0 <= each < _LARGEST for each in (feature.number, feature.wide_index))
+    ):
+        raise TypeError(f"feature {document}")
     if (
         not is_known
         or min(feature.dims, default=0) < 1

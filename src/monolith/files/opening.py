@@ -53,7 +53,7 @@ def read_regular_file(path: str, *, most_bytes: int) -> bytes:
         size = os.fstat(descriptor).st_size
         if size > most_bytes:
             raise DataLossError(f"file '{path}': {size} bytes, expected at most {most_bytes}")
-        return file.read(most_bytes + 1)
+        return file.read(size)
 
 
 def _special(path: str) -> InvalidArgumentError:

@@ -105,7 +105,7 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """The text of the manifest file."""
         document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
-        return _canonical({**document, "crc32c": _core.crc32c(_canonical(document))})
+        return canonical({**document, "crc32c": _core.crc32c(canonical(document))})
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
@@ -116,10 +116,10 @@ class Manifest:
         """
         document = _parse(text, origin)
         body = {key: value for key, value in document.items() if key != "crc32c"}
-        if document.get("crc32c") != _core.crc32c(_canonical(body)):
+        if document.get("crc32c") != _core.crc32c(canonical(body)):
             raise DataLossError(f"{origin}: offset 0: checksum of the manifest does not match (it was changed)")
-        if _canonical(document) != text:
-            offset = _first_difference(_canonical(document), text)
+        if canonical(document) != text:
+            offset = _first_difference(canonical(document), text)
             raise DataLossError(f"{origin}: offset {offset}: not in canonical form (it was changed)")
         try:
             manifest = _built(body)
@@ -158,7 +158,8 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.from_bytes(text, origin=f"file '{path}'")
 
 
-def _canonical(document: Mapping[str, Any]) -> bytes:
+def canonical(document: Mapping[str, Any]) -> bytes:
+    """The one text of a JSON document."""
     return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
@@ -200,16 +201,18 @@ def _built(document: Mapping[str, Any]) -> Manifest:
     values["files"] = tuple(_entry(FileEntry, each) for each in values["files"])
     values["applied"] = clocks_from_json(values["applied"])
     for key, expected in (("snapshot_id", int), ("generation", int), ("epoch", int), ("created", int), ("state", bool)):
-        if type(values[key]) is not expected:
+        if type(values[key]) is not expected or not -(2**63) <= values[key] < 2**64:
             raise TypeError(f"{key} is {values[key]!r}")
     return Manifest(**values)
 
 
 def _entry(cls: type[_Entry], values: Mapping[str, Any]) -> _Entry:
     for field in fields(cls):
-        expected = str if field.type == "str" else int
-        if type(values[field.name]) is not expected or (expected is int and values[field.name] < 0):
-            raise TypeError(f"{field.name} is {values[field.name]!r}")
+        value: Any = values[field.name]
+        bits = 32 if field.name in {"index_crc32c", "newest_time"} else 64
+        is_right = type(value) is str if field.type == "str" else type(value) is int and 0 <= value < 2**bits
+        if not is_right:
+            raise TypeError(f"{field.name} is {value!r}")
     return cls(**values)
 
 

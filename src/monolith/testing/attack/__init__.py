@@ -13,6 +13,7 @@ from monolith.testing.attack import (
     file_operations,
     inputs,
     lines,
+    manifests,
     requests,
     signals,
     steps,
@@ -73,6 +74,13 @@ ATTACKS = (
         must="taken, or refused by an expected error",
         attempts=texts.attempts,
         count=3000,
+    ),
+    Attack(
+        name="manifests",
+        does="changed manifests and graphs of exports, checkpoints and snapshots, with right checksums",
+        must="refused by an error of ours, or read; no other files, no more memory",
+        attempts=manifests.attempts,
+        count=200,
     ),
     Attack(
         name="requests",
