@@ -511,7 +511,7 @@ def test_a_disk_that_is_full_leaves_no_half_file(
         status = cli.main(["data", "convert", "old", "--out", "new", "--to", to, "--look-ahead", "500"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert status == 1
+    assert status == 74, "as sysexits.h numbers failures of storage"
     (line,) = capsys.readouterr().err.splitlines()
     assert "File too large" in line
     assert [each.name for each in tmp_path.iterdir()] == ["old"]
