@@ -147,6 +147,14 @@ def test_arguments_of_other_kinds_are_refused(document: Any) -> None:
             loaded(crafted)
 
 
+def test_arguments_that_an_operation_does_not_take(document: Any) -> None:
+    nodes = document["graph_module"]["graph"]["nodes"]
+    flatten = next(node for node in nodes if node["target"] == "torch.ops.aten.flatten.using_ints")
+    flatten["inputs"][1]["arg"] = {"as_string": "x"}
+    with pytest.raises(DataLossError, match="arguments that it does not take"):
+        graph_from_bytes(json.dumps(document).encode(), origin="file 'x'", joins_rows=True)
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"{}", b"[]", b"null", b'{"format": "monolith-graph"}', b"[" * 100_000, b"\xff\xfe", b'"x"']
 )
@@ -190,6 +198,8 @@ def test_a_torn_export_is_none(folder: Path, tmp_path: Path) -> None:
         ({"kind": "x"}, DataLossError),
         ({"rows": {"kind": "snapshot", "path": "../../../etc", "buckets": [0, 1024]}}, DataLossError),
         ({"rows": {"kind": "snapshot", "path": "rows", "buckets": [0, 2000]}}, DataLossError),
+        ({"rows": {"kind": "snapshot", "path": "rows", "buckets": [0, 1.5]}}, DataLossError),
+        ({"files": {"x": {"bytes": -1, "crc32c": 1}}}, DataLossError),
         ({"files": {"../x": {"bytes": 1, "crc32c": 1}}}, DataLossError),
         ({"features": [{}]}, DataLossError),
         ({"signatures": {"a": {}}}, DataLossError),

@@ -105,8 +105,11 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
     if len(places) != len(inputs):
         raise DataLossError(f"{origin}: the graph has {len(places)} inputs, {len(inputs)} are named")
     named = dict(zip(places, inputs, strict=True))
-    joined = _make_quicker(graph, named, joins_rows=joins_rows)
-    made.recompile()
+    try:
+        joined = _make_quicker(graph, named, joins_rows=joins_rows)
+        made.recompile()
+    except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
+        raise DataLossError(f"{origin}: an operation has arguments that it does not take: {error!r:.200}") from error
     taken = tuple(
         named.get(node.name) or GraphInput("joined", JOINED + node.name)
         for node in graph.nodes

@@ -141,6 +141,8 @@ def _is_sum(document: Any) -> bool:
 def _rows(document: dict[str, Any]) -> RowsPlace:
     rows = RowsPlace(**{**document, "buckets": tuple(document["buckets"])})
     begin, end = rows.buckets
+    if not _is_int(begin) or not _is_int(end) or not isinstance(rows.path, str):
+        raise TypeError(f"rows {document}")
     if rows.kind == "snapshot" and not _BESIDE.fullmatch(rows.path):
         raise ValueError(f"rows at {rows.path!r}, expected 'rows' or '../../rows/<version>'")
     if rows.kind not in {"snapshot", "checkpoint"} or not ALL_BUCKETS.start <= begin < end <= ALL_BUCKETS.stop:
