@@ -75,13 +75,13 @@ TEST(FrameTest, EveryFlippedBitIsRefused) {
 
 TEST(FrameTest, AnotherVersionIsNamed) {
   HeaderBytes bytes = EncodeHeader({});
-  bytes[4] = 3;
+  bytes[4] = kFrameVersion + 1;
   try {
     DecodeHeader(Resealed(bytes), {});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kFailedPrecondition);
-    EXPECT_STREQ(error.what(), "frame: the other side speaks version 3, this one 2; install the same release on both");
+    EXPECT_STREQ(error.what(), "frame: the other side speaks version 4, this one 3; install the same release on both");
   }
 }
 
