@@ -103,7 +103,8 @@ def _require_registered(place: RolePlace, server: PsServer) -> None:
 
 def _other_server(place: RolePlace, own: PsServer | None = None) -> ServerPlace | None:
     """A server of this job that answers where discovery knows this index, and is another process."""
-    address = place.discovery.query("ps").get(place.index)
+    # `query` of some services waits until every server accepts connections.
+    address = place.discovery.query_all().get("ps", {}).get(place.index)
     if address is None or (own is not None and address == own.address):
         return None
     found = find_place(address, token=place.token)
