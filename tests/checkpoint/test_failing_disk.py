@@ -14,7 +14,7 @@ from monolith import _core
 from monolith.checkpoint import Saver
 from monolith.checkpoint.folder import RemoteFolder
 from monolith.errors import UnavailableError
-from monolith.files import named_errors
+from monolith.files import named_errors, read_regular_file
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ class BrokenError(OSError):
 
 def break_file(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """From now on this file cannot be read: the disk fails there."""
-    read_bytes, exists, read_summed = Path.read_bytes, Path.exists, _core.read_summed
+    exists, read_summed = Path.exists, _core.read_summed
 
-    def failing(path: Path) -> bytes:
-        if path.name == name:
+    def failing(path: str, *, most_bytes: int) -> bytes:
+        if Path(path).name == name:
             raise BrokenError
-        return read_bytes(path)
+        return read_regular_file(path, most_bytes=most_bytes)
 
     def failing_stat(path: Path) -> bool:
         if path.name == name:
@@ -50,7 +50,7 @@ def break_file(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             raise UnavailableError(f"file '{path}': reading failed: Input/output error")
         return read_summed(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "read_bytes", failing)
+    monkeypatch.setattr("monolith.checkpoint.folder.read_regular_file", failing)
     monkeypatch.setattr(Path, "exists", failing_stat)
     monkeypatch.setattr(_core, "read_summed", failing_sum)
 

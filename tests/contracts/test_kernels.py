@@ -204,6 +204,7 @@ def config_of(optimizer: Any, compressor: Any, initializer: Any, admission: Any)
         ],
         name="contract",
         expire_days=1,
+        evict_every_seconds=0,  # the dictionary removes rows when it is told
         min_count=MIN_COUNT,
         admission=admission,
     )
@@ -225,6 +226,7 @@ def run_random_operations(model: Model, rng: np.random.Generator, *, exact: bool
             case 2:
                 table.erase(array)
                 model.rows = {key: row for key, row in model.rows.items() if key not in ids}
+                model.counts = {key: count for key, count in model.counts.items() if key not in ids}
             case 3:
                 table.evict(time)
                 model.rows = {key: row for key, row in model.rows.items() if time - row.time < DAY}
