@@ -202,8 +202,8 @@ void BindWrites(nb::class_<Group>& group) {
           [](Group& self, const Plan& plan, const In<float>& gradients, int layout,
              const std::optional<In<int32_t>>& rows, const std::optional<In<float>>& scales,
              const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
-             const std::optional<In<float>>& latest, bool known_finite, const std::vector<Push>& pushes,
-             bool has_step, int64_t newest_time) {
+             const std::optional<In<float>>& latest, bool known_finite, const std::vector<Push>& pushes, bool has_step,
+             int64_t newest_time) {
             const Update update{.gradients = Span(gradients),
                                 .per_unique = layout == 1,
                                 .gradient_rows = Span(rows),
@@ -220,8 +220,7 @@ void BindWrites(nb::class_<Group>& group) {
           },
           "plan"_a, "gradients"_a.noconvert(), "layout"_a, "rows"_a.noconvert().none(), "scales"_a.noconvert().none(),
           "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(), "scale"_a, "latest"_a.noconvert().none(),
-          "known_finite"_a = false, "pushes"_a = std::vector<Push>(), "has_step"_a = true,
-          "newest_time"_a = 0)
+          "known_finite"_a = false, "pushes"_a = std::vector<Push>(), "has_step"_a = true, "newest_time"_a = 0)
       .def(
           "assign",
           [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times,

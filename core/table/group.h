@@ -73,7 +73,7 @@ struct Update {
   int64_t step = 0;
   bool has_step = true;  // false: the caller knows none, and admission counts the offers of an id instead
   std::span<const int64_t> times;
-  int64_t newest_time = 0;  // of the whole update, where other owners have parts of it; 0 = it is that of `times`
+  int64_t newest_time = 0;        // of the whole update, where other owners have parts of it; 0 = it is that of `times`
   float scale = 1.0f;             // of the summed gradient, for joint clipping
   bool known_finite = false;      // the caller saw that all gradients are finite; only asked of those per unique id
   std::span<const float> latest;  // weights as the worker saw them; empty = none. Per unique id iff the gradients are
@@ -156,11 +156,10 @@ class Group {
 
   // Writing.
   // An update that moves the newest time of all tables removes what has expired by then from some buckets of the tables
-  // that ask for it: each bucket has its turn once in `evict_every_seconds`, at times that follow from its number alone.
-  // So it is the same however buckets are divided among groups, and nothing has to be saved for it.
-  // With pushes, one of each worker whose batches are in the update, all their stamps change together with the rows,
-  // and nothing is done for those that were applied before; the rules are those of WorkerClocks::Turns. What throws
-  // records no stamp.
+  // that ask for it: each bucket has its turn once in `evict_every_seconds`, at times that follow from its number
+  // alone. So it is the same however buckets are divided among groups, and nothing has to be saved for it. With pushes,
+  // one of each worker whose batches are in the update, all their stamps change together with the rows, and nothing is
+  // done for those that were applied before; the rules are those of WorkerClocks::Turns. What throws records no stamp.
   Applied Apply(const Plan& plan, const Update& update, std::span<const Push> pushes = {});
   // What Apply() would say of the pushes alone: true for those that were applied before. Throws as it would, changes
   // nothing.

@@ -227,8 +227,7 @@ int64_t Group::EraseWhere(uint32_t bucket, Table& table, Dies&& dies) {
 }
 
 int64_t Group::EraseExpired(uint32_t bucket, Table& table, int64_t now) {
-  return EraseWhere(bucket, table,
-                    [&](const RowHeader& row) { return table.spec.HasExpired(row.key, row.time, now); });
+  return EraseWhere(bucket, table, [&](const RowHeader& row) { return table.spec.HasExpired(row.key, row.time, now); });
 }
 
 int64_t Group::EvictInTurn(int64_t from, int64_t to) {
