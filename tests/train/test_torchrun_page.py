@@ -45,17 +45,20 @@ def run(block: str, folder: Path) -> str:
     return done.stdout
 
 
+def ends(said: str) -> list[tuple[str, str, str]]:
+    """Rank, number of ranks and step, as they were printed; lines of two ranks may come into each other."""
+    return re.findall(r"rank (\d+) of (\d+) ended at step (\d+)", said)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(5 * ENDS_HANGS_SECONDS)
 def test_the_blocks_run_one_after_another(tmp_path: Path) -> None:
     files, two, _mpi, alone, ahead, three, partial = BLOCKS
     run(files, tmp_path)
-    said = run(two, tmp_path)
-    assert {f"rank {rank} of 2 ended at step 20" for rank in (0, 1)} <= set(said.splitlines())
+    assert sorted(ends(run(two, tmp_path))) == [("0", "2", "20"), ("1", "2", "20")]
     assert "rank 0 of 1 ended at step 60" in run(alone, tmp_path)
     run(ahead, tmp_path)
-    said = run(three, tmp_path)
-    steps = {line.rsplit(" ", 1)[1] for line in said.splitlines() if line.startswith("rank")}
+    steps = {step for _, _, step in ends(run(three, tmp_path))}
     assert len(steps) == 1, "all ranks end at the same step"
     # 60 batches, of which 40 are done, and at most one shorter one for each file that was begun.
     assert 20 + 20 / 3 <= int(steps.pop()) <= 20 + 20
@@ -70,10 +73,9 @@ def test_mpirun_starts_the_same_ranks(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, "1")
     files, _, mpi, *_ = BLOCKS
     run(files, tmp_path)
-    said = run(mpi.replace("29500", str(free_port())), tmp_path).splitlines()
-    ended = sorted(line for line in said if line.startswith("rank"))
-    assert [line.partition(" ended")[0] for line in ended] == ["rank 0 of 2", "rank 1 of 2"]
-    assert len({line.rsplit(" ", 1)[1] for line in ended}) == 1, "at the same step"
+    ended = sorted(ends(run(mpi.replace("29500", str(free_port())), tmp_path)))
+    assert [rank for rank, _, _ in ended] == ["0", "1"]
+    assert len({step for _, _, step in ended}) == 1, "at the same step"
 
 
 def test_a_row_of_the_table_for_each_pipeline_and_no_other() -> None:
