@@ -45,7 +45,7 @@ def test_a_block_runs_as_it_stands(number: int, tmp_path: Path) -> None:
     done = run(BLOCKS[number], tmp_path)
     assert done.returncode == 0, done.stderr
     if number == 0:
-        assert "step 40 with " in done.stderr
+        assert "step 20 with " in done.stderr
         assert "[worker 1] " in done.stderr
     elif number == 1:
         assert json.loads(done.stdout)["global_step"] == 10

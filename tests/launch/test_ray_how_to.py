@@ -34,7 +34,7 @@ def test_the_command_starts_a_cluster_trains_and_leaves_nothing(
     finally:
         shutil.rmtree(folder)
     assert done.returncode == 0, done.stderr
-    assert "step 80 with " in done.stderr
+    assert "step 40 with " in done.stderr
     assert "is saved in ranker" in done.stderr
     assert "(ps 0 pid=" in done.stdout + done.stderr, "Ray shows what roles print"
     assert (tmp_path / "ranker" / "checkpoint").exists()
