@@ -4,7 +4,7 @@
 // is served by one thread at a time, a call after another in the order in which they came; calls of several connections
 // run at once. A peer that sends garbage, frames above the limits or nothing for long in the middle of a frame is told
 // so, where it still listens, and hung up on; nothing that a peer sends takes the server down. Peers that have not
-// shown the token, strangers, have a small number of connections and little time, so that they keep nobody else out.
+// shown the token, strangers, have a small number of connections and little time, so that they block no other client.
 //
 // A call that cannot be answered yet is parked: its thread goes on to other connections, and it is tried again later.
 #pragma once
@@ -64,11 +64,11 @@ struct ServerOptions {
   std::string token;  // empty: everybody is welcome
   FrameLimits limits;
   int max_connections = 16'384;
-  // Peers that have not shown the token: at most so many, and at most an eighth of the descriptors that this process
+  // Peers that have not authenticated: at most this number, and at most an eighth of the descriptors that this process
   // may have. One more, and the oldest of them is hung up on.
   int max_strangers = kMostStrangers;
   double handshake_seconds = kHandshakeSeconds;  // from a connection to its greeting, however many bytes come
-  double patience_seconds = 30.0;                // for a frame that has begun and does not go on
+  double patience_seconds = 30.0;                // for the rest of a frame that has begun
 };
 
 struct ServerStats {

@@ -144,6 +144,6 @@ def case_begun(folder: Path) -> int:
 
 
 def case_ended(folder: Path) -> int:
-    """Goes on, with another number of ranks."""
+    """Resumes with another number of ranks."""
     config = RunnerConfig(model_dir=str(folder.parent.parent / "begun"))
     return distributed_sync_train(config, Clicks.params()).global_step

@@ -196,7 +196,7 @@ def claimed_generation(folder: Folder, *, above: int) -> int:
         present = read_generation(folder)
     except DataLossError as error:
         found = _NUMBER.match(folder.read(GENERATION))
-        _log.warning("%s; the file is written anew", error.message)
+        _log.warning("%s; the file is replaced", error.message)
         return int(found[1]) if found else above + _MOST_UNCOMMITTED
     return 0 if present is None else present[0]
 

@@ -129,7 +129,7 @@ def outcome_of(args: argparse.Namespace, work: Callable[[], int]) -> int:
 
 
 def _drop_unread_output() -> bool:
-    """Whether nobody reads the output any more; what is left of it is dropped, so that the interpreter ends quietly."""
+    """Whether the reader of the output has closed it. The rest is dropped, so that the interpreter ends quietly."""
     found = False
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -75,7 +75,7 @@ class ClickStream(Dataset[Batch]):
         return _ClickReading(self, 0 if position is None else self._example_of(position))
 
     def share(self, index: int, count: int) -> Dataset[Batch]:
-        """Every so many-th batch; the others are not made."""
+        """Every `count`-th batch; the others are not made."""
         return super().share(index, count)
 
     def batch_at(self, first: int, count: int) -> Batch:

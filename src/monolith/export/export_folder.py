@@ -128,7 +128,7 @@ def _remote_numbers(path: str) -> list[int]:
 
 
 def _local_numbers(path: Path) -> list[int]:
-    """Listed anew when the folder has changed: servers ask every second, and it may hold any number of other files."""
+    """Listed again when the folder changed: servers poll every second, and it may hold any number of other files."""
     changed = path.stat().st_mtime_ns
     known = _listed.get(str(path))
     if known is None or known.changed != changed:
@@ -157,7 +157,7 @@ class _Listed(NamedTuple):
     since: float
     """When that was seen first, by the clock of this process."""
     numbers: list[int] | None = None
-    """None: it is listed anew."""
+    """None: it is listed again."""
 
 
 _listed: dict[str, _Listed] = {}

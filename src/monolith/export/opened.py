@@ -183,7 +183,7 @@ class OpenedExport:
         raise DataLossError(f"{self._origin}, signature {signature!r}: {reason}; export again")
 
     def try_rows(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor], count: int) -> None:
-        """Runs a graph on so many examples of zeros; what it answers, or that it refuses them, does not matter.
+        """Runs a graph on this number of examples of zeros; what it answers, or that it refuses them, does not matter.
 
         Raises:
             MemoryError: there is not enough of it.

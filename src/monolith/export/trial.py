@@ -42,7 +42,7 @@ def try_export(folder: HeldFolder, *, is_stopped: Callable[[], bool] = lambda: F
 
     Args:
         folder: The export.
-        is_stopped: Whether nobody waits for it any more.
+        is_stopped: Whether the trial was cancelled.
 
     Raises:
         DataLossError: the child crashed, or took too much memory or time.

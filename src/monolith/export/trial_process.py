@@ -31,7 +31,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_VERDICT_BYTES, _VERDICT_BYTES))
     os.nice(10)  # requests come first
     head: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    signal.alarm(int(head["seconds"]))  # also where nobody is left to end it
+    signal.alarm(int(head["seconds"]))  # also where the parent process has died
     files = {name: sys.stdin.buffer.read(size) for name, size in head["files"].items()}
     allow_operations(*head["operations"])
     torch.set_num_threads(1)

@@ -133,7 +133,7 @@ def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock] | Packed
     blocks = []
     for block in packed:
         if block.kind is BlockKind.FILTER:
-            continue  # counts are kept by the numbers of all tables and slots of a store: with others they begin anew
+            continue  # counts are kept by the numbers of all tables and slots of a store; with others they restart
         number = numbers[block.table] if block.table < len(numbers) else None
         if number is None:
             continue

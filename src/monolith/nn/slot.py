@@ -92,7 +92,7 @@ class Slot(Config):
     min_count: int = 0
     """An id gets a row after it was trained on so many times; 0: at once."""
     expire_days: int = NEVER_DAYS
-    """Rows that were not trained for so many days are removed by later steps, and by `Embeddings.evict`."""
+    """Rows that were not trained for this number of days are removed by later steps, and by `Embeddings.evict`."""
 
     shares: str | None = None
     """Name of the slot whose rows this one uses; then only combiner and padding are its own."""

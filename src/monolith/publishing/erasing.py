@@ -54,7 +54,7 @@ class ErasedRows:
     rows: int
     """How many rows there were."""
     is_rewritten: bool
-    """Whether its files were written anew; not where it has no such row, and not in a dry run."""
+    """Whether its files were rewritten; not where it has no such row, and not in a dry run."""
 
 
 def checkpoints_at(path: str) -> list[str]:

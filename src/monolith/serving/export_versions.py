@@ -75,7 +75,7 @@ class ExportVersions:
         Args:
             trial: Whether a child process is to load and run its graphs first. What was tried stays in memory until
                 the folder of the export is released.
-            is_stopped: Whether nobody waits for the trial any more.
+            is_stopped: Whether the trial was cancelled.
 
         Raises:
             NotFoundError: there is none, or rows are missing to one that has weights alone.

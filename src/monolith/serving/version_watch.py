@@ -21,7 +21,7 @@ POLL_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 10.0
 """Between two tries of a version whose files are away: each try may read much of them."""
 _LOOK_SECONDS = 0.05
-"""Between two looks whether the end was asked for while a version is taken up."""
+"""Between two checks of the stop request while a version is taken up."""
 TAKE_UP_SECONDS = 3600.0
 """For one version: one that takes longer is refused, and newer ones are tried."""
 CLOSE_SECONDS = 10.0

@@ -259,7 +259,7 @@ class HashTable(WholeGroup):
     def erase(self, ids: Ids) -> int:
         """Removes rows and what admission has counted for these ids; returns how many rows there were.
 
-        Every id leaves a tombstone, so that whoever follows the table drops its row.
+        Every id leaves a tombstone, so that followers of the table drop its row.
 
         Raises:
             InvalidArgumentError: an id that cannot be a key of the table, which slots share; names it.

@@ -61,7 +61,7 @@ class TableConfig(Config):
     """Used in messages and files, and to order the tables of a group."""
 
     expire_days: int = NEVER_DAYS
-    """A row not updated for so many days is removed; 0 removes every row. Default: 100 years."""
+    """A row not updated for this number of days is removed; 0 removes every row. Default: 100 years."""
     slot_expire_days: Mapping[int, int] = field(default_factory=dict)
     """Other life times by slot (bits 48..62 of the id)."""
     wide_slots: Sequence[int] = ()

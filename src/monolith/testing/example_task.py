@@ -50,7 +50,7 @@ class NumberedBatches(Dataset[Batch]):
         return _NumberedReading(self, int(position or 0))
 
     def share(self, index: int, count: int) -> Dataset[Batch]:
-        """Every so many-th batch."""
+        """Every `count`-th batch."""
         return super().share(index, count)
 
 

@@ -95,7 +95,7 @@ def chief_hooks(
 
 
 def eviction_hooks(tables: TablesConfig, ranks: RankPart | None = None) -> list[Hook]:
-    """Removal of expired rows every so many steps, where it is asked for; they come before the saver."""
+    """Removal of expired rows every `evict_every_steps`, where it is set; they come before the saver."""
     if tables.evict_every_steps is None or not _removes_rows(ranks):
         return []
     return [EvictionHook(every_steps=tables.evict_every_steps)]

@@ -122,7 +122,7 @@ class DenseHere:
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
 
-    def join(self, worker: int) -> Mapping[int, BatchStamp | None]:  # noqa: ARG002 - nobody else trains them
+    def join(self, worker: int) -> Mapping[int, BatchStamp | None]:  # noqa: ARG002 - no other worker trains them
         """There are no servers."""
         return {}
 

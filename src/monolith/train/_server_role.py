@@ -31,7 +31,7 @@ _TAKEN_SECONDS = 10.0
 """How long a process that has the index and answers may take to end."""
 _ASK_AGAIN_SECONDS = 0.2
 _LOOK_SECONDS = 10.0
-"""How often a server looks whether it is still the one that is registered."""
+"""How often a server checks that it is still the one that is registered."""
 
 
 def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -> None:

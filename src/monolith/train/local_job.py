@@ -87,7 +87,7 @@ class LocalJob:
         return self._decide(self._saved)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint, of this process alone or of a job: its shares of the input stay as many."""
+        """Resumes from a checkpoint, of this process alone or of a job: its shares of the input stay as many."""
         self._load(state)
 
     def _load(self, state: Mapping[str, Any]) -> None:

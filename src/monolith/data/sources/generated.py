@@ -40,7 +40,7 @@ class GeneratedDataset(Dataset[T]):
         return Known(self._length)
 
     def share(self, index: int, count: int) -> Dataset[T]:
-        """Every so many-th element; the others are not made."""
+        """Every `count`-th element; the others are not made."""
         return super().share(index, count)
 
     def __repr__(self) -> str:

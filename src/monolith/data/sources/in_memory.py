@@ -36,7 +36,7 @@ class InMemoryDataset(Dataset[T]):
         self._share = (0, 1)
 
     def share(self, index: int, count: int) -> Dataset[T]:
-        """Every so many-th element; of fewer elements than workers a part of the rows of each, where they have rows."""
+        """Every `count`-th element; of fewer elements than workers a part of the rows of each, where they have rows."""
         check_share(index, count)
         if len(self._elements) >= count or not all(map(has_rows, self._elements)):
             return super().share(index, count)

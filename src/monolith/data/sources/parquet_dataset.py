@@ -96,7 +96,7 @@ class ParquetDataset(FileDataset[Batch]):
     def open_file(self, path: str, place: Any) -> OpenFile[Batch]:
         """Begins to read a file; a place is a row group and how many of its rows were returned.
 
-        A part is so many row groups in a row, or a stretch of the rows where there are fewer row groups than parts.
+        A part is consecutive row groups, or a stretch of the rows where there are fewer row groups than parts.
         """
         try:
             start = None if place is None else (int(place["row_group"]), int(place["row"]))

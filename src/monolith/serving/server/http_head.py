@@ -1,4 +1,4 @@
-"""What the head of a request over HTTP must say, so that nobody on its way can read another request in it."""
+"""What the head of a request over HTTP must say, so that no proxy can read another request in it."""
 
 from __future__ import annotations
 
