@@ -28,8 +28,8 @@ class RestoreOptions(Config):
     """Take a weight of another shape that has as many elements."""
     leave_out: Sequence[str] = ()
     """Weights that start from their initial values, with their optimizer state, and slots that start with no rows:
-    names, or patterns such as ``tower.*`` and ``emb.user``. Those that only the checkpoint has are skipped. A run applies
-    it once: checkpoints that it writes afterwards are restored in full, with the same option."""
+    names, or patterns such as ``tower.*`` and ``emb.user``. Those that only the checkpoint has are skipped. A run
+    applies it once: checkpoints that it writes afterwards are restored in full, with the same option."""
     ignore_unknown_tables: bool = False
     """Skip tables that only the checkpoint has, such as those of a removed slot, or of a slot whose dim has changed."""
     clear_nn: bool = False
