@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -70,8 +70,8 @@ class Served:
         return self.server.frames.stats()["connections"]
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+@contextmanager
+def serving() -> Iterator[Served]:
     with (
         PsServer(0, num_ps=1, token=OPEN_SESAME, num_threads=2) as server,
         PsCluster([server.address], token=OPEN_SESAME) as cluster,
@@ -83,6 +83,12 @@ def served() -> Iterator[Served]:
             yield made
         finally:
             store.close()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -289,15 +295,18 @@ class TestWhatIsNotSaid:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    def test_strangers_keep_no_worker_out(self, served: Served) -> None:
-        """More than may be there, on both ports, all of them in the middle of a greeting."""
+    def test_strangers_keep_no_worker_out(self) -> None:
+        """More than may be there, on both ports, all of them in the middle of a greeting.
+
+        The server is of this test alone: a crowd of callers makes its pool start threads that stay until it closes.
+        """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         count = min(300, (soft - 200) // 4)  # both ends are in this process
         most = share_of_descriptors(128)
         assert count > most, "too few descriptors for this test"
-        begun = served.greeting(head_bytes=65536)
-        control = split_address(served.server.address)
-        with ExitStack() as peers:
+        with serving() as served, ExitStack() as peers:
+            begun = served.greeting(head_bytes=65536)
+            control = split_address(served.server.address)
             frames = [peers.enter_context(served.connect()) for _ in range(count)]
             callers = [peers.enter_context(socket.create_connection(control, ENDS_HANGS)) for _ in range(count)]
             for peer in frames:

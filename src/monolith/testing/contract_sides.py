@@ -179,6 +179,6 @@ def refusal(what: str, subject: Any, call: Callable[[Any], object]) -> str:
     raise AssertionError(f"{what}: {type(subject).__name__} must refuse it, and did not")
 
 
-def _numbers(store: Store) -> tuple[int, Mapping[int, int], int, int]:
+def _numbers(store: Store) -> tuple[int, Mapping[int, int], int, int, int]:
     stats = store.stats()
-    return stats.rows, dict(stats.applied), stats.open_plans, stats.times_ahead
+    return stats.rows, dict(stats.applied), stats.open_plans, stats.times_ahead, stats.evicted

@@ -187,6 +187,7 @@ class ReferenceJoined:
         for name in names:
             del table.rows[name]
             self._store.history.note_removal(table, name)
+        table.num_evicted += len(names)
         return len(names)
 
     def _require_current(self) -> None:

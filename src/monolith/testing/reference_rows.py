@@ -53,6 +53,8 @@ class DictionaryTable:
     def __init__(self, config: TableConfig) -> None:
         self.config = config
         self.contents = TableContents()
+        self.num_evicted = 0
+        """Rows that were removed because they had expired, since the table was made."""
         self.schema = TableSchema(
             name=config.name,
             serving=False,

@@ -217,7 +217,11 @@ class ReferenceStore:
                 applied={worker: stamp.seq for worker, stamp in sorted(self.clocks.stamps.items())},
                 open_plans=self._open_plans,
                 tables={
-                    table.schema.name: {"rows": len(table.rows), "tombstones": len(table.contents.tombstones)}
+                    table.schema.name: {
+                        "rows": len(table.rows),
+                        "evicted": table.num_evicted,
+                        "tombstones": len(table.contents.tombstones),
+                    }
                     for table in self.tables
                 },
                 times_ahead=self.times_ahead,
