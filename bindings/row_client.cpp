@@ -124,10 +124,17 @@ Pull NewPull(ps::RowClient& self, const Plan& plan, const Out& rows, int64_t wor
 
 Push NewPush(ps::RowClient& self, const Plan& plan, const monolith::Push& push, std::vector<int64_t> incarnations,
              const In<float>& gradients, const In<float>& rates, const In<int64_t>& times,
-             const std::optional<In<float>>& latest, int64_t step, float scale, bool known_finite, uint64_t ticket,
-             std::vector<uint64_t> dropped, std::vector<int64_t> joined_behind) {
-  ps::PushOrder order{
-      push, std::move(incarnations), step, scale, known_finite, ticket, std::move(dropped), std::move(joined_behind)};
+             const std::optional<In<float>>& latest, int64_t step, float scale, bool known_finite, uint32_t known_time,
+             uint64_t ticket, std::vector<uint64_t> dropped, std::vector<int64_t> joined_behind) {
+  ps::PushOrder order{push,
+                      std::move(incarnations),
+                      step,
+                      scale,
+                      known_finite,
+                      known_time,
+                      ticket,
+                      std::move(dropped),
+                      std::move(joined_behind)};
   const std::span<const float> seen = latest.has_value() ? Span(*latest) : std::span<const float>();
   return Push(WithoutGil(
       [&] { return self.NewPush(plan, std::move(order), Span(gradients), Span(rates), Span(times), seen); }));
@@ -168,8 +175,8 @@ void BindRowClient(nb::module_& m) {
            "step"_a, "ticket"_a, nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
       .def("new_push", &NewPush, "plan"_a, "push"_a, nb::kw_only(), "incarnations"_a, "gradients"_a.noconvert(),
            "rates"_a.noconvert(), "times"_a.noconvert(), "latest"_a.noconvert().none(), "step"_a, "scale"_a,
-           "known_finite"_a, "ticket"_a, "dropped"_a, "joined_behind"_a, nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>(),
-           nb::keep_alive<0, 5>(), nb::keep_alive<0, 8>())
+           "known_finite"_a, "known_time"_a, "ticket"_a, "dropped"_a, "joined_behind"_a, nb::keep_alive<0, 1>(),
+           nb::keep_alive<0, 2>(), nb::keep_alive<0, 5>(), nb::keep_alive<0, 8>())
       .def(
           "drop",
           [](ps::RowClient& self, int64_t worker, std::vector<uint64_t> tickets) {

@@ -175,6 +175,7 @@ void RowPush::Ask(int server, bool with_ids, rpc::Deadline deadline) {
       times_.size() == 1 ? std::span<const uint32_t>(times_) : Slice(times_, slice.first_key, num_keys);
   question.num_times = times.size();
   question.newest_time = newest_time_;
+  question.known_time = order_.known_time;
   body.push_back(BytesOf(rates_));
   body.push_back(BytesOf(times));
   if (question.has_latest) body.push_back(BytesOf(latest_.subspan(first, count)));

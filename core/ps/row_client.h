@@ -59,6 +59,7 @@ struct PushOrder {
   int64_t step = 0;
   float scale = 1.0f;
   bool known_finite = false;
+  uint32_t known_time = 0;      // newest at any server before this push
   uint64_t ticket = kNoTicket;  // of the pull whose plan this is, if it was pulled
   std::vector<uint64_t> dropped;
   // The worker's last batch at each server when it joined. A worker goes on behind the one that had least, and names

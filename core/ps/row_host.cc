@@ -180,6 +180,8 @@ Applied RowHost::ApplyTo(const Plan& plan, const PushQuestion& question, const P
                       .scale = question.scale,
                       .known_finite = question.known_finite,
                       .latest = body.latest};
+  // Rows expire by the same clock at every owner, also where a call to another owner moved it.
+  group_.RaiseNewestTime(-1, question.known_time);
   return group_.Apply(plan, update, {&question.push, 1});
 }
 

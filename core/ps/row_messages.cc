@@ -128,7 +128,7 @@ std::string Encode(const PushQuestion& message) {
   writer.Number(message.step).Number(message.scale).Number(static_cast<uint8_t>(message.known_finite));
   writer.Number(static_cast<uint8_t>(message.half)).Number(static_cast<uint8_t>(message.has_latest));
   writer.Number(message.num_rates).Number(message.num_times).Number(message.newest_time);
-  writer.Number(message.num_values).Number(message.ticket);
+  writer.Number(message.known_time).Number(message.num_values).Number(message.ticket);
   WriteSizes(writer, message.ids);
   WriteTickets(writer, message.dropped);
   return writer.Take();
@@ -149,6 +149,7 @@ PushQuestion DecodePushQuestion(std::string_view head) {
   message.num_rates = reader.Number<uint32_t>();
   message.num_times = reader.Number<uint64_t>();
   message.newest_time = reader.Number<uint32_t>();
+  message.known_time = reader.Number<uint32_t>();
   message.num_values = reader.Number<uint64_t>();
   message.ticket = reader.Number<uint64_t>();
   message.ids = ReadSizes(reader);

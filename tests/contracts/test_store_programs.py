@@ -132,6 +132,12 @@ def test_random_programs_give_the_rows_of_the_reference(engine_name: str, make_s
     runs()
 
 
+def test_rows_expire_by_one_clock_though_one_owner_alone_was_assigned_to(make_store: StoreFactory) -> None:
+    ids = tuple(range(-200, 200))
+    assigned = Assign(table=0, ids=(1,), seed=0, time=1, add=False)
+    run(make_store, [assigned, Train(batches=(Batch(ids=((), (), ids, ids), seed=0),), time=4000), CompareAll()])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_many_updates_of_few_ids_give_the_rows_of_the_reference(make_store: StoreFactory, seed: int) -> None:
     ids = tuple(range(seed, seed + 40))

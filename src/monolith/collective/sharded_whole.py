@@ -182,6 +182,7 @@ class WholeCalls:
         settled(self._wire, assign)
         self._clock.count(bounded)
         self._clock.newest = max(self._clock.newest, int(bounded.times.max(initial=0)))
+        self._core.raise_newest_time(_ALL_TABLES, self._clock.newest)
 
     def _evict(self, arguments: bytes, _: object) -> int:
         now, _blobs = unpack(arguments)

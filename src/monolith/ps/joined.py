@@ -216,6 +216,7 @@ class PsJoined:
             step=update.rule.step,
             scale=update.scale,
             known_finite=is_finite,
+            known_time=self._store.newest_time(),
             ticket=tickets[0] if is_kept else NO_TICKET,
             dropped=[] if is_kept else tickets,
             joined_behind=self._joined_behind,

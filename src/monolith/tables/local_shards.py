@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot.manifest import Manifest
     from monolith.tables.table_config import TableConfig
 
+_ALL_TABLES = -1
 _SUBJECT = "local shards"
 
 
@@ -258,6 +259,13 @@ class LocalShards:
         flat = id_array(ids, _SUBJECT).reshape(-1)
         splits, given = np.array([0, len(flat)]), bucket_array(buckets, len(flat), _SUBJECT)
         return zip(self.shards, split_batch(flat, splits, len(self.shards), given), strict=True)
+
+    def agree_on_clock(self) -> None:
+        """Gives every shard the newest time of all: rows expire by one clock, also where one shard alone was written."""
+        cores = [shard.native.core for shard in self.shards]
+        newest = newest_time_of(cores)()
+        for core in cores:
+            core.raise_newest_time(_ALL_TABLES, newest)
 
     def _agree_on_newest_times(self) -> None:
         """Expiry counts from the newest time of a table, wherever the id that had it is."""

@@ -87,6 +87,7 @@ class ShardsJoined:
             for joined, update in zip(self._parts, prepared, strict=True):
                 joined.require_applicable(update)
             newest = int(bounded.times.max()) if any(len(plan.inverse) for plan in plans) else 0
+            self._store.agree_on_clock()
             both = zip(self._parts, prepared, strict=True)
             applied = _whole([joined.commit(update, newest_time=newest) for joined, update in both])
             if not applied.duplicate:
