@@ -27,7 +27,7 @@ from train.sync_ranks import results_of, run_ranks
 
 ONCE = {1.0: ROWS}
 STEPS = -(-ROWS // BATCH)
-AUC_TOLERANCE = 0.05
+AUC_TOLERANCE = 0.02
 """Between a run of one process and one of several, whose batches are others."""
 
 
@@ -62,7 +62,7 @@ def test_one_process_a_job_and_ranks_train_the_same_examples(tmp_path: Path, ran
     assert job["global_step"] in {STEPS, STEPS + 1}  # each worker has a last batch of its own
     assert in_step == [together["global_step"]] * 2
     assert together["global_step"] in {STEPS // 2, STEPS // 2 + 1}  # a step takes a batch of each rank
-    assert alone["auc"] > 0.75
+    assert alone["auc"] > 0.95
     assert [job["auc"], together["auc"]] == pytest.approx([alone["auc"]] * 2, abs=AUC_TOLERANCE)
 
 
