@@ -6,6 +6,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,37 @@ def test_events_out_of_any_order_are_joined_or_counted(tmp_path: Path) -> None:
     counts = partition.counts
     assert (counts.positives, counts.negatives, counts.unmatched_actions, counts.late_impressions) == (2, 2, 3, 1)
     assert outcome(join.examples()) == {(0, 0.0): 1, (1, 1.0): 1, (2, 0.0): 1, (9, 1.0): 1}
+
+
+@pytest.mark.parametrize("late_actions", ["drop", "count"])
+def test_counts_depend_neither_on_restarts_nor_on_the_size_of_a_step(tmp_path: Path, late_actions: str) -> None:
+    impressions, _, _ = traffic(300)
+    actions = []
+    for number in range(0, 90, 3):  # in order: within the window, behind it, and behind what is kept for late ones
+        at = START_MS + 10 * number
+        times = (at + 40, at + 700, at + 1001 + 17 * (number % 50), at + 2001 + number % 50)
+        request = b"request-%d" % number
+        actions += [(each, action_record(request, number, time_ms=each, actions=[CLICK])) for each in times]
+    found = []
+    for batch_records, restarts in ((20, False), (20, True), (5000, False)):
+        folder = tmp_path / f"{batch_records}-{restarts}"
+        folder.mkdir()
+        join = FolderJoin(folder, replace(RULES, late_actions=late_actions), batch_records=batch_records)
+        append(join.impressions, impressions)
+        append(join.actions, [record for _, record in sorted(actions)])
+        partition = join.partition()
+        partition.open()
+        while partition.step() or not partition.is_at_end():
+            if restarts:
+                partition.close()
+                partition = join.partition()
+                partition.open()
+                partition.step()
+        partition.drain()
+        partition.close()
+        found.append((partition.counts.to_dict(), outcome(join.examples())))
+    assert found[0] == found[1] == found[2]
+    assert found[0][0]["unmatched_actions"] == {"drop": 60, "count": 30}[late_actions]
 
 
 def test_bad_records_are_refused_or_left_out_and_counted(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ class JoinMachine:
             self.counts.duplicate_actions += len(joined) - len(actions)
             self._emit(key, entry, max(each.time_ms for each in joined), actions)
         for each in held:
-            if each.time_ms < begin:
+            if not self._may_belong(entry, each.time_ms):
                 self.counts.unmatched_actions += 1
             elif each.time_ms > end:
                 self._take_late(key, entry, each)
@@ -170,7 +170,7 @@ class JoinMachine:
             self._take_early(key, Held(time_ms, action))
         elif entry.stage is _EARLY:
             self._hold(key, entry, Held(time_ms, action))
-        elif time_ms < entry.time_ms - self._window_ms:
+        elif not self._may_belong(entry, time_ms):
             self.counts.unmatched_actions += 1
         elif entry.out is not None and action in entry.out:
             self.counts.duplicate_actions += 1
@@ -186,6 +186,13 @@ class JoinMachine:
             self.counts.unmatched_actions += 1
             return
         self._add(key, Entry(_EARLY, held.time_ms, due_ms, held=(held,)))
+
+    def _may_belong(self, entry: Entry, time_ms: int) -> bool:
+        """Whether an action is near enough to an impression.
+
+        An entry that is there longer, because a step is large, must not change what is counted.
+        """
+        return -self._window_ms <= time_ms - entry.time_ms <= self._window_ms + self._late_ms
 
     def _may_go_out(self, entry: Entry) -> bool:
         return entry.out is None or self._is_fast
