@@ -283,7 +283,7 @@ class RequestParser {
     } else if (first == '{') {
       ReadObject(column);
     } else if (first == 't' || first == 'f' || first == 'n') {
-      column.kinds |= reader_.ReadLiteral() == 'n' ? kJsonNull : kJsonBool;
+      AddLiteral(column, reader_.ReadLiteral());
     } else {
       AddNumber(column, reader_.ReadNumber());
     }
@@ -326,6 +326,16 @@ class RequestParser {
     column.bytes.append(text);
     column.offsets.push_back(static_cast<int64_t>(column.bytes.size()));
     column.kinds |= kJsonText;
+  }
+
+  static void AddLiteral(JsonColumn& column, char first) {
+    if (first == 'n') {
+      column.kinds |= kJsonNull;
+      return;
+    }
+    column.kinds |= kJsonBool;
+    if (!column.real.empty()) column.real.push_back(first == 't' ? 1 : 0);
+    if ((column.kinds & kJsonReal) == 0) column.whole.push_back(first == 't' ? 1 : 0);
   }
 
   static void AddNumber(JsonColumn& column, const JsonNumber& number) {

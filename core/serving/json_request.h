@@ -17,7 +17,7 @@ enum JsonKind : uint32_t {
   kJsonReal = 2,          // a number with a fraction or an exponent
   kJsonText = 4,          // a string
   kJsonBytes = 8,         // {"b64": "..."}
-  kJsonBool = 16,         // true or false
+  kJsonBool = 16,         // true or false, which `whole` has as 1 and 0
   kJsonNull = 32,         // null
   kJsonObject = 64,       // any other object
   kJsonUnsigned = 128,    // a whole number above the largest int64; comes with kJsonWhole

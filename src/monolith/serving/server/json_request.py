@@ -175,22 +175,28 @@ def _require_base64(name: str, decoded: _Decoded) -> None:
 
 def _is_whole(spec: InputSpec | None) -> bool:
     """Whether an input takes whole numbers alone; row splits, of which nothing is said, do."""
-    return spec is None or spec.kind == "ids" or spec.dtype.startswith(("int", "uint"))
+    return spec is None or spec.kind == "ids" or spec.dtype.startswith(("int", "uint", "bool"))
+
+
+def _is_bool(spec: InputSpec | None) -> bool:
+    return spec is not None and spec.dtype == "bool"
 
 
 def _wanted(spec: InputSpec | None) -> str:
     if spec is not None and spec.texts is not None:
         return "texts, or whole numbers that are ids"
+    if _is_bool(spec):
+        return "true, false or whole numbers"
     return "whole numbers" if _is_whole(spec) else "numbers"
 
 
 def _numbers(name: str, decoded: _Decoded, spec: InputSpec | None) -> Tensor:
     """All numbers of a column: int64 where they must be whole, otherwise float64, or int64 if all of them are."""
     kinds, is_whole = decoded.kinds, _is_whole(spec)
-    too_large = _LARGE if spec is not None and spec.kind == "ids" else _LARGE | _UNSIGNED
+    too_large = _LARGE if spec is not None and (spec.kind == "ids" or _is_bool(spec)) else _LARGE | _UNSIGNED
     if is_whole and kinds & too_large:
         raise InvalidArgumentError(f"input {name!r}: has a number that 64 bits do not hold")
-    wrong = _wrong_kind(kinds, _WHOLE if is_whole else _WHOLE | _REAL)
+    wrong = _wrong_kind(kinds, _WHOLE | (_BOOL if _is_bool(spec) else 0 if is_whole else _REAL))
     if wrong is not None:
         raise InvalidArgumentError(f"input {name!r}: must be {_wanted(spec)}, got {wrong}")
     found = decoded.whole if is_whole or decoded.real is None else decoded.real
