@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import monolith
 from monolith.cli import main
 
 PLAIN = ["train", "counting:Counting", "--model_dir", "m", "--save_checkpoints_steps", "5"]
+JOB = [*PLAIN, "--num_ps", "2", "--launcher", "local"]
 AHEAD = [*PLAIN, "--embedding_prefetch_capacity", "1", "--enable_embedding_postpush"]
 STORAGE_FAILED = 74
 ENDS_HANGS_SECONDS = 600
@@ -66,11 +68,11 @@ def run(tmp_path: Path, library: Path) -> Run:
         "FAIL_SWITCH": str(tmp_path / "fails"),
     }
 
-    def start(*, fail: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def start(*, fail: str, arguments: Sequence[str], process: str = "*") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", program, *arguments],
             cwd=tmp_path,
-            env={**os.environ, **failing, "FAIL_HOW": fail},  # noqa: TID251 - a child's is its parent's
+            env={**os.environ, **failing, "FAIL_HOW": fail, "FAIL_PROCESS": process},  # noqa: TID251 - a child's
             capture_output=True,
             text=True,
             timeout=ENDS_HANGS_SECONDS / 2,
@@ -108,6 +110,25 @@ def test_a_disk_that_fails_for_good_ends_the_run_and_keeps_the_checkpoints(
     monkeypatch.delitem(sys.modules, "counting", raising=False)
     assert main(arguments) == 0
     assert trained(tmp_path) == list(range(5, 20)), "the same command goes on behind the last checkpoint"
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_one_server_alone_ends_the_job_and_names_server_and_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = run(fail="full", arguments=JOB, process="* ps *--index 1")
+    assert ended.returncode == STORAGE_FAILED, ended.stderr
+    assert re.search(r"error: parameter server 1 at \S+: file '\S*m/model\.ckpt-\S+': .*No space left", ended.stderr)
+    assert "[job]      killing" not in ended.stderr, "every process ends by itself"
+    assert steps_of(tmp_path / "m") == [5]
+
+    (tmp_path / "fails").unlink()
+    (tmp_path / "trained").unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "counting", raising=False)
+    assert main(PLAIN) == 0
+    assert trained(tmp_path) == list(range(5, 20)), "the model resumes at the last checkpoint, without servers, too"
 
 
 def test_a_single_failure_is_survived_by_saving_once_more(run: Run, tmp_path: Path) -> None:
