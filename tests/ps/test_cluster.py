@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +24,7 @@ from monolith.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from monolith.observe.descriptors import share_of_descriptors
 from monolith.ps import PsCluster, PsServer, PsStore
 from monolith.ps import cluster as cluster_module
 from monolith.ps._control_channel import ControlCall
@@ -200,18 +203,41 @@ def test_only_who_knows_the_token_may_call() -> None:
             assert cluster.num_ps == 1
 
 
-def test_who_trusts_the_certificate_trains_through_it(tmp_path: Path) -> None:
-    made = make_certificate(tmp_path, "server")
-    with PsServer(0, 1, tls_certificate=str(made.certificate), tls_key=str(made.key)) as server:
-        with PsCluster([server.address], tls_ca=made.certificate) as cluster:
+def test_who_trusts_the_certificate_and_knows_the_token_trains_among_half_handshakes(tmp_path: Path) -> None:
+    made, other = make_certificate(tmp_path, "server"), make_certificate(tmp_path, "other")
+    secret = "open sesame"  # noqa: S105 - a test's
+    hello = client_hello()
+    with (
+        PsServer(0, 1, token=secret, tls_certificate=str(made.certificate), tls_key=str(made.key)) as server,
+        ExitStack() as peers,
+    ):
+        ports = [int(address.rpartition(":")[2]) for address in (server.address, server.frame_address)]
+        for number in range(2 * (share_of_descriptors(128) + 20)):
+            peer = peers.enter_context(socket.create_connection(("127.0.0.1", ports[number % 2]), 60))
+            with suppress(OSError):  # the oldest are gone already
+                peer.sendall(hello[: 1 + number % len(hello)])
+        with PsCluster([server.address], token=secret, tls_ca=made.certificate) as cluster:
             store = PsStore(ONE_TABLE, servers=cluster)
             Worker(store).train([1, 2])
             assert rows_of(store, [1, 2]) == [[-1.0, -1.0]] * 2
             with store.cut() as cut:
                 assert cut.rows == {"user": 2}
             store.close()
-        with pytest.raises(UnavailableError, match=r"not up after 0\.3 s"):
-            PsCluster([server.address], timeout_seconds=0.3)
+        with pytest.raises(UnauthenticatedError, match="token is wrong or missing"):
+            PsCluster([server.address], token="sesame", tls_ca=made.certificate)  # noqa: S106 - a test's
+        for authority in (None, other.certificate):
+            with pytest.raises(
+                UnavailableError, match=r"not up after 0\.3 s .*whether TLS is on and the CA trusted on both sides"
+            ):
+                PsCluster([server.address], token=secret, tls_ca=authority, timeout_seconds=0.3)
+
+
+def client_hello() -> bytes:
+    """The first message of a TLS handshake."""
+    context, sent = ssl.create_default_context(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
+    return sent.read()
 
 
 # Bad input

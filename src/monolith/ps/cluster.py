@@ -362,7 +362,7 @@ class PsCluster:
         if missing:
             raise UnavailableError(
                 f"{', '.join(missing)}: not up after {self.timeout_seconds} s ({len(found)} of {self.num_ps} are);"
-                " start them, or look whether they can be reached from here"
+                " start them, or check the address, the network and whether TLS is on and the CA trusted on both sides"
             )
         by_index: dict[int, str] = {}
         for described, channel in zip(found, self._channels, strict=True):
