@@ -33,7 +33,7 @@ class RecoveryConfig(Config):
         if not self.folder or "://" in self.folder:
             raise InvalidArgumentError(
                 f"{_SUBJECT}: a folder of a file system that is mounted here is expected, got {self.folder!r}; object"
-                " stores cannot append fast enough"
+                " stores cannot append fast enough: give one with recovery_dir, or set partial_recovery to false"
             )
         if not 0 <= self.interval_seconds < math.inf:
             raise InvalidArgumentError(
