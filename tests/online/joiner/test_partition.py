@@ -15,6 +15,8 @@ import pytest
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.record_reader import read_examples
 from monolith.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
+from monolith.online.joiner import partition as partition_module
+from monolith.online.joiner import state as state_module
 from monolith.online.joiner.events import action_record, impression_record
 from monolith.online.joiner.files import FileOutput
 from monolith.online.joiner.machine import JoinMachine
@@ -149,6 +151,44 @@ def test_a_window_larger_than_memory_goes_to_disk_and_comes_out_the_same(tmp_pat
     firsts = [each for each in small if not Example.FromString(each.example).line_id.pre_actions]
     assert len(firsts) == 300
     assert any(7 in Example.FromString(each.example).line_id.actions for each in small)
+
+
+def test_a_window_on_disk_is_closed_in_pieces_also_after_a_kill_between_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_module, "_MOST_EXAMPLES", 100)
+    monkeypatch.setattr(state_module, "_AT_ONCE", 40)
+    join = FolderJoin(tmp_path, JoinRules(window_seconds=1000.0), memory_bytes=20_000)
+    impressions, actions, expected = traffic(1000)
+    append(join.impressions, impressions)
+    append(join.actions, actions)
+    join.run(drain=False)
+    before = len(join.examples())
+    partition = join.partition()
+    partition.open()
+    sent: list[int] = []
+    send = partition._output.append
+
+    def send_twice(packed: bytes) -> int:
+        if len(sent) == 2:
+            raise ConnectionError("killed")
+        sent.append(len(list(split_examples(packed))))
+        return send(packed)
+
+    monkeypatch.setattr(partition._output, "append", send_twice)
+    with pytest.raises(ConnectionError):
+        partition.drain()
+    in_memory = len(partition.machine.entries)
+    partition.close()
+    assert 0 < max(sent) < 300, "not the entire window at once"
+    assert in_memory < 300
+    again = join.partition()
+    again.open()
+    again.close()
+    numbers = [each.number for each in join.examples()]
+    assert numbers == list(range(1, 1001)), "what was due is closed before anything else is read"
+    assert before < 500
+    assert outcome(join.examples()) == expected
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1 << 16])

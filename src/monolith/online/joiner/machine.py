@@ -90,6 +90,11 @@ class JoinMachine:
         """What `changed` and `removed` tell is saved."""
         self.changed, self.removed = {}, []
 
+    @property
+    def num_outgoing(self) -> int:
+        """Examples that `take_outgoing` would return."""
+        return len(self._outgoing)
+
     def take_outgoing(self) -> list[Joined]:
         """The examples that came out since the last call."""
         outgoing, self._outgoing = self._outgoing, []

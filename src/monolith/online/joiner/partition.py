@@ -1,8 +1,9 @@
 """One partition of a join: reads both inputs, decides, commits, and sends what came out. Exactly once.
 
 A step commits, in one transaction, what is undecided, how far both inputs were read, and the examples that came out
-with their numbers. Only then they are sent. A partition that is opened again looks at the end of its output, and sends
-what is committed and not there; what was not committed is read again.
+with their numbers. Only then they are sent. Where much is due on disk, further transactions follow. A partition that is
+opened again looks at the end of its output, and sends what is committed and not there; what was not committed is read
+again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["JoinPartition"]
 
 _MOST_PARSED_BYTES = 1 << 40
+_MOST_EXAMPLES = 8192
+"""Of entries on disk that are committed and sent together: all that is due may be more than memory has room for."""
 
 
 class JoinPartition:
@@ -100,6 +103,9 @@ class JoinPartition:
                 f" {head.last_number}; another joiner wrote there, or the state is an older copy"
             )
         self._send_rest()
+        if self._state.has_due(self.machine, head.watermark_ms):  # the last one was killed between two commits
+            self._state.begin()
+            self._close_due(head.watermark_ms)
         for name, each in self._inputs.items():
             each.open(head.offsets.get(name))
 
@@ -178,16 +184,34 @@ class JoinPartition:
         state.begin()
         state.bring_in(machine, (key for key, *_ in events))
         machine.take(events)
-        while state.bring_due(machine, watermark_ms):
+        head.offsets.update(came)
+        head.newest = self._watermark.newest
+        self._close_due(watermark_ms)
+
+    def _close_due(self, watermark_ms: int) -> None:
+        """Closes what is due in the transaction that was begun, and in further ones where the disk holds much of it.
+
+        Entries in memory are closed in the first one: a state has no entry in its steps that is due.
+        """
+        machine, state = self.machine, self._state
+        while True:
+            has_more = state.bring_due(machine, watermark_ms)
             machine.advance(watermark_ms)
-        machine.advance(watermark_ms)
+            if has_more and machine.num_outgoing < _MOST_EXAMPLES:
+                continue
+            self._commit()
+            if not has_more:
+                return
+            state.begin()
+
+    def _commit(self) -> None:
+        """Ends the transaction, and sends the examples that came out in it."""
+        machine, head = self.machine, self._state.head
         outgoing = machine.take_outgoing()
         packed = pack_examples(self._writer.numbered(outgoing, head.last_number + 1))
         head.last_number += len(outgoing)
-        head.offsets.update(came)
-        head.newest = self._watermark.newest
         head.watermark_ms, head.counts = machine.watermark_ms, machine.counts.to_dict()
-        state.commit(machine, packed)
+        self._state.commit(machine, packed)
         if packed:
             head.sent_place = self._output.append(packed)
             head.sent_number = head.last_number
