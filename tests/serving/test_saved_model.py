@@ -61,6 +61,10 @@ def test_an_estimator_exports_parts_and_weights_alone(estimator: Estimator, tmp_
     with import_saved_model(str(tmp_path / "exported_models")) as call, estimator.import_saved_model() as predictor:
         assert torch.equal(call(ASKED), expected)
         assert predictor.version.export == 4
+    later = 4_000_000_000  # of a clock that was set back since
+    estimator.export_saved_model(example=EXAMPLE, dense_only=True, version=later)
+    place = estimator.export_saved_model(example=EXAMPLE, dense_only=True)
+    assert place == f"{tmp_path}/exported_models/entry/{later + 1}", "servers take the highest"
 
 
 def test_a_function_takes_names_as_the_original_does(estimator: Estimator, tmp_path: Path) -> None:

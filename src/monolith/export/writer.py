@@ -13,7 +13,7 @@ from monolith.checkpoint.tensor_bytes import tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.data.batch import Batch
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
-from monolith.export.export_folder import ENTRY, ExportFolder
+from monolith.export.export_folder import ENTRY, ExportFolder, versions_in
 from monolith.export.graph import ModelCall, trace
 from monolith.export.manifest import ExportKind, Manifest, RowsPlace
 from monolith.export.opened import CONSTANTS, EXAMPLE, WEIGHTS, graph_name
@@ -171,15 +171,14 @@ def _all_traced(source: ExportSource, columns: Mapping[str, Tensor | Ragged]) ->
 
 
 def _free_version(path: str, options: ExportOptions) -> int:
-    clock = options.clock or SystemClock()
-    version = int(clock.now()) if options.version is None else options.version
-    places = [join(path, str(version)), join(path, ENTRY, str(version))]
-    while any(ExportFolder(place).is_whole for place in places):
-        if options.version is not None:
-            raise AlreadyExistsError(f"export '{path}': there is a version {version}; give another, or remove it")
-        version += 1
-        places = [join(path, str(version)), join(path, ENTRY, str(version))]
-    return version
+    """The version that was asked for, or Unix seconds, above all that are there: servers take the highest."""
+    places = (path, join(path, ENTRY))
+    if options.version is None:
+        newest = max([version for place in places for version in versions_in(place)[-1:]], default=-1)
+        return max(int((options.clock or SystemClock()).now()), newest + 1)
+    if any(ExportFolder(join(place, str(options.version))).is_whole for place in places):
+        raise AlreadyExistsError(f"export '{path}': there is a version {options.version}; give another, or remove it")
+    return options.version
 
 
 def _write_model(folder: ExportFolder, traced: Mapping[str, TracedModel]) -> dict[str, dict[str, int]]:

@@ -138,7 +138,7 @@ class Estimator:
             name: Of the folder of all versions; by default as the task's parameters say (``serving.export_dir_base``).
             example: See `Trainer.export`.
             dense_only: Graph and weights, and no rows: those of the version before stay.
-            version: Its number; None: Unix seconds.
+            version: Its number; None: Unix seconds, above all that are there.
         """
         folder = name or str(self._params.serving.export_dir_base)
         config = self.trainer.config

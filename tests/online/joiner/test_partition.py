@@ -153,6 +153,26 @@ def test_a_window_larger_than_memory_goes_to_disk_and_comes_out_the_same(tmp_pat
     assert any(7 in Example.FromString(each.example).line_id.actions for each in small)
 
 
+def test_a_clock_that_jumps_by_days_closes_no_window_and_drops_no_event(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, actions, expected = traffic(300)
+    today = join.clock.now()
+    partition = join.partition()
+    partition.open()
+    for number, days in enumerate((0, 1, -1, 400, -400, 0)):
+        join.clock.jump_to(today + 86_400 * days)
+        partition.step()  # both inputs are silent for a moment
+        append(join.impressions, impressions[50 * number :][:50])
+        append(join.actions, actions[15 * number :][:15] if number < 5 else actions[75:])
+        while partition.step() or not partition.is_at_end():
+            pass
+    partition.drain()
+    partition.close()
+    counts = partition.counts
+    assert (counts.ahead, counts.late_impressions, counts.late_actions) == (0, 0, 0)
+    assert outcome(join.examples()) == expected
+
+
 def test_a_window_on_disk_is_closed_in_pieces_also_after_a_kill_between_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

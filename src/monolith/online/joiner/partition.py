@@ -74,7 +74,7 @@ class JoinPartition:
         head = state.head
         counts = JoinCounts.from_dict(head.counts)
         self.machine = JoinMachine(rules, counts=counts, watermark_ms=head.watermark_ms)
-        self._watermark = Watermark.of(rules, self._inputs, now_ms=self._now_ms(), newest=head.newest)
+        self._watermark = Watermark.of(rules, self._inputs, now_ms=self._steady_ms(), newest=head.newest)
 
     @property
     def counts(self) -> JoinCounts:
@@ -84,7 +84,7 @@ class JoinPartition:
     @property
     def lag_ms(self) -> float:
         """How far the time of events is behind the clock; 0 before the first event."""
-        return self._now_ms() - self.machine.watermark_ms if self.machine.watermark_ms else 0.0
+        return max(0.0, self._now_ms() - self.machine.watermark_ms) if self.machine.watermark_ms else 0.0
 
     @property
     def num_waiting(self) -> int:
@@ -120,7 +120,7 @@ class JoinPartition:
         """Takes what came, and sends what came out; the number of records that came."""
         arrived = {name: self._read(name, each) for name, each in self._inputs.items()}
         events = {name: self._events(name, came) for name, came in arrived.items()}
-        now_ms = self._now_ms()
+        now_ms = self._steady_ms()
         for name, came in arrived.items():
             if came.records or came.following is None or not self._inputs[name].is_at_end():
                 self._watermark.hear(name, _newest(events[name]), now_ms=now_ms)
@@ -139,8 +139,12 @@ class JoinPartition:
     def _now_ms(self) -> float:
         return self._clock.now() * 1000
 
+    def _steady_ms(self) -> float:
+        """For silence: a clock that is set would make inputs idle, and close windows whose actions still come."""
+        return self._clock.monotonic() * 1000
+
     def _read(self, name: str, source: JoinInput) -> Arrived:
-        if self._watermark.may_wait(name, lead_ms=self._lead_ms, now_ms=self._now_ms()):
+        if self._watermark.may_wait(name, lead_ms=self._lead_ms, now_ms=self._steady_ms()):
             return Arrived((), (), None)
         return source.read(self._batch_records)
 
@@ -154,7 +158,8 @@ class JoinPartition:
                 self._bad.add(f"{self._inputs[name].name}: offset {places[index]}: {reason}")
             bad = {index for index, _ in problems}
             places = [place for index, place in enumerate(places) if index not in bad]
-        latest_ms = self._now_ms() + self._max_ahead_ms
+        # Not behind what has come already: where the machine's clock is set back, all events would be ahead of it.
+        latest_ms = max(self._now_ms(), self.machine.watermark_ms) + self._max_ahead_ms
         if _newest(events) > latest_ms:
             in_time = [index for index, (_, time_ms, *_) in enumerate(events) if time_ms <= latest_ms]
             self.counts.ahead += len(events) - len(in_time)

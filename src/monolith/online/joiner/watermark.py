@@ -17,7 +17,7 @@ __all__ = ["Watermark"]
 class _Input:
     newest_ms: int = 0
     heard_ms: float = 0.0
-    """When it last brought something or was not at its end, by the machine's clock."""
+    """When it last brought something or was not at its end, by a clock that never jumps."""
 
 
 @dataclass(slots=True)
@@ -25,13 +25,13 @@ class Watermark:
     """The least of what the inputs have reached; an idle one does not count. Pure: times are handed in.
 
     Each input has reached what lies before its newest event, less the disorder that is allowed: another event of the
-    same time may follow. When all are idle, the time of events
-    goes on at the pace of the machine's clock, so that the last windows of a stream that fell silent close as well.
+    same time may follow. When all are idle, the time of events advances with the clock, so that the last windows of a
+    stream that fell silent close as well.
 
     Args:
         rules: Say how much disorder there may be, and when an input is idle.
         names: Of the inputs.
-        now_ms: Of the machine's clock, as in the other calls.
+        now_ms: Of a clock that never jumps, as in the other calls.
         newest: Newest event of each input, of a state that goes on.
     """
 
