@@ -7,13 +7,14 @@
 
 A round measures everything once with each build, in processes of their own, the first one changing from round to round;
 the figure is the median over rounds of after / before, with the lowest and the highest round. Below 1 is faster. What
-is measured uses public calls that both builds have: tables, a module over 26 slots, cut, save and restore, a session
-and a trainer.
+is measured uses public calls that both builds have: tables, a module over 26 slots, cut, save and restore, a session,
+a trainer, predictions in the process and over HTTP, and a parameter server.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import statistics
@@ -21,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -115,6 +118,59 @@ def measure_training(found: dict[str, float]) -> None:
     found["trainer, 20 steps and 4 checkpoints"] = best(train, 5)
 
 
+def measure_serving(found: dict[str, float]) -> None:
+    """Predictions in the process, and over one connection of HTTP."""
+    from monolith.serving import Predictor  # noqa: PLC0415 - which build it is, is the parent's choice
+    from monolith.serving.server import ModelRegistry, ModelServer  # noqa: PLC0415 - as above
+    from monolith.testing import ExampleTask  # noqa: PLC0415 - as above
+    from monolith.train import Trainer  # noqa: PLC0415 - as above
+
+    trainer = Trainer(ExampleTask())
+    trainer.train(steps=20)
+    example = trainer.task.input_fn("train").make(0)
+    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+        trainer.export(folder, example=example)
+        with Predictor(folder) as predictor:
+            inputs = {name: np.arange(32).reshape(32, 1) for name in predictor.signatures["serving_default"].inputs}
+            found["Predictor, 100 requests of 32 examples"] = best(
+                lambda: [predictor.predict(inputs) for _ in range(100)], 7
+            )
+            registry = ModelRegistry()
+            registry.add("ranker", predictor)
+            body = json.dumps({"inputs": {name: column.tolist() for name, column in inputs.items()}})
+            with ModelServer(registry) as server:
+                connection = http.client.HTTPConnection("127.0.0.1", server.port)
+                found["HTTP, 100 requests of 32 examples"] = best(lambda: _ask(connection, body, 100), 7)
+                connection.close()
+
+
+def _ask(connection: http.client.HTTPConnection, body: str, count: int) -> None:
+    for _ in range(count):
+        connection.request("POST", "/v1/models/ranker:predict", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status != HTTPStatus.OK:
+            raise RuntimeError(f"the server answered {answer.status}: {content[:200]!r}")
+
+
+def measure_servers(found: dict[str, float]) -> None:
+    """Steps with rows on a parameter server, over a socket of this machine."""
+    import monolith as ml  # noqa: PLC0415 - which build it is, is the parent's choice
+    from monolith.ps import PsCluster, PsServer, PsStore  # noqa: PLC0415 - as above
+
+    with PsServer(0, num_ps=1) as server, PsCluster([server.address]) as cluster:
+        emb = ml.Embeddings({"id": ml.Slot(dim=16)}, store=partial(PsStore, servers=cluster))
+        random = torch.Generator().manual_seed(0)
+        batches = [{"id": torch.randint(100_000, (8192,), generator=random)} for _ in range(8)]
+
+        def train() -> None:
+            for batch in batches:
+                emb(batch)["id"].sum().backward()
+                emb.step()
+
+        found["server, 8 steps of 8,192 ids"] = best(train, 9)
+
+
 def _memory() -> str | None:
     """A folder in memory, where there is one: what a disk does is no figure of ours."""
     folder = "/dev/shm"  # noqa: S108 - a folder of its own is made in it
@@ -193,7 +249,13 @@ def _child(threads: int) -> int:
     _core.set_num_threads(threads)
     torch.set_num_threads(threads)
     found: dict[str, float] = {}
-    measures: list[Callable[[dict[str, float]], Any]] = [measure_tables, measure_module, measure_training]
+    measures: list[Callable[[dict[str, float]], Any]] = [
+        measure_tables,
+        measure_module,
+        measure_training,
+        measure_serving,
+        measure_servers,
+    ]
     for measure in measures:
         measure(found)
     print(json.dumps(found))
