@@ -92,7 +92,10 @@ def test_messages_that_come_later_are_read_when_they_come(cluster: KafkaCluster)
         assert list(next(reading)) == numbers(3)
         later = threading.Timer(0.3, cluster.write, ["live", numbers(2, 3)], {"partition": 1})
         later.start()
-        assert list(next(reading)) == numbers(2, 3)
+        found = list(next(reading))
+        while len(found) < 2:  # a poll may come between the two
+            found += next(reading)
+        assert found == numbers(2, 3)
         later.join()
         position = KafkaPosition.from_bytes(reading.position)
     assert [position.next[Partition("live", number)] for number in range(NUM_PARTITIONS)] == [3, 2, 0, 0]
