@@ -16,7 +16,7 @@ import pytest
 from monolith.cli import main
 from monolith.deltalog import DeltaLog, GapError, rows_part
 from monolith.errors import NotFoundError
-from online.streams import TASK, append, counted, now_ms, numbered
+from online.streams import TASK, TASK_OF_FILES, append, counted, now_ms, numbered
 
 
 def command(folder: Path, *more: str) -> list[str]:
@@ -52,6 +52,20 @@ def test_the_same_command_goes_on_behind_the_last_example(tmp_path: Path, capsys
     increments = list(DeltaLog(str(tmp_path / "log")).behind(rows_part("emb"), -1))
     assert sum(each.examples for each in increments) == 120
     assert all(now_ms() - 600_000 < each.oldest_event_ms for each in increments if each.examples)
+
+
+def test_a_model_of_files_continues_with_a_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, range(1, 41))
+    model, stream = str(tmp_path / "model"), command(tmp_path, "--stream_stop_at_end")
+    assert main(["train", TASK_OF_FILES, "--model_dir", model]) == 0
+    assert main(stream) == 1
+    assert "begin a new model_dir with --restore_dir OLD --restart_input" in capsys.readouterr().err
+    started = [*stream, "--model_dir", str(tmp_path / "live"), "--restore_dir", model, "--restart_input"]
+    for last in (40, 60):
+        write(tmp_path, range(41, last + 1))
+        assert main(started) == 0
+        events = [*range(1, last + 1), *range(1001, 1001 + last)]
+        assert counted(tmp_path / "live", events) == [2.0] * 20 + [1.0] * (len(events) - 20)
 
 
 def _published(folder: Path) -> int:

@@ -5,13 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint import load
+from monolith.data import Ids, InMemoryDataset, Label, LineIdField, Parser
 from monolith.data.protos.example_pb2 import Example
 from monolith.online.joiner.numbered import NumberedExample, pack_examples
-from monolith.testing.crash.stream_task import StreamCountingTask, counted_sample
+from monolith.testing.crash.stream_task import COLUMNS, StreamCountingTask, counted_sample
+
+if TYPE_CHECKING:
+    from monolith.train import Mode
 
 TASK = "monolith.testing.crash.stream_task:StreamCountingTask"
+TASK_OF_FILES = "online.streams:FileCountingTask"
+
+
+class FileCountingTask(StreamCountingTask):
+    """The same model, trained on events 1 to 20 of an input that is no stream."""
+
+    def input_fn(self, mode: Mode) -> Any:
+        records = [each.example for each in numbered(range(1, 21))]
+        parser = Parser("example", [*map(Ids, COLUMNS), LineIdField("req_time"), Label()])
+        return InMemoryDataset(records).batch(4).parse(parser)
 
 
 def now_ms() -> int:

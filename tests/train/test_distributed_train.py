@@ -330,6 +330,7 @@ class TestRefused:
             ({"model_dir": ""}, "model_dir must say where checkpoints go"),
             ({"num_ps": 0}, "num_ps must be >= 1"),
             ({"num_workers": 0}, "num_workers must be >= 1"),
+            ({"restart_input": True, "restore_dir": "x"}, "restart_input.* is for a run of one process"),
             ({"server_type": "dispatcher"}, "server_type must be ps or worker, got 'dispatcher'"),
             ({"index": 1}, "index of a worker must be from 0 to 0, got 1"),
             ({"server_type": "ps", "index": 3}, "index of a ps must be from 0 to 0, got 3"),

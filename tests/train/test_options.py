@@ -59,6 +59,8 @@ class TestContradictions:
             ({"tide_start_hour": 1}, "tide"),
             ({"tide_save_secs": 5}, "belong together"),
             ({"continue_training": True}, "needs clear_nn"),
+            ({"restart_input": True}, r"give from_dir \(--restore_dir\) and a new model_dir"),
+            ({"restart_input": True, "restore_dir": "x", "enable_sync_training": True}, "for a run of one process"),
             ({"index": 1, "num_workers": 3}, "option index=1 .* is refused: it is about a job of several processes"),
             ({"enable_partial_sync_training": True}, r"start a job \(docs/how-to/torchrun.md\), or leave it at False"),
             ({"feature_evict_every_n_hours": 1, "feature_evict_every_n_steps": 1}, "contradict each other"),
@@ -331,6 +333,13 @@ class TestRestoring:
         assert state is not None
         assert state.global_step == 7
         assert trained(tmp_path / "new", steps=1, restore_dir=str(tmp_path / "old")).state.global_step == 8  # type: ignore[union-attr]
+
+    def test_the_input_is_read_from_its_beginning_once(self, tmp_path: Path) -> None:
+        trained(tmp_path / "old")
+        for step, position in ((7, b"1"), (8, b"2")):
+            state = trained(tmp_path / "new", steps=1, restore_dir=str(tmp_path / "old"), restart_input=True).state
+            assert state is not None
+            assert (state.global_step, state.position()) == (step, position)
 
     def test_a_worker_waits_for_the_chief_to_prepare_the_directory(self, tmp_path: Path) -> None:
         trained(tmp_path / "old")

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-__all__ = ["SavedPosition", "encode_position", "known_examples", "known_times", "nested"]
+__all__ = ["NEXT_ACTION", "SavedPosition", "encode_position", "known_examples", "known_times", "nested"]
 
+NEXT_ACTION = (
+    "build the dataset as the one that the position was saved from. To train the model on another input, begin a new"
+    " model_dir with --restore_dir OLD --restart_input (docs/how-to/checkpoints.md)"
+)
+"""For messages about a position that does not fit the dataset."""
 _FOREIGN = "base64"
 """The only key of an object that holds the position of a dataset that does not write JSON."""
 
@@ -124,10 +129,7 @@ class SavedPosition:
         return _canonical(value)
 
     def _wrong(self, text: str) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            f"position for a dataset of kind {self._dataset!r}: {text}; "
-            "build the dataset as the one that the position was saved from"
-        )
+        return InvalidArgumentError(f"position for a dataset of kind {self._dataset!r}: {text}; {NEXT_ACTION}")
 
 
 def known_times(position: bytes) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from monolith.checkpoint import (
@@ -11,9 +12,11 @@ from monolith.checkpoint import (
     get_checkpoint_state,
     wait_for_monolith_checkpoint,
 )
+from monolith.checkpoint.state_files import split_path
 from monolith.errors import NotFoundError
 from monolith.hooks.checkpoint_restorer import custom_restore_options
 from monolith.train._own_folder_saver import OwnFolderSaver
+from monolith.train.local_job import LocalJob
 from monolith.train.session import SessionState
 
 if TYPE_CHECKING:
@@ -54,13 +57,23 @@ def go_on(
     if restored is None:
         return False
     _log.info("session: goes on from %s", restored.path)
-    if state.global_step and not any(stamp.position for stamp in state.applied.values()):
+    if restoring.restart_input and split_path(restored.path)[0] != saver.model_dir:
+        _restart_input(state)
+    elif state.global_step and not any(stamp.position for stamp in state.applied.values()):
         _log.warning(
             "session: %s has no position of the input, which starts over; let input_fn return a Dataset to go on"
             " where it was",
             restored.path,
         )
     return True
+
+
+def _restart_input(state: TrainState) -> None:
+    """Numbers and times of batches stay: rows of the checkpoint are of these batches."""
+    state.applied = {worker: replace(stamp, position=b"") for worker, stamp in state.applied.items()}
+    for job in state.extra.values():
+        if isinstance(job, LocalJob):
+            job.reset()
 
 
 def _copy(config: TrainerConfig, saver: Saver) -> None:

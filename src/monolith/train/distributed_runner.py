@@ -28,7 +28,7 @@ from monolith.train.prepare_run import prepare_run
 from monolith.train.rank_place import take_rank
 from monolith.train.registry import require_named_task
 from monolith.train.server_places import ServerPlaces
-from monolith.train.trainer_config import require_training
+from monolith.train.trainer_config import RESTART_OF_A_JOB, require_training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,6 +89,8 @@ def distributed_train(
         prepare_run(config, {})
         override_params(params, config.params_override)
     place, trainer_config = _place_and_config(config, discovery, params, settings)
+    if trainer_config.restoring.restart_input:
+        raise ValueError(f"distributed_train: {RESTART_OF_A_JOB}")
     if sync_backend is not None:
         require_publishing(trainer_config, "distributed_train")
     use_threads(config)

@@ -36,6 +36,12 @@ __all__ = [
 ]
 
 
+RESTART_OF_A_JOB = (
+    "restoring.restart_input (--restart_input) is for a run of one process; leave it out in a job and under a launcher,"
+    " or begin the new model_dir with one process"
+)
+
+
 @config
 class MarkerFilesConfig(Config):
     """Files that somebody puts into the model directory to save and stop a run; see ``docs/how-to/hooks.md``.
@@ -135,6 +141,17 @@ class RestoringConfig(RestoreOptions):
     """Another model directory to take the first checkpoint from, while this one has none."""
     alone: bool = False
     """Prepare the directory for `from_dir` whatever the index is: there is no chief to wait for."""
+    restart_input: bool = False
+    """Read the input from its beginning after the checkpoint of `from_dir` was restored, such as to train on a stream
+    a model that was trained on files. A run that resumes from its own checkpoints reads on from their position."""
+
+    def __post_init__(self) -> None:
+        RestoreOptions.__post_init__(self)
+        if self.restart_input and self.from_dir is None:
+            raise ValueError(
+                "RestoringConfig: restart_input is about the checkpoint of another directory, and a run reads on in its"
+                " own; give from_dir (--restore_dir) and a new model_dir, or leave it out"
+            )
 
 
 @config
@@ -326,6 +343,8 @@ class TrainerConfig(Config):
                 "TrainerConfig: saving.best_metric keeps a checkpoint of one model directory; give model_dir, and leave"
                 " it out where ranks have folders of their own (sync)"
             )
+        if self.restoring.restart_input and (self.sync is not None or self.num_workers > 1):
+            raise ValueError(f"TrainerConfig: {RESTART_OF_A_JOB}")
         if self.items is not None and self.model_dir is None:
             raise ValueError("TrainerConfig: what is predicted of items goes to the model directory; give model_dir")
         if self.saving.marker_files is not None and self.model_dir is None:

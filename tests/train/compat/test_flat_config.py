@@ -20,9 +20,9 @@ from monolith.train.compat.refusal import require_one_process
 
 
 class TestNames:
-    def test_as_many_options_as_the_original_has_two_of_its_flags_and_seventeen_of_our_own(self) -> None:
+    def test_as_many_options_as_the_original_has_two_of_its_flags_and_eighteen_of_our_own(self) -> None:
         counts = [len(each.option_names()) for each in (CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig)]
-        assert counts == [2 + 11 + 72, 2 + 16 + 72 + 14, 2 + 17 + 72 + 14 + 39]
+        assert counts == [2 + 11 + 72, 2 + 16 + 72 + 14, 2 + 18 + 72 + 14 + 39]
 
     @pytest.mark.parametrize(
         ("name", "default"),

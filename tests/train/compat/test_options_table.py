@@ -54,6 +54,7 @@ TIDE = {"tide_start_hour": 1, "tide_start_minute": 1, "tide_end_hour": 2, "tide_
 TOGETHER: dict[str, dict[str, Any]] = {
     "filter_equal_probability": {"filter_type": "probabilistic_filter"},
     "continue_training": {"clear_nn": True},
+    "restart_input": {"restore_dir": "m"},
     "index": {"num_workers": 5},
     "enable_realtime_training": {"model_dir": "m", "enable_sync_training": True},
     **{

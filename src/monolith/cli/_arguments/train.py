@@ -33,6 +33,12 @@ MATTERING = {
         Option(name="save_checkpoints_secs", metavar="S", help="seconds between checkpoints"),
         Option(name="checkpoints_max_to_keep", metavar="N", default=10, help="newest checkpoints that stay"),
         Option(name="restore_dir", metavar="DIR", help="begin with the latest of another directory"),
+        Option(
+            name="restart_input",
+            metavar="BOOL",
+            default=False,
+            help="with --restore_dir: read the input from its beginning, such as a stream after files",
+        ),
         Option(name="restore_ckpt", metavar="NAME", help="begin with this checkpoint instead of the latest"),
         Option(name="clear_nn", metavar="BOOL", default=False, help="keep the rows, start the dense weights anew"),
         Option(

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from monolith.data.position import NEXT_ACTION
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class KafkaPosition:
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             if isinstance(error, InvalidArgumentError):
                 raise
-            raise InvalidArgumentError(f"not a position in Kafka topics: {bytes(position)[:80]!r}") from error
+            raise InvalidArgumentError(
+                f"not a position in Kafka topics: {bytes(position)[:80]!r}; {NEXT_ACTION}"
+            ) from error
 
 
 def merge_positions(positions: Iterable[bytes]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.data.position import SavedPosition, encode_position
+from monolith.data.position import NEXT_ACTION, SavedPosition, encode_position
 from monolith.data.reading import Reading
 from monolith.errors import InvalidArgumentError
 
@@ -47,7 +47,7 @@ class IndexedReading(Reading[T]):
         if length is not None and self._index > length:
             raise InvalidArgumentError(
                 f"position for a dataset of kind {kind!r}: it stands behind {self._index} elements, this dataset has "
-                f"{length}; build the dataset as the one that the position was saved from"
+                f"{length}; {NEXT_ACTION}"
             )
 
     @property

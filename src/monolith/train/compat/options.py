@@ -385,6 +385,9 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     kafka_dump_prefix: Annotated[bool, Sets("input.kafka_dump_prefix")] = False
     restore_dir: Annotated[str | None, Sets("restoring.from_dir")] = None
     """Begin with the checkpoint of another directory, while this one has none."""
+    restart_input: Annotated[bool, Sets("restoring.restart_input")] = False
+    """With `restore_dir`: keep the model, and read the input from its beginning; in a run of one process. Not in the
+    original."""
     restore_ckpt: Annotated[str | None, Sets("restoring.checkpoint")] = None
     """Begin with another checkpoint than the latest; training applies it once, others each time."""
     deep_insight_target: Annotated[str | None, Refused(reasons.INSIGHT)] = None
