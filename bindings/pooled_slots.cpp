@@ -29,14 +29,15 @@ std::span<T> SpanOf(const Flat<T>& array) {
 }
 
 std::vector<PooledSlot> SlotsOf(const std::vector<int>& tables, const std::vector<int64_t>& columns,
-                                const std::vector<int64_t>& places, const std::vector<bool>& means,
+                                const std::vector<int64_t>& places, const std::vector<int>& poolings,
                                 const std::vector<int>& owners) {
   const size_t count = tables.size();
-  if (columns.size() != count || places.size() != count || means.size() != count || owners.size() != count) {
-    throw nb::value_error("tables, columns, places, means and owners must have one entry per slot");
+  if (columns.size() != count || places.size() != count || poolings.size() != count || owners.size() != count) {
+    throw nb::value_error("tables, columns, places, poolings and owners must have one entry per slot");
   }
   std::vector<PooledSlot> slots;
-  for (size_t i = 0; i < count; ++i) slots.push_back({tables[i], columns[i], places[i], means[i], owners[i]});
+  for (size_t i = 0; i < count; ++i)
+    slots.push_back({tables[i], columns[i], places[i], static_cast<Pooling>(poolings[i]), owners[i]});
   return slots;
 }
 
@@ -73,10 +74,11 @@ void BindPooledSlots(nb::module_& m) {
       .def(
           "__init__",
           [](PooledLayout* self, const std::vector<int>& tables, const std::vector<int64_t>& columns,
-             const std::vector<int64_t>& places, const std::vector<bool>& means, const std::vector<int>& owners,
-             const std::vector<int>& dims,
-             int64_t width) { new (self) PooledLayout(SlotsOf(tables, columns, places, means, owners), dims, width); },
-          nb::kw_only(), "tables"_a, "columns"_a, "places"_a, "means"_a, "owners"_a, "dims"_a, "width"_a)
+             const std::vector<int64_t>& places, const std::vector<int>& poolings, const std::vector<int>& owners,
+             const std::vector<int>& dims, int64_t width) {
+            new (self) PooledLayout(SlotsOf(tables, columns, places, poolings, owners), dims, width);
+          },
+          nb::kw_only(), "tables"_a, "columns"_a, "places"_a, "poolings"_a, "owners"_a, "dims"_a, "width"_a)
       .def(
           "pool",
           [](const PooledLayout& self, int64_t num_examples, const Flat<const int64_t>& ids_per_example,

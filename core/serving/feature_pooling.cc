@@ -53,8 +53,7 @@ int64_t FeaturePooler::Reduce(const Group& group, const InputFeature& feature, c
       const float* values = rows_.data() + (i - block) * dim;
       i == begin ? CopyFloats(sum, values, dim) : AddFloats(sum, values, dim);
     }
-    if (feature.pooling == Pooling::kMean && end - begin > 1)
-      ScaleFloats(sum, 1.0f / static_cast<float>(end - begin), dim);
+    if (IsScaled(feature.pooling) && end - begin > 1) ScaleFloats(sum, PooledScale(feature.pooling, end - begin), dim);
   }
   return found;
 }

@@ -27,7 +27,7 @@ class FeaturePooler {
 
  private:
   int64_t PlaceFirst(const Group& group, const InputFeature& feature, const FeatureIds& ids, PooledRows to) const;
-  // Sums, or means.
+  // Sums, which may be scaled.
   int64_t Reduce(const Group& group, const InputFeature& feature, const FeatureIds& ids, PooledRows to);
 
   const int64_t step_;

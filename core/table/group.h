@@ -26,6 +26,7 @@
 #include "table/plan.h"
 #include "table/plan_merge.h"
 #include "table/plan_parts.h"
+#include "table/pooling.h"
 #include "table/table.h"
 #include "table/worker_clock.h"
 
@@ -94,8 +95,6 @@ struct Loaded {
   int64_t filters = 0;
   int64_t ignored = 0;  // rows of blocks outside of the wanted buckets; a block without rows counts as one
 };
-
-enum class Pooling { kSum = 0, kMean = 1, kFirstN = 2 };
 
 struct TableStats {
   int64_t rows;

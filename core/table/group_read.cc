@@ -80,11 +80,11 @@ class BagPooler {
     }
   }
 
-  void Mean(int64_t begin, int64_t end, float* out) {
+  void ScaledSum(Pooling pooling, int64_t begin, int64_t end, float* out) {
     Sum(begin, end, out);
     for (int64_t bag = begin; bag < end; ++bag) {
       const int64_t count = splits_[bag + 1] - splits_[bag];
-      if (count > 0) ScaleFloats(out + bag * dim_, 1.0f / static_cast<float>(count), static_cast<int>(dim_));
+      if (count > 0) ScaleFloats(out + bag * dim_, PooledScale(pooling, count), static_cast<int>(dim_));
     }
   }
 
@@ -267,7 +267,7 @@ int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std:
   return SumOverTasks(bags, std::max<int64_t>(1, kIdsPerTask / ids_per_bag), [&](int64_t begin, int64_t end) {
     BagPooler pooler(locks_.get(), gate_, table, ids, row_splits, step);
     if (pooling == Pooling::kSum) pooler.Sum(begin, end, values.data());
-    if (pooling == Pooling::kMean) pooler.Mean(begin, end, values.data());
+    if (IsScaled(pooling)) pooler.ScaledSum(pooling, begin, end, values.data());
     if (pooling == Pooling::kFirstN) pooler.FirstN(begin, end, first_n, values.data());
     return pooler.hits();
   });

@@ -200,7 +200,7 @@ void PooledLayout::AddExample(const PooledSlot& slot, const SlotIds& ids, int64_
     for (int64_t i = 0; i < taken; ++i) adder.template Add<kDim>(sum_of(from + i), gradient + i * dim, 1.0f, dim);
     return;
   }
-  const float scale = slot.is_mean ? 1.0f / static_cast<float>(to - from) : 1.0f;
+  const float scale = PooledScale(slot.pooling, to - from);
   for (int64_t i = from; i < to; ++i) adder.template Add<kDim>(sum_of(i), gradient, scale, dim);
 }
 
@@ -222,14 +222,15 @@ void PooledLayout::FindSources(const PooledSlot& slot, const SlotIds& ids, int64
 void PooledLayout::FindScales(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, float* scales) const {
   for (int64_t example = 0; example < num_examples; ++example) {
     const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
-    std::fill(scales + from, scales + to, slot.is_mean ? 1.0f / static_cast<float>(to - from) : 1.0f);
+    std::fill(scales + from, scales + to, PooledScale(slot.pooling, to - from));
   }
 }
 
 bool PooledLayout::SumByRow(std::span<const SlotIds> ids, int64_t num_examples, const Occurrences& plan,
                             std::span<const SlotGradient> gradients, std::span<float> sums) const {
   const std::vector<float> zeros(*std::max_element(dims_.begin(), dims_.end()), 0.0f);
-  const bool scaled = std::any_of(slots_.begin(), slots_.end(), [](const PooledSlot& slot) { return slot.is_mean; });
+  const bool scaled =
+      std::any_of(slots_.begin(), slots_.end(), [](const PooledSlot& slot) { return IsScaled(slot.pooling); });
   Buffer<const float*> sources(plan.inverse.size());
   Buffer<float> scales(scaled ? plan.inverse.size() : 0);
   ParallelFor(static_cast<int>(slots_.size()), [&](int s) {

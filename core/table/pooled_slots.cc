@@ -88,7 +88,7 @@ void PooledLayout::PoolExample(const PooledSlot& slot, const SlotIds& ids, int64
   } else {
     CopyFloats(output, row_of(from), dim);
     for (int64_t i = from + 1; i < to; ++i) AddFloats(output, row_of(i), dim);
-    if (slot.is_mean && to - from > 1) ScaleFloats(output, 1.0f / static_cast<float>(to - from), dim);
+    if (IsScaled(slot.pooling) && to - from > 1) ScaleFloats(output, PooledScale(slot.pooling, to - from), dim);
   }
 }
 

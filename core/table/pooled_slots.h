@@ -2,7 +2,7 @@
 // to the rows.
 //
 // A slot's ids belong to one table; the ids of all slots lie end to end, in the order of their tables. The ids of an
-// example are summed, averaged, or the first n of them stand side by side; where there is none, zeros. Sums go in the
+// example are summed, averaged, divided by the root of their number, or the first n of them stand side by side; where there is none, zeros. Sums go in the
 // order of the ids, so results do not depend on the number of threads. A layout is constant; any thread may use it.
 // Arrays belong to the caller.
 #pragma once
@@ -13,6 +13,7 @@
 
 #include "memory/buffer.h"
 #include "table/gradient_sums.h"
+#include "table/pooling.h"
 
 namespace monolith {
 
@@ -20,7 +21,7 @@ struct PooledSlot {
   int table;
   int64_t column;  // of its first float in an output row
   int64_t places;  // n of "the first n"; 0 = all rows of an example become one
-  bool is_mean;
+  Pooling pooling;  // of the sum of all rows, where places is 0
   int owner;  // slots with different ones never have an id of a table in common
 
   int64_t width(int dim) const { return dim * (places == 0 ? 1 : places); }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <random>
@@ -17,10 +18,15 @@ namespace {
 // Slots of one table, each with the ids of rows of its own: place = slot * kRowsPerSlot + what a generator says.
 constexpr int kRowsPerSlot = 7;
 
+Pooling PoolingOf(int slot, bool ragged) {
+  if (!ragged) return Pooling::kSum;
+  return slot % 3 == 1 ? Pooling::kMean : slot % 3 == 2 ? Pooling::kSqrtN : Pooling::kSum;
+}
+
 struct Batch {
   Batch(int num_slots, int dim_of_rows, int64_t examples, bool ragged) : dim(dim_of_rows), num_examples(examples) {
     std::vector<PooledSlot> slots;
-    for (int s = 0; s < num_slots; ++s) slots.push_back({0, int64_t{s} * dim, 0, ragged && s % 2 == 1, s});
+    for (int s = 0; s < num_slots; ++s) slots.push_back({0, int64_t{s} * dim, 0, PoolingOf(s, ragged), s});
     layout = std::make_unique<PooledLayout>(slots, std::vector<int>{dim}, int64_t{num_slots} * dim);
     for (int s = 0; s < num_slots; ++s) {
       ids_per_example.push_back(ragged ? -1 : 1);
@@ -66,7 +72,9 @@ struct Batch {
 };
 
 float ScaleOf(int slot, bool ragged, size_t count) {
-  return ragged && slot % 2 == 1 ? 1.0f / static_cast<float>(count) : 1.0f;
+  const auto ids = static_cast<double>(count);
+  const Pooling pooling = PoolingOf(slot, ragged);
+  return static_cast<float>(pooling == Pooling::kMean ? 1 / ids : pooling == Pooling::kSqrtN ? 1 / std::sqrt(ids) : 1);
 }
 
 class PooledSlots : public testing::TestWithParam<std::tuple<int, bool, int>> {

@@ -21,7 +21,7 @@ Lists = Mapping[str, list[list[int]]]
 
 @dataclass(frozen=True)
 class Column:
-    """A slot: rows of the slot `owner`, combined by sum, mean or first_n."""
+    """A slot: rows of the slot `owner`, combined by sum, mean, sqrtn or first_n."""
 
     owner: str
     dim: int
@@ -67,7 +67,8 @@ class DictionaryEmbeddings:
         if column.combiner == "first_n":
             return torch.stack((rows + zeros * column.n)[: column.n])
         total = torch.stack(zeros + rows).sum(0)
-        return total / len(rows) if column.combiner == "mean" and rows else total
+        divisor = {"mean": float(len(rows)), "sqrtn": len(rows) ** 0.5}.get(column.combiner, 1.0)
+        return total / divisor if rows else total
 
     def _leaf(self, column: Column, key: int) -> Tensor:
         leaves = self.leaves[-1]

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from monolith.config import Config
-from monolith.nn.combiners import FirstN, ReduceMean, ReduceSum, make_combiner
+from monolith.nn.combiners import FirstN, ReduceMean, ReduceSqrtN, ReduceSum, make_combiner
 
 
 def test_names_stand_for_combiners() -> None:
     assert make_combiner("sum") == ReduceSum()
     assert make_combiner("mean") == ReduceMean()
+    assert make_combiner("sqrtn") == ReduceSqrtN()
     assert make_combiner(("first_n", 3)) == FirstN(3)
     given = FirstN(7)
     assert make_combiner(given) is given
@@ -28,7 +29,9 @@ def test_only_a_sequence_has_places_of_its_own() -> None:
 
 @pytest.mark.parametrize("bad", ["max", "SUM", None, 3, ("mean", 2), ("first_n",), ("first_n", 1, 2), []])
 def test_an_unknown_combiner_is_refused_with_what_is_known(bad: Any) -> None:
-    with pytest.raises(ValueError, match=r"combiner must be 'sum', 'mean', \('first_n', n\) or a Combiner, got"):
+    with pytest.raises(
+        ValueError, match=r"combiner must be 'sum', 'mean', 'sqrtn', \('first_n', n\) or a Combiner, got"
+    ):
         make_combiner(bad)
 
 
@@ -49,6 +52,6 @@ def test_first_n_needs_a_whole_number(n: Any) -> None:
         FirstN(n)
 
 
-@pytest.mark.parametrize("combiner", [ReduceSum(), ReduceMean(), FirstN(4)])
+@pytest.mark.parametrize("combiner", [ReduceSum(), ReduceMean(), ReduceSqrtN(), FirstN(4)])
 def test_combiners_travel_as_dictionaries(combiner: Config) -> None:
     assert Config.from_dict(combiner.to_dict()) == combiner

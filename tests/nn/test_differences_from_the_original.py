@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import monolith as ml
+from monolith.nn._torch_pooling import pool, sum_gradients
+from monolith.nn.pooling import PooledBatch, RowGradients
 
 ADAGRAD_OF_THE_ORIGINAL = ml.row_optimizers.Adagrad(learning_rate=0.05, initial_accumulator_value=1.0)
 
@@ -57,21 +60,39 @@ def test_the_root_of_summed_squares_is_the_norm_over_the_places_of_a_sequence() 
     torch.testing.assert_close(emb.lookup("a", ids), rows - gradient)
 
 
-def test_a_sum_over_the_root_of_the_number_of_ids_is_a_division_of_the_sum() -> None:
-    """TensorFlow's `sqrtn`, compared with the rows added up by hand."""
-    slots = {"a": ml.Slot(dim=2, combiner="sum")}
-    emb = ml.Embeddings(slots, ml.row_optimizers.Sgd(learning_rate=1.0))
-    ids = ml.Ragged.from_lists([[5, 6, 7], [], [5]])
+@pytest.mark.parametrize("device", ["core", "torch"])
+def test_sqrtn_is_the_sum_over_the_root_of_the_number_of_ids(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow's combiner against float64: no ids, one, duplicates, many; pooled by the core and by torch."""
+    if device == "torch":  # as on a GPU
+        monkeypatch.setattr(PooledBatch, "pool", pooled_by_torch)
+        monkeypatch.setattr(PooledBatch, "sum_gradients", summed_by_torch)
+    lists = [[5, 6, 7], [], [5], [6, 6, 6, 6, 8], [7] * 200]
+    slot = ml.Slot(dim=2, combiner="sqrtn", compressor=ml.compressors.Fp32())
+    emb = ml.Embeddings({"a": slot}, ml.row_optimizers.Sgd(learning_rate=1.0))
+    ids = ml.Ragged.from_lists(lists)
     torch.autograd.backward(emb({"a": ids})["a"].sum() * 0.0)  # makes the rows
     emb.step()
-    rows = emb.lookup("a", torch.tensor([5, 6, 7]))
-    out = emb({"a": ids})["a"] / ids.lengths().clamp(min=1).sqrt()[:, None]
-    torch.testing.assert_close(out, torch.stack([rows.sum(0) / 3**0.5, torch.zeros(2), rows[0]]))
-    torch.autograd.backward(out.sum())
+    names = torch.tensor([5, 6, 7, 8])
+    rows = emb.lookup("a", names)
+    leaf = rows.double().requires_grad_()
+    expected = torch.stack([leaf[torch.tensor(each).long() - 5].sum(0) / max(len(each), 1) ** 0.5 for each in lists])
+    upstream = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    out = emb({"a": ids})["a"]
+    torch.testing.assert_close(out.double(), expected.detach(), rtol=1e-5, atol=1e-6)
+    torch.autograd.backward((out * upstream.float()).sum())
+    torch.autograd.backward((expected * upstream).sum())
     emb.step()
-    gradient = torch.full((3, 2), 3**-0.5)
-    gradient[0] += 1
-    torch.testing.assert_close(emb.lookup("a", torch.tensor([5, 6, 7])), rows - gradient)
+    assert leaf.grad is not None
+    torch.testing.assert_close(emb.lookup("a", names).double(), rows - leaf.grad, rtol=1e-5, atol=1e-5)
+
+
+def pooled_by_torch(batch: PooledBatch, values: torch.Tensor, *, pinned: bool = False) -> torch.Tensor:
+    assert not pinned
+    return pool(batch.layout, values, batch.plan, batch.shape)
+
+
+def summed_by_torch(batch: PooledBatch, whole: Any, columns: Any, device: torch.device) -> RowGradients:
+    return RowGradients(sum_gradients(batch.layout, whole, columns, batch.plan, batch.shape, device), is_finite=False)
 
 
 def test_a_function_of_the_step_with_a_parameter_of_its_own_is_a_learning_rate() -> None:

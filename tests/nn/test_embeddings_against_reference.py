@@ -17,6 +17,7 @@ COLUMNS = {
     "tags": Column("tags", 3, "mean"),
     "item": Column("item", 2, "sum"),
     "mean of items": Column("item", 2, "mean"),
+    "root of items": Column("item", 2, "sqrtn"),
     "history": Column("item", 2, "first_n", 2),
     "hash": Column("hash", 2, "sum"),
 }
@@ -34,6 +35,7 @@ def make_embeddings() -> ml.Embeddings:
             ),
             "item": ml.Slot(2, initializer=ml.initializers.Constant(START)),
             "mean of items": ml.Slot(shares="item", combiner="mean"),
+            "root of items": ml.Slot(shares="item", combiner="sqrtn"),
             "history": ml.Slot(shares="item", combiner=FirstN(2)),
             "hash": ml.Slot(2, initializer=ml.initializers.Constant(START), id_layout="any"),
         },

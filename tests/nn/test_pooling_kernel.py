@@ -24,7 +24,7 @@ class Case:
     dims: list[int]
     tables: list[int]
     places: list[int]
-    means: list[bool]
+    poolings: list[int]
     lengths: list[list[int]]
     """[F][B] ids of each example."""
     is_uniform: list[bool]
@@ -52,7 +52,7 @@ def cases(draw: st.DrawFn) -> Case:
     dims = draw(st.lists(st.just(common_dim) if common_dim else st.integers(1, 19), min_size=1, max_size=3))
     tables = sorted(draw(st.lists(st.integers(0, len(dims) - 1), min_size=1, max_size=7)))
     places = [draw(st.sampled_from([0, 0, 1, 3])) for _ in tables]
-    means = [place == 0 and draw(st.booleans()) for place in places]
+    poolings = [2 if place else draw(st.sampled_from([0, 1, 3])) for place in places]
     num_examples = draw(st.integers(0, 8))
     is_uniform = [draw(st.booleans()) for _ in tables]
     lengths = []
@@ -61,7 +61,7 @@ def cases(draw: st.DrawFn) -> Case:
             lengths.append([draw(st.integers(0, 3))] * num_examples)
         else:
             lengths.append(draw(st.lists(st.integers(0, 5), min_size=num_examples, max_size=num_examples)))
-    return Case(dims, tables, places, means, lengths, is_uniform, draw(st.booleans()), draw(st.integers(0, 2**16)))
+    return Case(dims, tables, places, poolings, lengths, is_uniform, draw(st.booleans()), draw(st.integers(0, 2**16)))
 
 
 class Batch:
@@ -106,7 +106,7 @@ def layout_of(case: Case) -> _core.PooledLayout:
         tables=case.tables,
         columns=case.columns,
         places=case.places,
-        means=case.means,
+        poolings=case.poolings,
         owners=case.owners,
         dims=case.dims,
         width=sum(case.widths),
@@ -127,7 +127,7 @@ def expected(case: Case, batch: Batch, is_silent: list[bool]) -> tuple[NDArray[n
                 if case.places[slot] and number >= case.places[slot]:
                     continue
                 begin = column + (number * dim if case.places[slot] else 0)
-                scale = 1 / length if case.means[slot] else 1.0
+                scale = {1: 1 / length, 3: length**-0.5}.get(case.poolings[slot], 1.0)
                 outputs[example, begin : begin + dim] += scale * batch.values[row].astype(np.float64)
                 if not is_silent[slot]:
                     sums[row] += scale * batch.gradients[example, begin : begin + dim].astype(np.float64)
@@ -161,7 +161,7 @@ def many_examples(num_slots: int, dim: int, lengths: list[int], *, is_uniform: b
         dims=[dim],
         tables=[0] * num_slots,
         places=[0] * num_slots,
-        means=[slot % 2 == 1 for slot in range(num_slots)],
+        poolings=[(0, 1, 3)[slot % 3] for slot in range(num_slots)],
         lengths=[lengths] * num_slots,
         is_uniform=[is_uniform] * num_slots,
         is_apart=True,
@@ -246,10 +246,11 @@ def test_a_gradient_of_another_width_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"tables": [1]}, {"tables": [-1]}, {"columns": [1]}, {"columns": [-1]}, {"places": [2]}, {"means": []}]
+    "changed",
+    [{"tables": [1]}, {"tables": [-1]}, {"columns": [1]}, {"columns": [-1]}, {"places": [2]}, {"poolings": []}],
 )
 def test_a_layout_that_cannot_be_is_refused(changed: dict[str, list[int]]) -> None:
-    good = {"tables": [0], "columns": [0], "places": [0], "means": [False], "owners": [0], "dims": [4], "width": 4}
+    good = {"tables": [0], "columns": [0], "places": [0], "poolings": [0], "owners": [0], "dims": [4], "width": 4}
     _core.PooledLayout(**good)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="slot"):
         _core.PooledLayout(**{**good, **changed})  # type: ignore[arg-type]

@@ -39,7 +39,8 @@ class DeepFM(ml.Task):
     def build(self) -> None:
         exact = Fp32()
         slices = [ml.Slice.bias(), ml.Slice(DIM, compressor=exact)]
-        self.emb = ml.Embeddings({name: ml.Slot(slices=slices, combiner="mean") for name in SLOTS})
+        slots = {name: ml.Slot(slices=slices, combiner="mean") for name in SLOTS}
+        self.emb = ml.Embeddings({**slots, "tags": ml.Slot(slices=slices, combiner="sqrtn")})
         self.deep = nn.Sequential(nn.Linear(len(SLOTS) * DIM + 2, 32), nn.ReLU(), nn.Linear(32, 1))
 
     def input_fn(self, mode: Any) -> Iterable[Batch]:

@@ -18,7 +18,7 @@ from monolith.tables.row_optimizers import Sgd
 Reals = NDArray[np.float64]
 
 DIM = 3
-COMBINERS: list[Any] = ["sum", "mean", ("first_n", 2), ("first_n", 5)]
+COMBINERS: list[Any] = ["sum", "mean", "sqrtn", ("first_n", 2), ("first_n", 5)]
 
 
 def table_of(rows: dict[int, list[float]]) -> HashTable:
@@ -34,6 +34,9 @@ def pool(rows: Reals, combiner: Any) -> Reals:
         return total
     if combiner == "mean":
         return total / max(1, len(rows))
+    if combiner == "sqrtn":
+        root: float = max(1, len(rows)) ** 0.5
+        return total / root
     result = np.zeros((combiner[1], rows.shape[1]))
     kept = rows[: combiner[1]]
     result[: len(kept)] = kept
@@ -46,6 +49,8 @@ def unpool(gradient: Reals, count: int, combiner: Any) -> Reals:
         return np.repeat(gradient[None], count, axis=0)
     if combiner == "mean":
         return np.repeat(gradient[None] / max(1, count), count, axis=0)
+    if combiner == "sqrtn":
+        return np.repeat(gradient[None] / np.sqrt(max(1, count)), count, axis=0)
     result = np.zeros((count, gradient.shape[-1]))
     kept = gradient[:count]
     result[: len(kept)] = kept

@@ -8,8 +8,8 @@ import torch
 
 from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError
-from monolith.export.layout_spec import FeatureSpec
-from monolith.nn import FirstN, LookedUp, ReduceMean
+from monolith.export.layout_spec import POOLINGS, FeatureSpec
+from monolith.nn import LookedUp
 from monolith.nn.batch_turn import BatchTurn
 
 if TYPE_CHECKING:
@@ -96,14 +96,13 @@ class AskedRows:
 
     def _feature(self, module: Embeddings, slot: str, column: str, name: str) -> FeatureSpec:
         placed = module.placed[slot]
-        firstn = placed.combiner.max_seq_length if isinstance(placed.combiner, FirstN) else 0
         return FeatureSpec(
             name=name,
             store=self._stores[id(module.store)],
             table=placed.table,
             dims=tuple(placed.slot.slice_dims),
-            pooling="firstn" if firstn else "mean" if isinstance(placed.combiner, ReduceMean) else "sum",
-            max_sequence_length=firstn,
+            pooling=POOLINGS[placed.combiner.number],
+            max_sequence_length=placed.combiner.max_seq_length,
             id_layout=placed.slot.id_layout,
             number=placed.number,
             wide_index=placed.wide_index,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from monolith.nn.slot import IdLayout
 
-__all__ = ["DenseSpec", "FeatureSpec"]
+__all__ = ["POOLINGS", "DenseSpec", "FeatureSpec", "PoolingName"]
+
+PoolingName: TypeAlias = Literal["sum", "mean", "firstn", "sqrtn"]
+POOLINGS: Final[tuple[PoolingName, ...]] = ("sum", "mean", "firstn", "sqrtn")
+"""In the order of the core's numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +26,7 @@ class FeatureSpec:
     table: str
     dims: tuple[int, ...]
     """Of the slices of a row; their sum is the dim of the table."""
-    pooling: Literal["sum", "mean", "firstn"]
+    pooling: PoolingName
     max_sequence_length: int = 0
     """Rows of an output of ``firstn``."""
     id_layout: IdLayout

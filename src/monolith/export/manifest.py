@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from monolith.errors import DataLossError, UnimplementedError
-from monolith.export.layout_spec import DenseSpec, FeatureSpec
+from monolith.export.layout_spec import POOLINGS, DenseSpec, FeatureSpec
 from monolith.export.signature import Signature
 from monolith.files import is_name
 from monolith.tables.history import ALL_BUCKETS
@@ -24,7 +24,6 @@ ExportKind = Literal["standalone", "entry", "ps", "dense"]
 _BESIDE = re.compile(r"rows|\.\./\.\./rows/\d+")
 _LARGEST = 2**20
 """Above every dim, number of a slot and length of a sequence."""
-_POOLINGS = {"sum", "mean", "firstn"}
 _ID_LAYOUTS = {"int64", "raw", "v2", "any"}
 
 
@@ -152,7 +151,7 @@ def _rows(document: dict[str, Any]) -> RowsPlace:
 
 def _feature(document: dict[str, Any]) -> FeatureSpec:
     feature = FeatureSpec(**{**document, "dims": tuple(document["dims"])})
-    is_known = feature.pooling in _POOLINGS and feature.id_layout in _ID_LAYOUTS
+    is_known = feature.pooling in POOLINGS and feature.id_layout in _ID_LAYOUTS
     texts = (feature.name, feature.store, feature.table, feature.source)
     counts = (*feature.dims, feature.max_sequence_length)
     if (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from monolith.nn import layers, losses
 from monolith.nn.batch_turn import BatchTurn
-from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSum
+from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSqrtN, ReduceSum
 from monolith.nn.dump_importer import ImportedDump, import_dump
 from monolith.nn.embeddings import Embeddings, PlannedBatch
 from monolith.nn.importers import import_collection, import_embedding
@@ -154,6 +154,7 @@ __all__ = [
     "RankLists",
     "RankingLoss",
     "ReduceMean",
+    "ReduceSqrtN",
     "ReduceSum",
     "Reduction",
     "SNR",

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from monolith import _core
-from monolith.nn.combiners import FirstN, ReduceMean
+from monolith.nn.combiners import FirstN, ReduceMean, ReduceSqrtN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,6 +147,8 @@ class _Bags:
                 bags = examples[takes_part] * combiner.n + order[takes_part]
             elif isinstance(combiner, ReduceMean):
                 scale /= np.maximum(lengths, 1).astype(np.float32)
+            elif isinstance(combiner, ReduceSqrtN):
+                scale = (1 / np.sqrt(np.maximum(lengths, 1))).astype(np.float32)
             kept.append(takes_part)
             bag_of.append(bags + first)
             scales.append(scale)

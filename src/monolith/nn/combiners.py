@@ -5,6 +5,7 @@ Dims: B examples, D dim of a row, n of first-n::
     ids of 3 examples   [ [7, 3], [], [9, 9, 4] ]
     ReduceSum           [B, D]       row(7) + row(3)         0    row(9) + row(9) + row(4)
     ReduceMean          [B, D]       (row(7) + row(3)) / 2   0    (row(9) + row(9) + row(4)) / 3
+    ReduceSqrtN         [B, D]       (row(7) + row(3)) / √2  0    (row(9) + row(9) + row(4)) / √3
     FirstN(2)           [B, 2, D]    row(7), row(3)          0 0  row(9), row(9)
 
 An example without ids gives zeros, whatever the combiner.
@@ -18,7 +19,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from monolith.config import Config, config
 
-__all__ = ["Combiner", "CombinerLike", "FirstN", "ReduceMean", "ReduceSum", "make_combiner"]
+__all__ = ["Combiner", "CombinerLike", "FirstN", "ReduceMean", "ReduceSqrtN", "ReduceSum", "make_combiner"]
 
 _LONGEST_SEQUENCE = 1 << 20
 """More places than any model attends to; keeps sizes of outputs far from overflow."""
@@ -57,6 +58,13 @@ class ReduceMean(Combiner):
 
 
 @config
+class ReduceSqrtN(Combiner):
+    """The sum of the rows divided by the root of the number of ids, as TensorFlow's ``sqrtn``; so is the gradient."""
+
+    number: ClassVar[int] = 3
+
+
+@config
 class FirstN(Combiner):
     """The rows of the first `n` ids side by side, for sequence models; missing places are zeros.
 
@@ -90,7 +98,7 @@ class FirstN(Combiner):
         return self.n * dim
 
 
-CombinerLike: TypeAlias = "Combiner | Literal['sum', 'mean'] | tuple[Literal['first_n'], int]"
+CombinerLike: TypeAlias = "Combiner | Literal['sum', 'mean', 'sqrtn'] | tuple[Literal['first_n'], int]"
 """A combiner, or its name; a sequence says how many places it has."""
 
 
@@ -109,8 +117,10 @@ def make_combiner(like: CombinerLike) -> Combiner:
             return ReduceSum()
         case "mean":
             return ReduceMean()
+        case "sqrtn":
+            return ReduceSqrtN()
         case ("first_n", n):
             return FirstN(n)
         case "first_n":
             raise ValueError("combiner: 'first_n' needs a number of places; write FirstN(20) or ('first_n', 20)")
-    raise ValueError(f"combiner must be 'sum', 'mean', ('first_n', n) or a Combiner, got {like!r}")
+    raise ValueError(f"combiner must be 'sum', 'mean', 'sqrtn', ('first_n', n) or a Combiner, got {like!r}")

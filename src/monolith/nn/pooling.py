@@ -16,7 +16,6 @@ import torch
 
 from monolith import _core
 from monolith.nn import _torch_pooling
-from monolith.nn.combiners import ReduceMean
 from monolith.tables.batch_memory import new_rows
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class PooledLayout:
             tables=[tables.index(slot.table) for slot in slots],
             columns=[slot.column for slot in slots],
             places=[slot.combiner.max_seq_length for slot in slots],
-            means=[isinstance(slot.combiner, ReduceMean) for slot in slots],
+            poolings=[slot.combiner.number for slot in slots],
             owners=[owners.index(owner) for owner in owners],
             dims=list(dims),
             width=self.width,

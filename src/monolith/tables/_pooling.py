@@ -3,7 +3,7 @@
 Dims: B examples, n ids, D dim of a row, N of first-n::
 
     ids        [ 7 3 | | 9 9 4 ]          row_splits [0, 2, 2, 5]
-    sum, mean  [B, D]
+    sum, mean  [B, D]                     sqrtn: the sum / √n, n ids of an example
     first_n    [B, N, D]                  example 0 with N = 3: rows of 7, 3, then zeros
 """
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from monolith.tables.arrays import Ids
 
-Combiner: TypeAlias = "Literal['sum', 'mean'] | tuple[Literal['first_n'], int]"
+Combiner: TypeAlias = "Literal['sum', 'mean', 'sqrtn'] | tuple[Literal['first_n'], int]"
 """How the rows of one example become one result."""
 
-SUM, MEAN, FIRST_N = 0, 1, 2
+SUM, MEAN, FIRST_N, SQRT_N = 0, 1, 2, 3
 """Numbers of the core."""
 
 
@@ -56,12 +56,16 @@ def parse_combiner(combiner: Combiner, subject: str) -> Pooling:
         return Pooling(SUM, 0)
     if combiner == "mean":
         return Pooling(MEAN, 0)
+    if combiner == "sqrtn":
+        return Pooling(SQRT_N, 0)
     match combiner:
         case ("first_n", int(length)) if length > 0:
             return Pooling(FIRST_N, length)
         case ("first_n", length):
             raise InvalidArgumentError(f"{subject}: first_n needs a length > 0, got {length!r}")
-    raise InvalidArgumentError(f"{subject}: combiner must be 'sum', 'mean' or ('first_n', n), got {combiner!r}")
+    raise InvalidArgumentError(
+        f"{subject}: combiner must be 'sum', 'mean', 'sqrtn' or ('first_n', n), got {combiner!r}"
+    )
 
 
 def split_array(row_splits: Ids, num_ids: int, subject: str) -> NDArray[np.int64]:
@@ -81,9 +85,9 @@ def gradient_rows(pooling: Pooling, splits: NDArray[np.int64]) -> GradientRows:
     """How the gradient of the pooled result reaches the ids."""
     lengths = np.diff(splits)
     examples = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    if pooling.mode == MEAN:
-        with np.errstate(divide="ignore"):
-            shares = np.float32(1.0) / lengths.astype(np.float32)
+    if pooling.mode in {MEAN, SQRT_N}:
+        counts = np.maximum(lengths, 1)
+        shares = (1 / (counts if pooling.mode == MEAN else np.sqrt(counts))).astype(np.float32)
         return GradientRows(None, examples, np.repeat(shares, lengths))
     if pooling.mode == FIRST_N:
         places = np.arange(len(examples), dtype=np.int64) - np.repeat(splits[:-1], lengths)

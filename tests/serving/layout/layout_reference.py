@@ -77,7 +77,8 @@ def pooled(feature: FeatureSpec, ids: Sequence[int], rows: Rows) -> NDArray[np.f
     total = taken[0].copy()
     for row in taken[1:]:
         total = total + row
-    return total * np.float32(1.0 / np.float32(len(taken))) if feature.pooling == "mean" and len(taken) > 1 else total
+    scale = {"mean": 1 / len(taken), "sqrtn": 1 / np.sqrt(len(taken))}.get(feature.pooling, 1.0)
+    return total * np.float32(scale)
 
 
 def laid_out(

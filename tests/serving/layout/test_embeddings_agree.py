@@ -22,6 +22,7 @@ SLOTS: dict[str, dict[str, Any]] = {
     "user": {"slices": [Slice.bias(), Slice(16)]},
     "item": {"dim": 8, "id_layout": "raw"},
     "tags": {"dim": 8, "combiner": "mean"},
+    "words": {"dim": 8, "combiner": "sqrtn"},
     "page": {"dim": 5, "id_layout": "v2", "number": 9},
     "any": {"dim": 5, "id_layout": "any"},
     "history": {"dim": 8, "combiner": ("first_n", 3), "padding_id": -1},
@@ -38,7 +39,9 @@ def features_of(embeddings: Embeddings) -> list[FeatureSpec]:
     for name, address in slot_addresses(embeddings, "rows").items():
         slot = embeddings.slots[name]
         combiner = embeddings.placed[name].combiner
-        kind = {"ReduceSum": "sum", "ReduceMean": "mean", "FirstN": "firstn"}[type(combiner).__name__]
+        kind = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceSqrtN": "sqrtn", "FirstN": "firstn"}[
+            type(combiner).__name__
+        ]
         features.append(
             FeatureSpec(
                 name=name,

@@ -32,7 +32,7 @@ def features_of_layouts(draw: st.DrawFn) -> list[Any]:
     features = []
     for number in range(draw(st.integers(1, 5))):
         table = draw(st.sampled_from(sorted(DIMS)))
-        pooling = draw(st.sampled_from(["sum", "mean", "firstn"]))
+        pooling = draw(st.sampled_from(["sum", "mean", "firstn", "sqrtn"]))
         features.append(
             feature(
                 f"f{number}",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from monolith.data.protos.example_pb2 import PoolingType
 from monolith.errors import InvalidArgumentError
-from monolith.export.layout_spec import FeatureSpec
+from monolith.export.layout_spec import FeatureSpec, PoolingName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from monolith.data.protos.example_pb2 import FeatureConfig, FeatureConfigs
     from monolith.tables import LocalStore
 
-_POOLING: dict[int, Literal["sum", "mean", "firstn"]] = {
+_POOLING: dict[int, PoolingName] = {
     PoolingType.SUM: "sum",
     PoolingType.MEAN: "mean",
     PoolingType.FIRSTN: "firstn",

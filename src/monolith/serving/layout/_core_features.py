@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
+from monolith.export.layout_spec import POOLINGS
 from monolith.ids import SIGNATURE_BITS_V2
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from monolith.export.layout_spec import FeatureSpec
     from monolith.tables import LocalStore
 
-_POOLING = {"sum": 0, "mean": 1, "firstn": 2}
 _ABOVE_SIGNATURE = (1 << 64) - (1 << SIGNATURE_BITS_V2)
 
 
@@ -43,8 +43,8 @@ def _core_feature(feature: FeatureSpec, stores: Mapping[str, LocalStore]) -> _co
             f"{subject}: slices of {list(feature.dims)} are {feature.dim} floats,"
             f" rows of table {feature.table!r} have {native.dims[table]}"
         )
-    if feature.pooling not in _POOLING:
-        raise InvalidArgumentError(f"{subject}: pooling must be sum, mean or firstn, got {feature.pooling!r}")
+    if feature.pooling not in POOLINGS:
+        raise InvalidArgumentError(f"{subject}: pooling must be one of {', '.join(POOLINGS)}, got {feature.pooling!r}")
     if feature.pooling == "firstn" and feature.max_sequence_length < 1:
         raise InvalidArgumentError(
             f"{subject}: firstn needs a max_sequence_length >= 1, got {feature.max_sequence_length}"
@@ -55,7 +55,7 @@ def _core_feature(feature: FeatureSpec, stores: Mapping[str, LocalStore]) -> _co
         group=list(stores).index(feature.store),
         table=table,
         dim=feature.dim,
-        pooling=_POOLING[feature.pooling],
+        pooling=POOLINGS.index(feature.pooling),
         places=feature.max_sequence_length if feature.pooling == "firstn" else 0,
         bits=key_bits(feature),
         padding=feature.padding_id,

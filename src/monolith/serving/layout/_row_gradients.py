@@ -10,6 +10,7 @@ import torch
 
 from monolith import _core
 from monolith.data.protos.example_pb2 import OutType
+from monolith.export.layout_spec import POOLINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +139,7 @@ def _pooled_layout(
         tables=[tables[number] for number in own],
         columns=[sum(widths[:place]) for place in range(len(widths))],
         places=places,
-        means=[feature.pooling == "mean" for feature in features],
+        poolings=[POOLINGS.index(feature.pooling) for feature in features],
         owners=[owners.index(owner) for owner in owners],
         dims=list(dims),
         width=sum(widths),
