@@ -2,9 +2,9 @@
 // to the rows.
 //
 // A slot's ids belong to one table; the ids of all slots lie end to end, in the order of their tables. The ids of an
-// example are summed, averaged, divided by the root of their number, or the first n of them stand side by side; where there is none, zeros. Sums go in the
-// order of the ids, so results do not depend on the number of threads. A layout is constant; any thread may use it.
-// Arrays belong to the caller.
+// example are summed, averaged, divided by the root of their number, or the first n of them stand side by side; where
+// there is none, zeros. Sums go in the order of the ids, so results do not depend on the number of threads. A layout is
+// constant; any thread may use it. Arrays belong to the caller.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace monolith {
 
 struct PooledSlot {
   int table;
-  int64_t column;  // of its first float in an output row
-  int64_t places;  // n of "the first n"; 0 = all rows of an example become one
+  int64_t column;   // of its first float in an output row
+  int64_t places;   // n of "the first n"; 0 = all rows of an example become one
   Pooling pooling;  // of the sum of all rows, where places is 0
-  int owner;  // slots with different ones never have an id of a table in common
+  int owner;        // slots with different ones never have an id of a table in common
 
   int64_t width(int dim) const { return dim * (places == 0 ? 1 : places); }
 };
