@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Dims, PooledSlots,
                                           testing::Values(1, 3)));
 
 TEST(PooledSlotsTest, FindsTheGradientOfEachSlotInThatOfAll) {
-  const PooledLayout layout({{0, 2, 0, false, 0}, {1, 0, 0, false, 1}}, {3, 2}, 5);
+  const PooledLayout layout({{0, 2, 0, Pooling::kSum, 0}, {1, 0, 0, Pooling::kSum, 1}}, {3, 2}, 5);
   const std::vector<float> whole(10);
   const auto gradients = layout.GradientsOf({whole.data(), 5, 5});
   ASSERT_EQ(gradients.size(), 2u);
