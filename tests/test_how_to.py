@@ -30,6 +30,39 @@ PAGES = [
 ]
 
 
+NEEDED_EXTRAS = {
+    "ArrowDataset": "arrow",
+    "CsvDataset": "csv",
+    "JsonLinesDataset": "csv",
+    "JsonParser": "csv",
+    "KafkaDataset": "kafka",
+    "MetricsEndpoint": "prometheus",
+    "ParquetDataset": "parquet",
+    "RayDiscovery": "ray",
+    "kafka://": "kafka",
+    "monolith control": "control",
+    "monolith serve ": "serving",
+    "s3://": "s3",
+    "--num_ps": "ps",
+    ".zst": "zstd",
+}
+"""What the blocks of a page use -> the extra of the package that it needs."""
+SAME_PACKAGES = {"ps": {"ps", "ray"}, "control": {"control", "ps", "ray"}}
+"""Extra -> those that install its packages, too."""
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in HOW_TO.glob("*.md")))
+def test_the_extras_that_a_page_needs_are_named_at_its_top(page: str) -> None:
+    text = (HOW_TO / page).read_text(encoding="utf-8")
+    top = re.split(r"^(?:## |```python)", text, maxsplit=1, flags=re.MULTILINE)[0]
+    code = "\n".join(re.findall(r"^```(?:python|bash|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    named = re.compile(r"monolith-torch\[([a-z0-9,]+)\]")
+    needed = {extra for use, extra in NEEDED_EXTRAS.items() if use in code}
+    needed |= {extra for each in named.findall(text) for extra in each.split(",")}
+    at_top = {extra for each in named.findall(top) for extra in each.split(",")}
+    assert [each for each in sorted(needed) if not at_top & SAME_PACKAGES.get(each, {each})] == []
+
+
 @pytest.mark.usefixtures("nothing_left_behind")
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
