@@ -97,9 +97,9 @@ def test_a_trial_that_does_not_end_is_ended(exported: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"7", b"[" * 10_000, b'{"x": 1}', b"\xff", b'"' * 60_000])
 def test_a_child_that_says_anything_else_is_no_success(text: bytes) -> None:
-    for code in (0, 1, -11, -9):
+    for code in (0, 1, -11, -9, -40):
         with pytest.raises(DataLossError, match="before it had an answer"):
-            trial._require_success(code, text, b"", "export 'x'")
+            trial.require_success(code, text, b"", "export 'x'")
 
 
 def test_at_the_start_a_server_falls_back_to_a_version_that_passes(

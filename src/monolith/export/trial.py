@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monolith.export.held_folder import HeldFolder
 
-__all__ = ["TRUST_VARIABLE", "try_export"]
+__all__ = ["TRUST_VARIABLE", "require_success", "try_export"]
 
 TRUST_VARIABLE = "MONOLITH_TRUST_EXPORTS"
 """Environment variable: set to 1, exports are loaded without a trial."""
@@ -72,7 +72,7 @@ def try_export(folder: HeldFolder, *, is_stopped: Callable[[], bool] = lambda: F
             child.wait()
         verdict.seek(0)
         complaints.seek(0)
-        _require_success(child.returncode, verdict.read(), complaints.read(), subject)
+        require_success(child.returncode, verdict.read(), complaints.read(), subject)
 
 
 def _request(folder: HeldFolder) -> bytes:
@@ -105,12 +105,18 @@ def _feed(child: subprocess.Popen[bytes], request: bytes, is_stopped: Callable[[
             )
 
 
-def _require_success(code: int, text: bytes, complaints: bytes, subject: str) -> None:
+def require_success(code: int, text: bytes, complaints: bytes, subject: str) -> None:
+    """Raises what the verdict of a child says; `code` is its exit status, as `subprocess` has it.
+
+    Raises:
+        DataLossError: the child ended without a verdict.
+        FailedPreconditionError, UnimplementedError: it refused the export.
+    """
     try:
         verdict: Any = json.loads(text)
         refused = verdict["refused"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        how = f"was ended by signal {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
         last = (complaints.decode(errors="replace").strip().splitlines() or ["nothing"])[-1][:300]
         raise DataLossError(
             f"{subject}: the process that tried it {how} before it had an answer, so it is not loaded; it wrote: {last}"
@@ -119,3 +125,8 @@ def _require_success(code: int, text: bytes, complaints: bytes, subject: str) ->
         return
     kind, message = str(verdict.get("kind")), str(refused)[:2000]
     raise _KINDS.get(kind, DataLossError)(f"{message} (found by a trial in a process of its own)")
+
+
+def _signal_name(number: int) -> str:
+    """Such as SIGSEGV; most real-time signals have no name."""
+    return signal.Signals(number).name if number in set(signal.Signals) else str(number)

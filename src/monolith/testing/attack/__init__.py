@@ -70,7 +70,7 @@ ATTACKS = (
     ),
     Attack(
         name="texts",
-        does="spoilt texts for the parsers of manifests, discovery and options",
+        does="spoilt texts for the parsers of manifests, verdicts on exports, discovery and options",
         must="taken, or refused by an expected error",
         attempts=texts.attempts,
         count=3000,

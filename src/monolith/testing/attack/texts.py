@@ -1,4 +1,4 @@
-"""Spoilt texts for every parser of small texts: manifests, discovery, addresses, lists of features and of options."""
+"""Spoilt texts for every parser of small texts: manifests, verdicts on exports, discovery, addresses, lists."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from monolith.cluster.discovery import HostServiceDiscovery, TfConfigServiceDisc
 from monolith.cluster.ps_file import fetch_ps_cluster_from_file
 from monolith.data.feature_list import FeatureList
 from monolith.errors import OpError
+from monolith.export.trial import require_success
 from monolith.testing.attack.attempt import Attempt
 from monolith.testing.attack.mutations import MUTATIONS
 from monolith.testing.fake_clock import FakeClock
@@ -39,6 +40,7 @@ _MANIFEST = Manifest(
     positions={"clicks": b"12"},
     state={"model": {}, "optimizers": {}, "schedules": {}, "extra": {}, "random": {}},
 )
+_VERDICT = b'{"refused": "export \'x\': bad", "kind": "DataLossError", "seconds": 1.5}'
 _WORDS = (b"null", b"[]", b"{}", b"-1", b"1e999", b'"x"', b"[[[[[[", b"NaN", b"\xff", b"\0", b"9" * 400, b",", b"..")
 
 
@@ -93,6 +95,7 @@ def _parsers(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object]]]
 
     return {
         "manifest": (_MANIFEST.to_bytes(), lambda text: Manifest.from_bytes(text, origin="manifest")),
+        "verdict": (_VERDICT, lambda text: require_success(-(len(text) % 65), text, text, "export")),
         "TF_CONFIG": (_TF_CONFIG, as_text(TfConfigServiceDiscovery)),
         "address": (b"[fe80::1]:2222", as_text(split_address)),
         "host file": (b"10.0.0.1:80", as_file(hosts / "ps" / "0", HostServiceDiscovery(str(hosts)).query_all)),
