@@ -13,9 +13,10 @@ import torch
 from monolith.checkpoint import Saver, TrainState
 from monolith.checkpoint.tensor_bytes import tensors_to_bytes
 from monolith.deltalog import Base, DeltaLog, GapError, rows_part
-from monolith.errors import InvalidArgumentError
+from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.nn import Embeddings, Slot
 from monolith.online import DeltaPublisher, Follower
+from monolith.online.log_tables import stores_of_log
 from monolith.publishing.checkpoint_base import add_checkpoint_base
 from monolith.publishing.examples_tally import Trained
 from monolith.publishing.log_position import POSITION_NAME
@@ -194,6 +195,31 @@ def test_files_of_a_removed_base_go_with_it_and_those_of_others_stay(tmp_path: P
     assert not Path(mine.path).exists()
     assert other.is_dir()
     assert run.log.bases() == []
+    run.publisher.close()
+
+
+def test_tables_of_a_log_are_found_while_compaction_replaces_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    run.train({1: 1.0})
+    run.log.save_base({"embeddings": run.store}, name="first", numbers={run.part: 1})
+    bases = DeltaLog.bases
+
+    def then_compacted(log: DeltaLog) -> list[Base]:
+        monkeypatch.setattr(DeltaLog, "bases", bases)
+        found = bases(log)
+        log.save_base({"embeddings": run.store}, name="second", numbers={run.part: 2})
+        log.trim()
+        return found
+
+    run.train({2: 2.0})
+    monkeypatch.setattr(DeltaLog, "bases", then_compacted)
+    assert list(stores_of_log(run.log)) == ["embeddings"]
+    assert [base.name for base in run.log.bases()] == ["second"]
+    shutil.rmtree(run.log.bases()[0].path)
+    with pytest.raises(NotFoundError, match="no snapshot here"):
+        stores_of_log(run.log)
     run.publisher.close()
 
 

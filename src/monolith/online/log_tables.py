@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith.deltalog import IncrementKind, store_of
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.online.base_state import BaseState
 from monolith.tables.local_store import LocalStore
 from monolith.tables.schema import Schema
 from monolith.tables.serving_tables import serving_tables
 
 if TYPE_CHECKING:
-    from monolith.deltalog import DeltaLog
+    from collections.abc import Mapping
+
+    from monolith.deltalog import Base, DeltaLog
 
 
 def schemas_of(log: DeltaLog) -> dict[str, Schema]:
@@ -22,7 +24,17 @@ def schemas_of(log: DeltaLog) -> dict[str, Schema]:
         NotFoundError: there is no log.
         FailedPreconditionError: neither is there, as in a topic whose first messages have gone.
     """
-    bases = {store: base for base in log.bases() for store in base.stores}
+    while True:
+        bases = log.bases()
+        try:
+            return _schemas(log, {store: base for base in bases for store in base.stores})
+        except NotFoundError:
+            if log.bases() == bases:
+                raise
+            # Compaction has replaced the base meanwhile.
+
+
+def _schemas(log: DeltaLog, bases: Mapping[str, Base]) -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for part in log.parts():
         place = store_of(part)
