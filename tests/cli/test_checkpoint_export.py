@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from monolith.cli import main
+from monolith.data import TextColumn
 from monolith.export.opened import open_export
 from monolith.serving import Predictor
 from monolith.train import RestoringConfig, SavingConfig, Trainer, TrainerConfig
@@ -72,6 +74,19 @@ def test_a_chosen_one_in_parts_over_the_rows_of_the_checkpoint(
     assert torch.equal(served(tmp_path / "again"), expected(model_dir, "model.ckpt-4"))
 
 
+@pytest.mark.parametrize("items", [["x", "y"], [["x"], ["y", "z"]]])
+def test_an_example_with_texts_makes_a_model_that_takes_texts(
+    model_dir: Path, tmp_path: Path, items: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = json.dumps({"user": ["ann", "bob"], "item": items})
+    assert call(model_dir, tmp_path, "--serving", "--task", TASK, "--example", example) == 0
+    inputs = open_export(capsys.readouterr().out.strip()).manifest.signatures["serving_default"].inputs
+    assert {name: each.texts for name, each in inputs.items()} == {name: TextColumn(name) for name in ("user", "item")}
+    assert inputs["item"].ragged == isinstance(items[0], list)
+    with Predictor(str(tmp_path)) as predictor:
+        assert predictor.predict({"user": ["ann", "bob"], "item": items}).outputs["predictions"].shape == (2,)
+
+
 def test_one_without_tables_makes_weights_alone(model_dir: Path, tmp_path: Path) -> None:
     assert call(model_dir / "model.ckpt-4", tmp_path, "--serving", "--task", TASK, "--version", 4) == 0
     assert call(model_dir / "dense_only" / "model.ckpt-6", tmp_path, "--serving", "--task", TASK, "--version", 6) == 0
@@ -100,7 +115,20 @@ def test_what_is_wrong_is_said(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"user": 7}', '{"user": ["a"]}', '{"user": [[1], 2]}', '{"user": []}', '{"user": [7]}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"user": 7}',
+        '{"user": ["a"]}',
+        '{"user": [[1], 2]}',
+        '{"user": []}',
+        '{"user": [7]}',
+        '{"user": ["a", 7], "item": [1, 2]}',
+        '{"user": [["a"], "b"], "item": [1, 2]}',
+        '{"user": ["a"], "item": [1, 2]}',
+    ],
 )
 def test_an_example_that_is_none_is_refused(
     model_dir: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]

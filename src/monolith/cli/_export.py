@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 
 from monolith.checkpoint.inspection import SavedState, resolve
 from monolith.cli._run_options import find_tasks_here
+from monolith.data import Batch, TextColumn
 from monolith.errors import InvalidArgumentError
 from monolith.observe.progress import Progress
 from monolith.serving.exporting import export
@@ -47,8 +49,10 @@ def export_for_serving(args: argparse.Namespace) -> tuple[Any, str, int]:
     return document, folder, 0
 
 
-def example_of(text: str) -> dict[str, Any]:
-    """Columns by name, as the ``inputs`` of a request: a list with one number, or a list of them, for each example.
+def example_of(text: str) -> Batch:
+    """Columns by name, as the ``inputs`` of a request: a list with one value, or a list of them, for each example.
+
+    Values are numbers or texts. Texts become ids as in datasets, and requests to the export have texts, too.
 
     Args:
         text: The JSON itself, or the path of a file that contains it.
@@ -67,11 +71,23 @@ def example_of(text: str) -> dict[str, Any]:
         document = document["inputs"]
     if not isinstance(document, dict) or not all(isinstance(each, list) and each for each in document.values()):
         raise InvalidArgumentError(f'{origin}: expected columns by name, such as {{"user": [7, 8]}}')
-    return {name: _column(name, values, origin) for name, values in document.items()}
-
-
-def _column(name: str, values: list[Any], origin: str) -> Any:
+    texts = {name: TextColumn(name) for name, values in document.items() if _has_text(values)}
+    columns = {name: _column(name, values, origin, texts.get(name)) for name, values in document.items()}
     try:
+        return Batch(columns, texts=texts)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{origin}: {error}") from error
+
+
+def _has_text(values: list[Any]) -> bool:
+    rows = (row if isinstance(row, list) else [row] for row in values)
+    return any(isinstance(value, str) for row in rows for value in row)
+
+
+def _column(name: str, values: list[Any], origin: str, texts: TextColumn | None) -> Any:
+    try:
+        if texts is not None:
+            return _ids(values, texts)
         try:
             return torch.tensor(values)
         except ValueError:  # rows of different lengths
@@ -79,5 +95,20 @@ def _column(name: str, values: list[Any], origin: str) -> Any:
             return Ragged.from_lengths(flat, [len(row) for row in values])
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InvalidArgumentError(
-            f"{origin}, column {name!r}: expected a number or a list of numbers for each example: {error}"
+            f"{origin}, column {name!r}: expected a number or a text for each example, or a list of numbers or of"
+            f" texts: {error}"
         ) from error
+
+
+def _ids(values: list[Any], texts: TextColumn) -> torch.Tensor | Ragged:
+    """The ids of texts.
+
+    Raises:
+        TypeError: values that are no texts.
+    """
+    if not isinstance(values[0], list):
+        return texts.ids(values)
+    if not all(isinstance(row, list) for row in values):
+        raise TypeError("some examples have a list, others do not")
+    splits = torch.tensor([0, *accumulate(map(len, values))])
+    return texts.ids([value for row in values for value in row], splits)

@@ -42,7 +42,9 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--task", metavar="TASK", help="what makes the model: module:Class, or a registered name")
     group.add_argument("--shards", type=int, metavar="N", help="servers that share the rows (default: in one piece)")
-    group.add_argument("--version", type=int, metavar="V", help="number of the version (default: Unix seconds, above all others)")
+    group.add_argument(
+        "--version", type=int, metavar="V", help="number of the version (default: Unix seconds, above all others)"
+    )
     group.add_argument(
         "--example",
         metavar="JSON",
