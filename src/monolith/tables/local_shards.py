@@ -261,7 +261,7 @@ class LocalShards:
         return zip(self.shards, split_batch(flat, splits, len(self.shards), given), strict=True)
 
     def agree_on_clock(self) -> None:
-        """Gives every shard the newest time of all: rows expire by one clock, also where one shard alone was written."""
+        """Gives every shard the newest time of all: rows expire by one clock, even if only one shard was written."""
         cores = [shard.native.core for shard in self.shards]
         newest = newest_time_of(cores)()
         for core in cores:
