@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.security import make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from discovery_backends import eventually
 from monolith.cluster.discovery import MonolithKazooClient, ZKServiceDiscovery, zookeeper
@@ -256,3 +256,5 @@ def test_credentials_open_what_is_closed_to_others(
         make()
     monkeypatch.setenv("ZK_AUTH", "trainer:secret")
     make().register("ps", 0, "10.0.0.1:1001")
+    operator.add_auth("digest", "trainer:secret")
+    operator.set_acls(job, OPEN_ACL_UNSAFE)  # other tests of this server remove what is there
