@@ -93,6 +93,7 @@ def open_entry(
         model=name,
         follow=follow,
         threads=args.threads or 1,
+        trial=True,
         credentials=credentials,
         **_given(wanted),
     )

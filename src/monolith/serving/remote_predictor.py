@@ -44,6 +44,7 @@ class RemotePredictor:
         follow: The delta log that the shards follow: its dense weights take the place of the export's own. An answer
             has the newest ones whose rows its shards have. None: the weights stay those of the export.
         threads: Requests whose graphs are called at once; each has memory of its own for the rows of its request.
+        trial: Whether a child process loads and runs the graphs of the export first, as it does with newer versions.
         options: Of `RemoteOptions`, by name: deadline, hedging, what a lost shard means.
 
     Raises:
@@ -59,16 +60,18 @@ class RemotePredictor:
         model: str | None = None,
         follow: DeltaLog | str | None = None,
         threads: int = 1,
+        trial: bool = False,
         **options: Any,
     ) -> None:
         if threads < 1:
             raise InvalidArgumentError(f"RemotePredictor: threads must be >= 1, got {threads}")
         self._threads = threads
         self._versions = ExportVersions(path)
-        found = self._versions.newest()
+        found = self._versions.newest(trial=trial)
         self._remote = RemoteRows(model or found.export.manifest.name, {}, shards, **options)
         self._dense = None if follow is None else DenseSets()
         self._live = EntryModel(found, self._remote, self._dense, threads=threads)
+        found.export.folder.release()
         self._next: EntryModel | None = None
         """A newer one whose rows the shards do not have yet."""
         self._waits_for: str | None = None

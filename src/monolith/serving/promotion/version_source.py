@@ -91,9 +91,7 @@ class ExportSource:
         path = self._versions.path_of(number)
         others = [each for each in beside if isinstance(each, Predictor)]
         follow = None if frozen else self._follow
-        # The only version is loaded without a trial: there is nothing to serve in its place.
-        trial = bool(others) or len(self._versions.numbers()) > 1
-        predictor = Predictor(path, follow=follow, gate=self._gate, beside=others, trial=trial)
+        predictor = Predictor(path, follow=follow, gate=self._gate, beside=others, trial=True)
         if predictor.version.export != number:
             predictor.close()
             raise FailedPreconditionError(
