@@ -258,7 +258,10 @@ def test_what_is_behind_a_position_is_waited_for_while_somebody_takes_the_part(
     assert waits, "the last one was not settled"
     begun.touch()
     monkeypatch.setattr(log_module, "_LOOKS", 3)
-    assert [each.number for each in log.behind(PART, 0)] == [1, 2], "one that died is not waited for for ever"
+    found = log.behind(PART, 0)
+    assert [next(found).number, next(found).number] == [1, 2]
+    with pytest.raises(GapError, match=r"increments 3 to 3 did not settle within 0\.15 s"):
+        next(found)
 
 
 def base(name: str, numbers: dict[str, int]) -> Base:

@@ -133,10 +133,11 @@ class DeltaLog:
     def behind(self, part: str, number: int) -> Iterator[Increment]:
         """The increments of a part behind a number, as far as they are there now.
 
-        While somebody takes the part, the last of them is not settled; that is waited for, some seconds.
+        While a writer takes over the part, the last of them is not settled: the call waits up to 20 s for it.
 
         Raises:
-            GapError: some of them are gone; `trim`, or the retention of a topic, has removed them.
+            GapError: some of them are gone (`trim` or the retention of a topic has removed them), or the last ones did
+                not settle in time.
         """
         extent = self.extent(part)
         if extent is None or extent.next <= number:
@@ -148,9 +149,15 @@ class DeltaLog:
             yield from reader
             for _ in range(_LOOKS):
                 if reader.next_number is None or reader.next_number >= extent.next:
-                    break
+                    return
                 reader.wait(_LOOK_SECONDS, _NOBODY_STOPS)
                 yield from reader
+            if reader.next_number is not None and reader.next_number < extent.next:
+                raise GapError(
+                    f"delta log '{self.place}', part {part!r}: increments {reader.next_number} to {extent.next - 1} did"
+                    f" not settle within {_LOOKS * _LOOK_SECONDS:g} s: a writer began to take over the part and died,"
+                    " or is slow; publish from a base"
+                )
 
     # Bases
 
