@@ -196,6 +196,18 @@ def test_a_new_receiver_begins_at_a_base_and_gets_what_came_behind_it(run: Run) 
         require_equal(new, run)
 
 
+def test_a_receiver_that_cannot_tell_its_ids_gets_the_base_and_a_warning(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.assign("item", {1: 1.0})
+    run.save_base("first")
+    with recording() as (address, seen), ParameterSyncClient(run.place, "m", "0/1", [address]) as client:
+        assert counts(client.push()) == [1]
+        asked = [request for request in seen if request.model_spec.signature_name.endswith("/raw_keys")]
+        assert len(asked) == 1
+    assert len([each for each in caplog.records if "removed before its base may stay" in each.getMessage()]) == 1
+
+
 def test_a_receiver_that_was_started_again_begins_at_a_base(run: Run) -> None:
     run.assign("item", dict.fromkeys(range(50), 1.0))
     port = free_port()
@@ -249,9 +261,11 @@ def test_positions_outlive_the_process_that_pushes(run: Run, tmp_path: Path) -> 
         run.assign("item", {3: 2.0})
         with ParameterSyncClient(run.place, "m", "0/1", [shard.server.address], positions=positions) as client:
             assert counts(client.push()) == [1]
+        run.remove("item", [7])
+        run.save_base("first")  # the removal is not in the log any more
         Path(positions).write_text("[1", encoding="utf-8")
         with ParameterSyncClient(run.place, "m", "0/1", [shard.server.address], positions=positions) as client:
-            assert counts(client.push()) == [51]
+            assert counts(client.push()) == [49 + 1], "the rows of the base, and zeros for the id that it has not"
         require_equal(shard, run)
     assert PushPositions(positions, log="elsewhere").of("a", life="b").numbers == {}
 
@@ -262,6 +276,7 @@ def test_a_log_that_forgot_what_a_receiver_needs_is_begun_at_its_base(run: Run) 
         client.push()
         for value in range(5):
             run.assign("item", {3: 10.0 + value})
+            run.remove("item", [20 + value])
             run.publisher.close()
             run.publisher = DeltaPublisher(run.store, run.place)  # another generation
             run.publisher.publish()

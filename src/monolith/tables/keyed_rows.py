@@ -15,6 +15,7 @@ from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.tables.arrays import NO_STEP
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
+from monolith.tables.row_block import BlockKind
 from monolith.tables.slot_keys import tells_bucket
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from monolith.tables.local_store import LocalStore
     from monolith.tables.schema import Schema
 
-__all__ = ["UNTOLD", "KeyedRows", "buckets_of_keys", "read_keyed", "write_keyed"]
+__all__ = ["UNTOLD", "KeyedRows", "buckets_of_keys", "keys_in", "read_keyed", "write_keyed"]
 
 UNTOLD = -1
 """Stands for a bucket that the key itself tells."""
@@ -78,6 +79,22 @@ def buckets_of_keys(
     outside = (buckets < own.start) | (buckets >= own.stop)
     _refuse(schema, keys, splits, outside, f"is of another shard: buckets {own.start} to {own.stop - 1} are here")
     return KeyedRows(keys, splits, buckets.astype(np.uint16), bool(told.all()))
+
+
+def keys_in(store: LocalStore, buckets: range) -> KeyedRows:
+    """The keys of all rows in some buckets."""
+    tables: list[list[tuple[NDArray[np.int64], int]]] = [[] for _ in store.schema.names]
+    with store.cut() as cut:
+        for block in cut.blocks(buckets, state=False):
+            if block.kind in {BlockKind.FULL, BlockKind.SERVING}:
+                tables[block.table].append((block.keys.copy(), block.bucket))
+    found = [each for blocks in tables for each in blocks]
+    return KeyedRows(
+        np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in found)]),
+        np.cumsum([0, *(sum(len(keys) for keys, _ in blocks) for blocks in tables)]),
+        np.concatenate([np.empty(0, np.uint16), *(np.full(len(keys), bucket, np.uint16) for keys, bucket in found)]),
+        told=False,
+    )
 
 
 def read_keyed(store: LocalStore, asked: KeyedRows) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ Rows of a log are compressed for serving; here they are read by tables of the sa
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from monolith.serving.push.row_parts import StoreRows, TableRows
 from monolith.serving.shards.served_shard import readable_tables
 from monolith.serving.shards.shard_tables import wire_names
 from monolith.tables.history import shared_buckets
-from monolith.tables.keyed_rows import KeyedRows, read_keyed
+from monolith.tables.keyed_rows import KeyedRows, keys_in, read_keyed
 from monolith.tables.local_store import LocalStore
 from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind
@@ -32,12 +32,21 @@ if TYPE_CHECKING:
     from monolith.tables.row_block import RowBlock
     from monolith.tables.table_config import TableConfig
 
-__all__ = ["LogRows"]
+__all__ = ["BaseRows", "LogRows"]
 
 _log = logging.getLogger(__name__)
 
 _BUCKETS_AT_ONCE = 16
 """Of a base that are in memory at once."""
+
+
+class BaseRows(NamedTuple):
+    """Some buckets of a base."""
+
+    rows: StoreRows
+    known: KeyedRows
+    """All keys, also of rows that are left out."""
+    buckets: range
 
 
 class LogRows:
@@ -76,8 +85,8 @@ class LogRows:
         holding = [base for base in self.log.bases() if base.holds(part)]
         return max(holding, key=lambda base: base.numbers[part], default=None)
 
-    def of_base(self, part: str, base: Base) -> Iterator[StoreRows]:
-        """All rows of a part in a base.
+    def of_base(self, part: str, base: Base) -> Iterator[BaseRows]:
+        """All rows of a part in a base, some buckets at a time.
 
         Raises:
             NotFoundError, DataLossError: files of it have gone, or are damaged.
@@ -90,7 +99,7 @@ class LogRows:
                 BaseState(base).load(part, store, own=some)
                 with store.cut() as cut:
                     blocks = [block for block in cut.blocks(some, state=False) if block.kind is not BlockKind.FILTER]
-                yield self._rows(name, blocks)
+                yield BaseRows(self._rows(name, blocks), keys_in(store, some), some)
             finally:
                 store.load([], buckets=some, replace=True)
 

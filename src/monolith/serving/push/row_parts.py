@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -9,17 +10,30 @@ import numpy as np
 import torch
 
 from monolith import _core
+from monolith.errors import InternalError, InvalidArgumentError
 from monolith.serving.protos import parameter_sync_pb2 as sync_messages
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.shards.shard_tables import ASSIGN, RAW_ASSIGN
-from monolith.serving.tensor_messages import message_of
+from monolith.serving.shards.shard_tables import ASSIGN, RAW_ASSIGN, RAW_KEYS
+from monolith.serving.tensor_messages import message_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-__all__ = ["PART_BYTES", "PushSignature", "StoreRows", "TableRows", "assign_request", "push_request", "split_rows"]
+    from monolith.tables.keyed_rows import KeyedRows
+
+__all__ = [
+    "PART_BYTES",
+    "PushSignature",
+    "StoreRows",
+    "TableRows",
+    "assign_request",
+    "keys_request",
+    "push_request",
+    "removed_rows",
+    "split_rows",
+]
 
 PART_BYTES = 4 << 20
 """The longest request."""
@@ -94,6 +108,50 @@ def assign_request(rows: StoreRows, *, model: str, signature: PushSignature) -> 
             if _needs_buckets(table.keys, table.buckets):
                 request.inputs[f"{table.table}_bucket"].CopyFrom(message_of(table.buckets.astype(np.int32)))
     return request
+
+
+def keys_request(store: str, buckets: range, *, model: str) -> messages.PredictRequest:
+    """The request for the keys that a receiver has in some buckets."""
+    spec = messages.ModelSpec(name=model, signature_name=f"{store}/{RAW_KEYS}")
+    return messages.PredictRequest(
+        model_spec=spec, inputs={"bucket_range": message_of(torch.tensor([buckets.start, buckets.stop]))}
+    )
+
+
+def removed_rows(rows: StoreRows, known: KeyedRows, response: messages.PredictResponse) -> StoreRows:
+    """Zeros for the keys of an answer to `keys_request` that are not known.
+
+    Raises:
+        InternalError: it is no such answer.
+    """
+    try:
+        keys, splits, buckets = (
+            np.asarray(value_of(response.outputs[name], name=name)) for name in ("id", "id_split", "bucket")
+        )
+        gone = [_not_among(keys[own], buckets[own], known, number) for number, own in enumerate(_slices(splits))]
+        tables = [
+            TableRows(table.table, *missing, np.zeros((len(missing[0]), table.rows.shape[1]), np.float32))
+            for table, missing in zip(rows.tables, gone, strict=True)
+        ]
+    except (InvalidArgumentError, ValueError, TypeError, IndexError) as error:
+        raise InternalError(f"push: the answer to {RAW_KEYS} is not what a shard tells: {error}") from error
+    return StoreRows(rows.store, tables)
+
+
+def _slices(splits: npt.NDArray[np.int64]) -> list[slice]:
+    return [slice(begin, end) for begin, end in itertools.pairwise(splits.tolist())]
+
+
+def _not_among(
+    keys: npt.NDArray[np.int64], buckets: npt.NDArray[np.int32], known: KeyedRows, table: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
+    """Keys and buckets that a table does not have; a wide key counts by its bucket, too."""
+    own = _slices(known.splits)[table]
+    missing = np.ones(len(keys), np.bool_)
+    for bucket in np.unique(buckets):
+        here = buckets == bucket
+        missing[here] = ~np.isin(keys[here], known.keys[own][known.buckets[own] == bucket])
+    return keys[missing], buckets[missing].astype(np.uint16)
 
 
 def push_request(rows: StoreRows, *, model: str, signature: PushSignature) -> sync_messages.PushRequest:

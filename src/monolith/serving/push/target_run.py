@@ -7,18 +7,28 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.deltalog import GapError, IncrementKind
-from monolith.errors import AbortedError, DataLossError, DeadlineExceededError, NotFoundError, OpError
-from monolith.serving.push.row_parts import assign_request, split_rows
+from monolith.errors import (
+    AbortedError,
+    DataLossError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnimplementedError,
+)
+from monolith.serving.push.row_parts import assign_request, keys_request, removed_rows, split_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.clock import Clock
     from monolith.deltalog import Base
-    from monolith.serving.push.log_rows import LogRows
+    from monolith.serving.protos.prediction_service_pb2 import PredictRequest
+    from monolith.serving.push.log_rows import BaseRows, LogRows
     from monolith.serving.push.positions import PushPositions, TargetPosition
     from monolith.serving.push.row_parts import PushSignature, StoreRows
-    from monolith.serving.shards.channels import ShardChannels
+    from monolith.serving.shards.channels import ShardAnswer, ShardChannels
 
 __all__ = ["Sending", "TargetRun"]
 
@@ -67,6 +77,7 @@ class TargetRun:
         self._target = target
         self._deadline = deadline
         self._life = ""
+        self._tells_keys = True  # until it does not answer that
         self.num_ids = 0
         """Rows that the receiver has taken."""
 
@@ -116,8 +127,22 @@ class TargetRun:
         self._reach(part, position, base.numbers[part])
 
     def _give_base(self, part: str, base: Base) -> None:
-        for rows in self._rows.of_base(part, base):
-            self._give(rows)
+        for found in self._rows.of_base(part, base):
+            self._give(found.rows)
+            self._remove(found)
+
+    def _remove(self, found: BaseRows) -> None:
+        """Gives zeros for the ids that the receiver has of earlier increments and the base has not."""
+        if not self._tells_keys:
+            return
+        request = keys_request(found.rows.store, found.buckets, model=self._sending.model)
+        try:
+            gone = removed_rows(found.rows, found.known, self._ask(request).response)
+        except (NotFoundError, InvalidArgumentError, UnimplementedError, InternalError) as error:
+            _log.warning("push to %s: ids that were removed before its base may stay: %s", self._target, error)
+            self._tells_keys = False
+            return
+        self._give(gone)
 
     def _push_increments(self, part: str, position: TargetPosition) -> None:
         with closing(self._rows.open_reader(part, position.numbers[part])) as reader:
@@ -137,16 +162,19 @@ class TargetRun:
 
     def _give(self, rows: StoreRows) -> None:
         for part in split_rows(rows, at_most=self._sending.part_bytes):
-            left = self._deadline - self._clock.monotonic()
-            if left <= 0:
-                raise DeadlineExceededError("push: the run has reached its limit, and goes on with the next one")
-            request = assign_request(part, model=self._sending.model, signature=self._sending.signature)
-            timeout = min(left, self._sending.timeout_seconds)
-            answer = self._sending.channels.predict(self._target, request, timeout).result()
-            if answer.life is not None and answer.life != self._life:
-                self._positions.forget(self._target)
-                raise AbortedError("push: the receiver has begun another life meanwhile, and begins at a base")
+            self._ask(assign_request(part, model=self._sending.model, signature=self._sending.signature))
             self.num_ids += part.num_ids
+
+    def _ask(self, request: PredictRequest) -> ShardAnswer:
+        left = self._deadline - self._clock.monotonic()
+        if left <= 0:
+            raise DeadlineExceededError("push: the run has reached its limit, and goes on with the next one")
+        timeout = min(left, self._sending.timeout_seconds)
+        answer = self._sending.channels.predict(self._target, request, timeout).result()
+        if answer.life is not None and answer.life != self._life:
+            self._positions.forget(self._target)
+            raise AbortedError("push: the receiver has begun another life meanwhile, and begins at a base")
+        return answer
 
     def _reach(self, part: str, position: TargetPosition, number: int) -> None:
         position.numbers[part] = number

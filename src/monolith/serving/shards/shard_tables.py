@@ -6,6 +6,7 @@ The signatures are those of a ``ps_<i>`` sub-graph. T tables stand in the order 
     raw_lookup          id [N], id_split [T + 1]                     -> flat_emb [sum of n_t * dim_t]
     hashtable_assign    <table>_id [n_t], <table>_value [n_t, dim_t] -> <table>_result, rows that were given
     <store>/raw_assign  id [N], id_split [T + 1], flat_value         -> result, rows that were given
+    <store>/raw_keys    bucket_range [2] int64                       -> id, id_split, bucket of all rows there
 
 Several raw requests may be stacked: their ids end to end, and the split of each behind the one before, beginning at 0.
 Wide keys need their buckets beside them (docs/formats/buckets.md), in ``bucket`` or ``<table>_bucket`` as int32.
@@ -27,8 +28,8 @@ from monolith.serving.shards.inputs import (
     stacked_requests,
     table_buckets,
 )
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.keyed_rows import buckets_of_keys, read_keyed, write_keyed
+from monolith.tables.history import ALL_BUCKETS, shared_buckets
+from monolith.tables.keyed_rows import buckets_of_keys, keys_in, read_keyed, write_keyed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,13 +40,15 @@ if TYPE_CHECKING:
     from monolith.tables.keyed_rows import KeyedRows
     from monolith.tables.local_store import LocalStore
 
-__all__ = ["ASSIGN", "LOOKUP", "RAW_ASSIGN", "RAW_LOOKUP", "ShardTables", "wire_names"]
+__all__ = ["ASSIGN", "LOOKUP", "RAW_ASSIGN", "RAW_KEYS", "RAW_LOOKUP", "ShardTables", "wire_names"]
 
 LOOKUP: Final = "lookup"
 RAW_LOOKUP: Final = "raw_lookup"
 ASSIGN: Final = "hashtable_assign"
 RAW_ASSIGN: Final = "raw_assign"
 """Behind the name of a store and a slash."""
+RAW_KEYS: Final = "raw_keys"
+"""The same; ours alone, the original has none."""
 
 
 def wire_names(tables: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -88,7 +91,8 @@ class ShardTables:
     @property
     def signatures(self) -> list[str]:
         """What can be asked."""
-        return [LOOKUP, RAW_LOOKUP, ASSIGN, *(f"{store}/{RAW_ASSIGN}" for store in self._stores)]
+        by_store = [f"{store}/{kind}" for store in self._stores for kind in (RAW_ASSIGN, RAW_KEYS)]
+        return [LOOKUP, RAW_LOOKUP, ASSIGN, *by_store]
 
     @property
     def num_rows(self) -> int:
@@ -108,8 +112,10 @@ class ShardTables:
         if signature == RAW_LOOKUP:
             return {"flat_emb": self._raw_lookup(inputs)}
         store, _, kind = signature.rpartition("/")
-        if signature != ASSIGN and (kind != RAW_ASSIGN or store not in self._stores):
+        if signature not in self.signatures:
             raise NotFoundError(f"shard: no signature {signature!r}; it has {', '.join(self.signatures)}")
+        if kind == RAW_KEYS:
+            return self._raw_keys(store, inputs)
         if not self._takes_rows:
             raise FailedPreconditionError(
                 "shard: it follows a delta log, which is where its rows come from; push to others"
@@ -200,3 +206,15 @@ class ShardTables:
         if at != len(flat):
             raise InvalidArgumentError(f"flat_value: {at} floats expected for these ids, got {len(flat)}")
         return torch.tensor(sum(write_keyed(place, asked, values) for asked, values in ready))
+
+    def _raw_keys(self, store: str, inputs: Inputs) -> dict[str, torch.Tensor]:
+        require_inputs(inputs, ("bucket_range",), ())
+        given = needed_numbers(inputs, "bucket_range", np.int64).tolist()
+        if len(given) != 2 or not 0 <= given[0] <= given[1] <= len(ALL_BUCKETS):
+            raise InvalidArgumentError(f"bucket_range: [first, end] of 0 to {len(ALL_BUCKETS)} expected, got {given}")
+        found = keys_in(self._stores[store], shared_buckets(range(*given), self.buckets))
+        return {
+            "id": torch.from_numpy(found.keys),
+            "id_split": torch.from_numpy(found.splits),
+            "bucket": torch.from_numpy(found.buckets.astype(np.int32)),
+        }
