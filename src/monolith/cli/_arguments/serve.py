@@ -55,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser.add_argument(
         "--trust_exports",
         action="store_true",
-        help="load newer versions without trying them in a child process first; for exports that only you can write",
+        help="load versions without trying them in a child process first; for exports that only you can write",
     )
     parser.add_argument(
         "--max_staleness_seconds",
