@@ -1,14 +1,15 @@
-"""A small S3: buckets in memory behind HTTP, enough to list, look up and read (in ranges). It reads no credentials."""
+"""A small S3: buckets in memory behind HTTP, enough to list, read, write and remove. It reads no credentials."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 STAMP = "2024-01-01T00:00:00.000Z"
 
@@ -58,19 +59,53 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(with_body=True)
 
+    def do_PUT(self) -> None:
+        name, data = self._name(), self._body()
+        if source := self.headers.get("x-amz-copy-source"):
+            data = self.server.objects[unquote(source).strip("/")]
+        if self._may_answer():
+            self.server.objects[name] = data
+            self._send(
+                200, b"<CopyObjectResult><ETag>tag</ETag></CopyObjectResult>" if source else b"", {"ETag": '"tag"'}
+            )
+
+    def do_DELETE(self) -> None:
+        if self._may_answer():
+            self.server.objects.pop(self._name(), None)
+            self._send(204, b"")
+
+    def do_POST(self) -> None:
+        """Removes several objects."""
+        names = re.findall(r"<Key>(.*?)</Key>", self._body().decode())
+        if self._may_answer():
+            for name in names:
+                self.server.objects.pop(f"{self._name()}/{unescape(name)}", None)
+            self._send(200, b'<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></DeleteResult>')
+
     def log_message(self, *_: object) -> None:
         pass
 
-    def _answer(self, *, with_body: bool) -> None:
+    def _may_answer(self) -> bool:
         store = self.server
         store.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
         if store.fails_after is not None:
             store.fails_after -= 1
             if store.fails_after < 0:
                 self._send(403, b"<Error><Code>AccessDenied</Code><Message>the key was withdrawn</Message></Error>")
-                return
-        parts = urlsplit(self.path)
-        name, query = unquote(parts.path).strip("/"), parse_qs(parts.query)
+                return False
+        return True
+
+    def _name(self) -> str:
+        return unquote(urlsplit(self.path).path).strip("/")
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def _answer(self, *, with_body: bool) -> None:
+        store = self.server
+        if not self._may_answer():
+            return
+        name, query = self._name(), parse_qs(urlsplit(self.path).query)
         if "list-type" in query:
             self._send(200, self._listing(name, query))
         elif name in store.objects:

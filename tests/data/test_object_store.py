@@ -6,6 +6,7 @@ import asyncio
 import io
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import fsspec
@@ -13,12 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from data.framed_files import framed, samples
 from data.object_store import ObjectStore, object_store
 from data.pipelines import read_all
+from monolith.checkpoint import load
 from monolith.data import FileSet, Framing, ParquetDataset, RecordDataset, partition_patterns
 from monolith.errors import NotFoundError
+from monolith.serving import Predictor
+from monolith.testing import ExampleTask
+from monolith.train import Params, Trainer, TrainerConfig
+from train.job_threads import ThreadJob
 
 s3fs = pytest.importorskip("s3fs")
 
@@ -118,3 +125,34 @@ def test_any_file_system_of_fsspec_is_read() -> None:
         assert [record for block in blocks for record in block] == everything
     finally:
         system.store.clear()
+
+
+def test_a_job_trains_is_resumed_with_other_servers_and_exports_in_an_object_store(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**options(store), "anon": False, "key": "a", "secret": "b"}
+    settings["config_kwargs"] = {**settings["config_kwargs"], "request_checksum_calculation": "when_required"}
+    monkeypatch.setitem(fsspec.config.conf, "s3", settings)
+    place = "s3://bucket/m"
+    for num_ps, num_batches in ((2, 5), (1, 10)):
+        job = ThreadJob(
+            place, num_ps=num_ps, params=partial(example_params, num_batches), settings={"deterministic": True}
+        )
+        job.run()
+    trained, saved = ExampleTask(example_params(10)), ExampleTask()
+    alone = Trainer(trained, TrainerConfig(deterministic=True))
+    alone.train()
+    load(saved.make_model(), place)
+    ids = torch.arange(1000)
+    for slot in ("user", "item"):
+        assert torch.equal(saved.emb.lookup(slot, ids), trained.emb.lookup(slot, ids))
+    batch = next(iter(trained.input_fn("train")))
+    exported = alone.export("s3://bucket/e", example=batch)
+    with Predictor(exported) as predictor:
+        torch.testing.assert_close(predictor.predict(batch).outputs["predictions"], alone.predict(batch))
+
+
+def example_params(num_batches: int) -> Params:
+    made = ExampleTask.params()
+    made.num_batches = num_batches
+    return made

@@ -62,7 +62,7 @@ class ThreadJob:
 
     def __init__(
         self,
-        model_dir: Path,
+        model_dir: Path | str,
         *,
         num_ps: int = 1,
         num_workers: int = 1,
