@@ -49,8 +49,8 @@ ATTACKS = (
     ),
     Attack(
         name="file-operations",
-        does="a kill before each operation on files that a save makes",
-        must="every example counted once",
+        does="a kill before each operation on files that a save or a compaction makes",
+        must="every example counted once, every row of the log as published",
         attempts=file_operations.attempts,
         count=10,
     ),

@@ -1,4 +1,7 @@
-"""A process killed right before each operation on files that a save makes: opening, renaming, removing, making."""
+"""A process killed right before each operation on files that a save or a compaction makes.
+
+These are opening, renaming, removing and making.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,17 @@ import os
 import random
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monolith.deltalog import DeltaLog
+from monolith.online import DeltaPublisher, Follower
+from monolith.online.log_tables import stores_of_log
+from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
 from monolith.testing.attack.attempt import Attempt
 from monolith.testing.attack.counted_run import SAVINGS, end_of, found_wrong_anew, make_task, train
 from monolith.testing.crash.child import Child
-from monolith.testing.crash.trial import newest
+from monolith.testing.crash.online_follower import rows_of
 from monolith.train import StopAtStep
 
 if TYPE_CHECKING:
@@ -25,60 +33,82 @@ __all__ = ["attempts"]
 _BASE_STEP = 9
 _END_STEP = 15
 _DATA = 5
+_INCREMENTS = 8
 _CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"})
 _FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
+class _Work(NamedTuple):
+    """What a process does that is killed."""
+
+    what: str
+    begin: Path
+    """A folder as it was before."""
+    run: Callable[[Path], dict[str, Any]]
+    wrong: Callable[[Path], str | None]
+    """What does not hold in a folder whose process was killed; None: all does."""
+
+
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """Every operation once, in random order, for saves beside and between steps; then no more."""
-    base = folder / "base"
-    _told(lambda: _train_to(_BASE_STEP, base, SAVINGS[0]))
-    moments = []
-    for saving in SAVINGS[:2]:
-        number = _number_of_operations(base, folder / "counted", saving)
-        moments += [(operation, saving) for operation in range(number)]
+    """Every operation once, in random order, for saves beside and between steps and for a compaction; then no more."""
+    works = [*_saves(folder / "base"), _compaction(folder / "log")]
+    moments = [
+        (operation, work) for work in works for operation in range(_number_of_operations(work, folder / "counted"))
+    ]
     random.Random(f"{seed} operations").shuffle(moments)  # noqa: S311 - an order to repeat, not a secret
-    for operation, saving in moments:
-        model_dir = folder / "killed"
-        shutil.copytree(base, model_dir)
-        yield _attempt(operation, model_dir, saving)
-        shutil.rmtree(model_dir)
+    for operation, work in moments:
+        killed = folder / "killed"
+        shutil.copytree(work.begin, killed)
+        yield _attempt(operation, work, killed)
+        shutil.rmtree(killed)
 
 
-def _attempt(operation: int, model_dir: Path, saving: SavingConfig) -> Attempt:
-    what = f"killed before operation {operation} of saves {'beside' if saving.background else 'between'} steps"
-    child = Child(lambda _: _killed_at(operation, model_dir, saving))
+def _saves(base: Path) -> list[_Work]:
+    _told(lambda: _train_to(_BASE_STEP, base, SAVINGS[0]))
+    return [
+        _Work(
+            f"saves {'beside' if saving.background else 'between'} steps",
+            base,
+            partial(_train_to, _END_STEP, saving=saving),
+            lambda model_dir, saving=saving: found_wrong_anew(model_dir, _DATA, saving),  # type: ignore[misc]
+        )
+        for saving in SAVINGS[:2]
+    ]
+
+
+def _attempt(operation: int, work: _Work, folder: Path) -> Attempt:
+    what = f"killed before operation {operation} of {work.what}"
+    child = Child(lambda _: _killed_at(operation, work, folder))
     try:
         told = end_of(child)
     except RuntimeError as error:
         return Attempt(what, "failed", str(error))
     finally:
         child.close()
-    if "result" in told:  # a save beside the steps may make fewer operations than the one that was counted
-        return Attempt(what, "had ended before", found_wrong_anew(model_dir, _DATA, saving))
-    return Attempt(what, f"left step {newest(model_dir)}", found_wrong_anew(model_dir, _DATA, saving))
+    # A save beside the steps may make fewer operations than the one that was counted.
+    return Attempt(what, f"{work.what}: {'had ended before' if 'result' in told else 'killed'}", work.wrong(folder))
 
 
-def _number_of_operations(base: Path, model_dir: Path, saving: SavingConfig) -> int:
-    shutil.copytree(base, model_dir)
-    number: int = _told(lambda: _counted(model_dir, saving))["operations"]
-    shutil.rmtree(model_dir)
+def _number_of_operations(work: _Work, folder: Path) -> int:
+    shutil.copytree(work.begin, folder)
+    number: int = _told(lambda: _counted(work, folder))["operations"]
+    shutil.rmtree(folder)
     return number
 
 
-def _counted(model_dir: Path, saving: SavingConfig) -> dict[str, Any]:
+def _counted(work: _Work, folder: Path) -> dict[str, Any]:
     number = 0
 
     def count() -> None:
         nonlocal number
         number += 1
 
-    _on_change(model_dir, count)
-    _train_to(_END_STEP, model_dir, saving)
+    _on_change(folder, count)
+    work.run(folder)
     return {"operations": number}
 
 
-def _killed_at(operation: int, model_dir: Path, saving: SavingConfig) -> dict[str, Any]:
+def _killed_at(operation: int, work: _Work, folder: Path) -> dict[str, Any]:
     left = operation
 
     def kill() -> None:
@@ -87,8 +117,49 @@ def _killed_at(operation: int, model_dir: Path, saving: SavingConfig) -> dict[st
             os.kill(os.getpid(), 9)
         left -= 1
 
-    _on_change(model_dir, kill)
-    return _train_to(_END_STEP, model_dir, saving)
+    _on_change(folder, kill)
+    return work.run(folder)
+
+
+# A follower that compacts its log
+
+
+def _compaction(place: Path) -> _Work:
+    expected = _told(lambda: _published(place))
+
+    def wrong(folder: Path) -> str | None:
+        for when in ("after the kill", "after another compaction"):
+            found = _told(lambda: _followed(folder))
+            if found != expected:
+                return f"{when} a follower has {found}, expected {expected}"
+            _told(lambda: _compacted(folder))
+        return None
+
+    return _Work("a compaction", place, _compacted, wrong)
+
+
+def _published(place: Path) -> dict[str, Any]:
+    store = LocalStore({"item": TableConfig([Segment(1)])})
+    with DeltaPublisher(store, DeltaLog(place, segment_bytes=700)) as publisher:
+        for number in range(_INCREMENTS):
+            TableGroup.of_store(store)["item"].assign(range(number, number + 5), [[float(number)]] * 5)
+            publisher.publish()
+    return _followed(place)
+
+
+def _followed(place: Path) -> dict[str, Any]:
+    with DeltaLog(place) as log:
+        stores = stores_of_log(log)
+        with Follower(stores, log) as follower:
+            follower.catch_up()
+            return {"rows": {name: rows_of(store) for name, store in stores.items()}, "version": follower.version}
+
+
+def _compacted(place: Path) -> dict[str, Any]:
+    with DeltaLog(place) as log, Follower(stores_of_log(log), log) as follower:
+        follower.catch_up()
+        follower.save_base(f"compacted-{os.getpid()}")
+    return {}
 
 
 def _on_change(model_dir: Path, call: Callable[[], None]) -> None:
