@@ -150,6 +150,7 @@ def test_a_refused_group_leaves_no_trace() -> None:
     assert not torch.equal(extra, fresh())
 
 
+@pytest.mark.skipif(torch.__version__.startswith(("2.4.", "2.5.")), reason="optimizers take names since torch 2.6")
 def test_named_parameters_are_taken() -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = Adamom(model.named_parameters(), 0.1)

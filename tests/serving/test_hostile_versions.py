@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from export.forged_graphs import GRAPH, full, insert, node, reseal, tensor
-from monolith.errors import CancelledError, DataLossError
+from monolith.errors import CancelledError, DataLossError, FailedPreconditionError
 from monolith.export import allowed_operations, trial
 from monolith.export.export_folder import ExportFolder
 from monolith.export.held_folder import HeldFolder
@@ -137,3 +138,10 @@ def test_pipes_in_the_place_of_files(exported: Path, tmp_path: Path, monkeypatch
             wait_until(lambda: predictor.problem is None)
         publish(exported, tmp_path, 9)
         wait_until(lambda: predictor.version.export == 9)
+
+
+def test_a_torch_that_cannot_export_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trained(1)
+    monkeypatch.setattr(torch, "__version__", "2.4.1")
+    with pytest.raises(FailedPreconditionError, match=r"torch 2\.4\.1 .* install a newer torch"):
+        trainer.export(str(tmp_path), example=make_batch(0))

@@ -17,6 +17,9 @@ from monolith.tensors import Ragged
 
 NESTED = [[[1, 2], []], [], [[3]]]
 BOTH = pytest.mark.parametrize("lists", [[[7, 3], [], [9]], NESTED], ids=["rows", "rows of rows"])
+NOT_TRACED = pytest.mark.skipif(
+    torch.__version__.startswith("2.4."), reason="Dynamo of torch 2.4 does not trace functions that take a Ragged"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +91,7 @@ def test_a_loader_hands_rows_through() -> None:
     assert [batch.to_lists() for batch in loader] == [[[0], [0, 0], [1], [1, 1]], [[2], [2, 2]]]
 
 
+@NOT_TRACED
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_function_takes_and_returns_rows(backend: str) -> None:
     def step(ids: Ragged, table: torch.Tensor) -> tuple[Ragged, torch.Tensor, torch.Tensor]:
@@ -119,6 +123,7 @@ def test_a_compiled_function_leaves_no_row_numbers_behind() -> None:
     assert ids.value_rowids() is first
 
 
+@NOT_TRACED
 @BOTH
 def test_an_exported_module_takes_rows(lists: list[Any]) -> None:
     class Padded(nn.Module):

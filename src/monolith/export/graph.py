@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from monolith.data.batch import Batch
-from monolith.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from monolith.export.allowed_operations import is_allowed_operation
 from monolith.export.asked_rows import AskedRows, WatchedBatch
 from monolith.export.call_log import log_calls
@@ -137,7 +137,12 @@ def trace(
 
     Raises:
         InvalidArgumentError: the model cannot be exported; names the line.
+        FailedPreconditionError: this torch cannot export it.
     """
+    if torch.__version__.startswith("2.4."):
+        raise FailedPreconditionError(
+            f"export: torch {torch.__version__} refuses the parameters of embeddings; install a newer torch"
+        )
     subject = f"signature {name!r}"
     asked = AskedRows(model.embeddings, model.stores)
     columns = _two_rows(columns)
