@@ -127,7 +127,7 @@ def measure_serving(found: dict[str, float]) -> None:
 
     trainer = Trainer(ExampleTask())
     trainer.train(steps=20)
-    example = trainer.task.input_fn("train").make(0)
+    example = next(iter(trainer.task.input_fn("train")))
     with tempfile.TemporaryDirectory(dir=_memory()) as folder:
         trainer.export(folder, example=example)
         with Predictor(folder) as predictor:
