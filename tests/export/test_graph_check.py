@@ -213,6 +213,15 @@ def test_a_manifest_of_another_kind(folder: Path, tmp_path: Path, change: Any, e
         open_export(str(tmp_path))
 
 
+@pytest.mark.parametrize("change", [{"wide_index": 512}, {"number": 1 << 15}, {"number": -1}])
+def test_a_slot_that_no_key_has_room_for_is_refused(folder: Path, tmp_path: Path, change: dict[str, int]) -> None:
+    document = json.loads((folder / "manifest.json").read_text())
+    document["features"][0] |= change
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(DataLossError, match=r"manifest\.json"):
+        open_export(str(tmp_path))
+
+
 def test_another_torch_is_tried_against_the_example(folder: Path, tmp_path: Path) -> None:
 
     shutil.copytree(folder, tmp_path / "1")

@@ -11,7 +11,9 @@ from monolith.errors import DataLossError, UnimplementedError
 from monolith.export.layout_spec import POOLINGS, DenseSpec, FeatureSpec
 from monolith.export.signature import Signature
 from monolith.files import is_name
+from monolith.ids import MAX_SLOT_NUMBER
 from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.slot_keys import MAX_WIDE_SLOTS
 
 __all__ = ["MANIFEST", "ExportKind", "Manifest", "RowsPlace"]
 
@@ -23,7 +25,7 @@ ExportKind = Literal["standalone", "entry", "ps", "dense"]
 """``standalone``: everything. ``entry``: everything but rows, which ``ps`` have. ``dense``: weights alone."""
 _BESIDE = re.compile(r"rows|\.\./\.\./rows/\d+")
 _LARGEST = 2**20
-"""Above every dim, number of a slot and length of a sequence."""
+"""Above every dim and length of a sequence."""
 _ID_LAYOUTS = {"int64", "raw", "v2", "any"}
 
 
@@ -158,7 +160,8 @@ def _feature(document: dict[str, Any]) -> FeatureSpec:
         not all(isinstance(each, str) for each in texts)
         or not all(_is_int(each) and 0 <= each < _LARGEST for each in counts)
         or not all(_is_int(each, or_none=True) for each in (feature.number, feature.wide_index, feature.padding_id))
-        or not all(each is None or 0 <= each < _LARGEST for each in (feature.number, feature.wide_index))
+        or not (feature.number is None or 0 <= feature.number < MAX_SLOT_NUMBER)
+        or not (feature.wide_index is None or 0 <= feature.wide_index < MAX_WIDE_SLOTS)
     ):
         raise TypeError(f"feature {document}")
     if (
