@@ -28,7 +28,8 @@ class Server(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.v: torch.Tensor = nn.Buffer(torch.zeros(()))
+        self.v: torch.Tensor
+        self.register_buffer("v", torch.zeros(()))
         self.table = ml.Embeddings(
             {"id": ml.Slot(1, initializer=ml.initializers.Zeros())}, ml.row_optimizers.Sgd(learning_rate=1.0)
         )

@@ -43,7 +43,10 @@ class Named(nn.Module):
     def __init__(self, **weights: Tensor) -> None:
         super().__init__()
         for name, value in weights.items():
-            setattr(self, name, nn.Parameter(value.clone()) if value.is_floating_point() else nn.Buffer(value.clone()))
+            if value.is_floating_point():
+                setattr(self, name, nn.Parameter(value.clone()))
+            else:
+                self.register_buffer(name, value.clone())
 
 
 def weights(model: nn.Module) -> dict[str, list[float]]:

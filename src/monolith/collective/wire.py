@@ -129,7 +129,8 @@ class TorchWire:
     def broadcast(self, tensor: Tensor, root_rank: int) -> None:
         """Overwrites a contiguous tensor with that of the root."""
         if tensor.numel():
-            dist.broadcast(as_bytes(tensor), group=self._group, group_src=root_rank)
+            group = self._open_group()  # `group_src` came with torch 2.6
+            dist.broadcast(as_bytes(tensor), dist.get_global_rank(group, root_rank), group=group)
 
     @exchanging
     def add(self, tensor: Tensor) -> None:
