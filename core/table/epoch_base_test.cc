@@ -114,7 +114,8 @@ class Twins {
   void Erase(const std::vector<int64_t>& ids) {
     group_->Erase(kTable, ids);
     for (const int64_t id : ids) {
-      if (reference_.rows.erase(id) != 0) reference_.removals.emplace_back(id, now_);
+      reference_.rows.erase(id);
+      reference_.removals.emplace_back(id, now_);  // also of an id that has no row
     }
   }
   void Touch(const std::vector<int64_t>& ids) {

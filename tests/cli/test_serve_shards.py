@@ -156,7 +156,7 @@ def test_an_entry_and_three_shards_answer_as_one_model_while_replicas_die_and_ha
     shards = [processes.serve(parts, "--shard", f"{index}/3") for index in range(3)]
     other = processes.serve(parts, "--shard", "1/3")
     listed = ";".join([shards[0].address, f"{shards[1].address},{other.address}", shards[2].address])
-    entry = processes.serve(parts, "--shards", listed, "--max_rpc_deadline_millis", "6000", "--max_wait_ms", "60000")
+    entry = processes.serve(parts, "--shards", listed, "--max_rpc_deadline_millis", "12000", "--max_wait_ms", "60000")
     assert [each.place["models"] for each in shards[:2]] == [
         [{"name": "ranker:ps_0", "version": 1}],
         [{"name": "ranker:ps_1", "version": 1}],
