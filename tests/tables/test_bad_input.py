@@ -284,11 +284,11 @@ def test_row_splits_that_do_not_fit_are_refused(table: HashTable, splits: Any, m
 @pytest.mark.parametrize(
     ("combiner", "message"),
     [
-        ("max", r"combiner must be 'sum', 'mean' or \('first_n', n\), got 'max'"),
+        ("max", r"combiner must be 'sum', 'mean', 'sqrtn' or \('first_n', n\), got 'max'"),
         (("first_n", 0), r"first_n needs a length > 0, got 0"),
         (("first_n", "2"), r"first_n needs a length > 0, got '2'"),
-        (("last_n", 2), r"combiner must be 'sum', 'mean' or"),
-        (None, r"combiner must be 'sum', 'mean' or"),
+        (("last_n", 2), r"combiner must be 'sum', 'mean', 'sqrtn' or"),
+        (None, r"combiner must be 'sum', 'mean', 'sqrtn' or"),
     ],
 )
 def test_an_unknown_combiner_is_refused(table: HashTable, combiner: Any, message: str) -> None:
