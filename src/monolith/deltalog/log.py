@@ -133,7 +133,7 @@ class DeltaLog:
     def behind(self, part: str, number: int) -> Iterator[Increment]:
         """The increments of a part behind a number, as far as they are there now.
 
-        While a writer takes over the part, the last of them is not settled: the call waits up to 20 s for it.
+        While a new writer claims the part, the last of them is not settled: the call waits up to 20 s for it.
 
         Raises:
             GapError: some of them are gone (`trim` or the retention of a topic has removed them), or the last ones did
@@ -155,7 +155,7 @@ class DeltaLog:
             if reader.next_number is not None and reader.next_number < extent.next:
                 raise GapError(
                     f"delta log '{self.place}', part {part!r}: increments {reader.next_number} to {extent.next - 1} did"
-                    f" not settle within {_LOOKS * _LOOK_SECONDS:g} s: a writer began to take over the part and died,"
+                    f" not settle within {_LOOKS * _LOOK_SECONDS:g} s: a writer claimed the part and died,"
                     " or is slow; publish from a base"
                 )
 

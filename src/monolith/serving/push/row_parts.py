@@ -134,7 +134,7 @@ def removed_rows(rows: StoreRows, known: KeyedRows, response: messages.PredictRe
             for table, missing in zip(rows.tables, gone, strict=True)
         ]
     except (InvalidArgumentError, ValueError, TypeError, IndexError) as error:
-        raise InternalError(f"push: the answer to {RAW_KEYS} is not what a shard tells: {error}") from error
+        raise InternalError(f"push: the answer to {RAW_KEYS} is not that of a shard: {error}") from error
     return StoreRows(rows.store, tables)
 
 

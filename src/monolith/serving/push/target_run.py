@@ -168,7 +168,7 @@ class TargetRun:
     def _ask(self, request: PredictRequest) -> ShardAnswer:
         left = self._deadline - self._clock.monotonic()
         if left <= 0:
-            raise DeadlineExceededError("push: the run has reached its limit, and goes on with the next one")
+            raise DeadlineExceededError("push: the run has reached its limit, and resumes with the next one")
         timeout = min(left, self._sending.timeout_seconds)
         answer = self._sending.channels.predict(self._target, request, timeout).result()
         if answer.life is not None and answer.life != self._life:
