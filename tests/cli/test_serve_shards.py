@@ -31,6 +31,8 @@ from serving.command_process import CommandProcess, CommandProcesses
 from serving.small_models import encoded, make_batch, trained
 
 WAIT = 60.0
+# Lookups on a busy machine may be slow, and end before their request does.
+PATIENT = ("--max_rpc_deadline_millis", "12000", "--request_seconds", "60", "--max_wait_ms", "60000")
 COLUMNS = ("user", "item", "tags", "price", "ages")
 
 
@@ -156,7 +158,7 @@ def test_an_entry_and_three_shards_answer_as_one_model_while_replicas_die_and_ha
     shards = [processes.serve(parts, "--shard", f"{index}/3") for index in range(3)]
     other = processes.serve(parts, "--shard", "1/3")
     listed = ";".join([shards[0].address, f"{shards[1].address},{other.address}", shards[2].address])
-    entry = processes.serve(parts, "--shards", listed, "--max_rpc_deadline_millis", "12000", "--max_wait_ms", "60000")
+    entry = processes.serve(parts, "--shards", listed, *PATIENT)
     assert [each.place["models"] for each in shards[:2]] == [
         [{"name": "ranker:ps_0", "version": 1}],
         [{"name": "ranker:ps_1", "version": 1}],
@@ -208,7 +210,7 @@ def test_shards_that_follow_are_ready_when_they_have_caught_up_and_are_found_by_
     found = ("--follow", log, "--discovery_type", "host", "--discovery_dir", hosts)
     guarded = ("--token_file", str(secret))
     shards = [processes.serve(parts, "--shard", f"{index}/3", *found, *guarded) for index in range(3)]
-    entry = processes.serve(parts, *found, "--shard_token_file", str(secret), "--max_rpc_deadline_millis", "30000")
+    entry = processes.serve(parts, *found, "--shard_token_file", str(secret), *PATIENT)
     for shard in shards:
         status, told = ask(shard, "/readyz")
         assert (status, "delta log" in told["error"]) == (503, True), "there is no log yet"
@@ -302,6 +304,14 @@ def test_a_task_that_cannot_be_exported_is_served_with_its_code(
         (["x", "--shards", "a:1", "--keep_versions", "2"], "--keep_versions: it is for exports whose rows"),
         (["--task", "a:B", "--model_dir", "m", "--promotion_file", "p"], "--promotion_file: it is for exports"),
         (["x", "--hedge_millis", "7"], "--hedge_millis: it says how shards are asked, and this asks none"),
+        (
+            ["x", "--shards", "a:1", "--max_rpc_deadline_millis", "10000"],
+            "does not end before its request, which has 10 s",
+        ),
+        (
+            ["x", "--shards", "a:1", "--max_rpc_deadline_millis", "500", "--request_seconds", "0.5"],
+            "a lookup of 500 ms does not end before its request",
+        ),
         (["x", "--max_staleness_seconds", "5"], "--max_staleness_seconds: without --follow nothing gets stale"),
         (["x", "--follow", "l", "--max_staleness_seconds", "0"], "--max_staleness_seconds must be > 0, got 0"),
         (["x", "--replica", "1"], "--replica: it is the number that a --shard registers with"),

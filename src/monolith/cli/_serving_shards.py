@@ -13,7 +13,7 @@ from monolith.cluster.runner_settings import RunnerSettings, monolith_discovery
 from monolith.export.opened import open_export
 from monolith.files import join
 from monolith.serving.remote_predictor import RemotePredictor
-from monolith.serving.server.config import ServerConfig
+from monolith.serving.server.config import Limits, ServerConfig
 from monolith.serving.server.metrics import ServingMetrics
 from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas, shard_role
 from monolith.serving.shards.served_shard import serve_shard
@@ -64,11 +64,22 @@ def refuse_options(args: argparse.Namespace) -> None:
         _refuse(args, ("replica",), "it is the number that a --shard registers with, at --discovery_type")
     if not is_entry(args):
         _refuse(args, ENTRY_OPTIONS, "it says how shards are asked, and this asks none; give --shards")
+    _refuse_late_lookups(args)
     if args.task is None:
         _refuse(args, ("model_dir",), "it has the checkpoints of --task; an export is the argument itself")
     _refuse_staleness(args)
     if args.discovery_type is None:
         _refuse(args, _DISCOVERY, "it is of a discovery service; say which by --discovery_type")
+
+
+def _refuse_late_lookups(args: argparse.Namespace) -> None:
+    """Refuses lookups that outlive their request, whose 504 would not name the shard that did not answer."""
+    seconds = Limits().request_seconds if args.request_seconds is None else args.request_seconds
+    if (args.max_rpc_deadline_millis or 0) >= seconds * 1000:
+        raise ValueError(
+            f"--max_rpc_deadline_millis: a lookup of {args.max_rpc_deadline_millis:g} ms does not end before its"
+            f" request, which has {seconds:g} s; give less, or a longer --request_seconds"
+        )
 
 
 def _refuse_of_graphs(args: argparse.Namespace) -> None:
