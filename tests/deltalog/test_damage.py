@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -114,6 +115,23 @@ def test_the_next_writer_does_not_hide_a_damaged_last_record(log: DeltaLog) -> N
     assert extent is not None
     assert extent.next == 3 * RECORDS
     assert outcome(log) == "error"
+
+
+def test_the_number_of_a_damaged_last_record_is_not_given_again(log: DeltaLog) -> None:
+    newest = segments(log)[-1]
+    whole = newest.read_bytes()
+    fourth, last = boundaries(whole)[-2:]
+    newest.write_bytes(whole[:fourth] + whole[last:-9] + b"?" + whole[-8:])  # the record before it is lost
+    extent = log.extent(PART)
+    assert extent is not None
+    assert extent.next == 2 * RECORDS
+    assert outcome(log) == "error"
+
+
+def test_a_file_that_is_read_in_short_pieces_is_read_whole(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: pread(descriptor, min(size, 150), offset))
+    assert outcome(log) == ALL
 
 
 def test_the_next_writer_does_not_hide_records_behind_damage(log: DeltaLog) -> None:

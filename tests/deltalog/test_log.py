@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,21 @@ def test_a_log_that_was_made_anew_is_noticed(log: DeltaLog) -> None:
     write(log, 2)
     with pytest.raises(DataLossError, match="increment 9 was asked for, and it ends before 3"):
         log.open_reader(PART, number=9)
+
+
+def test_a_log_that_is_not_there_has_no_position_and_nothing_to_trim(tmp_path: Path) -> None:
+    log = DeltaLog(tmp_path / "absent")
+    assert log.position() == {}
+    assert log.trim() == {}
+
+
+def test_a_reader_at_the_end_waits(log: DeltaLog) -> None:
+    write(log, 1).close()
+    with log.open_reader(PART) as reader:
+        numbers(reader)
+        begin = time.monotonic()
+        reader.wait(0.2, threading.Event())
+        assert time.monotonic() - begin >= 0.2
 
 
 def test_lag_is_told_in_increments_bytes_and_seconds(tmp_path: Path) -> None:

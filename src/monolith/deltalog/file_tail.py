@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -260,10 +261,8 @@ class FileTail:
             following = None if end == NO_END else next((each for each in later if is_next(self._folder, each)), None)
         if following is None:
             return False
-        try:
+        with contextlib.suppress(FileNotFoundError):  # it was trimmed; the next call looks for what is there now
             self._enter(following)
-        except FileNotFoundError:
-            self.close()  # it was trimmed; what is there now is looked for anew
         return True
 
     def _enter(self, segment: Segment) -> None:

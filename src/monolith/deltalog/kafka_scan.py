@@ -16,7 +16,6 @@ class KafkaScan:
     """Follows a part from its beginning, to know which records count."""
 
     def __init__(self, transport: KafkaTransport, part: str) -> None:
-        transport.partition_of(part)  # raises where there is no topic
         self.tail = KafkaTail(transport, part, None)
         self._replay = Replay(part, place=transport.place)
         self._first: int | None = None

@@ -96,10 +96,7 @@ class KafkaTransport:
         """By following the part from its first message on."""
         require_part(part)
         with self._lock:
-            try:
-                scan = self.scan(part)
-            except NotFoundError:
-                return None
+            scan = self.scan(part)
             scan.drain()
             return scan.extent
 
