@@ -157,6 +157,18 @@ def test_a_damaged_opening_is_an_error(tmp_path: Path, generations: int) -> None
         assert outcome(log) == "error"
 
 
+def test_a_damaged_opening_does_not_let_records_of_a_replaced_writer_count(log: DeltaLog) -> None:
+    fill(log, 1)
+    replaced, damaged, _ = segments(log)
+    stale = [increment(number, writer=1).encode() for number in range(RECORDS, 2 * RECORDS)]
+    replaced.write_bytes(replaced.read_bytes() + b"".join(stale))
+    assert outcome(log) == " ".join(map(str, range(3 * RECORDS)))
+    with log.open_reader(PART, number=0) as reader:
+        assert {each.generation for each in reader if RECORDS <= each.number < 2 * RECORDS} == {2}
+    damaged.write_bytes(b"?" + damaged.read_bytes()[1:])
+    assert outcome(log) == "error"
+
+
 def test_a_segment_in_the_place_of_another_is_an_error(log: DeltaLog) -> None:
     one, two = segments(log)
     first, second = one.read_bytes(), two.read_bytes()
