@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,19 @@ import torch
 from confluent_kafka import Producer
 
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
+from monolith.data.bad_records import BadRecords
+from monolith.data.kafka.position import Partition
 from monolith.data.position import known_examples, known_times
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.hook import Hook, HookedSession
+from monolith.online.joiner.endpoints import KafkaPlace
+from monolith.online.joiner.numbered import pack_examples
 from monolith.online.joiner.topics import NUMBER_HEADER
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
 from monolith.online.stream.admission import Reached
+from monolith.online.stream.files import Fetched, FileExamples
 from monolith.online.stream.position import StreamPosition
+from monolith.online.stream.topics import TopicExamples
 from monolith.testing import ExampleTask, FakeClock
 from monolith.testing.crash.stream_task import StreamCountingTask
 from monolith.train import InputOptions, Trainer, TrainerConfig
@@ -195,8 +203,40 @@ def test_a_flood_shows_its_lag(tmp_path: Path) -> None:
         clock.advance(1.0)
         next(reading)
         assert 100 < stream.lag_seconds < 200
-        assert stream.behind > 80 * 50
+        assert stream.behind == len(pack_examples(numbered(range(21, 101))))
         assert stream.counts.examples == 20
+
+
+def test_lag_is_that_of_full_blocks_and_never_negative(tmp_path: Path) -> None:
+    clock = FakeClock()
+    clock.advance(now_ms() / 1000 - clock.now())
+    for first, age in ((1, 0.5), (11, -0.5), (21, 0.5)):
+        known = int(1000 * (clock.now() - age))
+        append(tmp_path / "examples-00000", numbered(range(first, min(first + 10, 26)), known_ms=known))
+    config = StreamConfig(partitions=1, stop_at_end=True)
+    stream = ExampleStream(str(tmp_path / "examples-{partition}"), config, clock=clock)
+    with stream.blocks(10).read() as reading:
+        lags = [round(stream.lag_seconds, 2) for _ in reading]
+    assert lags == [0.5, 0.0, 0.0], "the last block is not full"
+
+
+def test_how_much_waits_is_looked_up_twice_a_second_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(tmp_path / "examples-00000", numbered(range(1, 101)))
+    looks: list[float] = []
+    clock = FakeClock()
+    clock.advance(now_ms() / 1000 - clock.now())
+
+    def behind(_: FileExamples) -> int:
+        looks.append(clock.monotonic())
+        return len(looks)
+
+    monkeypatch.setattr(FileExamples, "behind", behind)
+    config = StreamConfig(partitions=1, stop_at_end=True)
+    stream = ExampleStream(str(tmp_path / "examples-{partition}"), config, clock=clock)
+    with stream.blocks(1).read() as reading:
+        for _ in reading:
+            clock.advance(0.25)
+    assert 48 <= len(looks) <= 50
 
 
 def test_a_silent_stream_says_so_and_when_it_goes_on(tmp_path: Path) -> None:
@@ -293,6 +333,13 @@ def send(cluster: KafkaCluster, topic: str, examples: list[Any], partition: int)
     assert producer.flush(20) == 0
 
 
+def fetched(source: TopicExamples, count: int) -> list[Fetched]:
+    found: list[Fetched] = []
+    while len(found) < count:
+        found += source.fetch(count - len(found), 0.05)
+    return found
+
+
 def topic_stream(cluster: KafkaCluster, topic: str, **options: Any) -> ExampleStream:
     return ExampleStream(f"kafka://{cluster.brokers}/{topic}", StreamConfig(stop_at_end=True, **options))
 
@@ -323,6 +370,25 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(cluster: KafkaClu
     stream = topic_stream(cluster, "anew")
     assert read_all(stream, position)[0] == [3]
     assert stream.counts.repeated == 2
+
+
+def test_a_partition_whose_messages_are_gone_begins_anew_and_the_others_go_on(
+    cluster: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    for partition in (0, 1):
+        send(cluster, "gone", numbered([1, 2, 3]), partition)
+    place = KafkaPlace(cluster.brokers, "gone")
+    source = TopicExamples(place, [Reached()] * NUM_PARTITIONS, BadRecords(), {})
+    with contextlib.closing(source):
+        assert Counter(each.partition for each in fetched(source, 6)) == {0: 3, 1: 3}
+        source._next[Partition("gone", 1)] = 900
+        source._assign()
+        assert [(each.partition, each.example.number) for each in fetched(source, 3)] == [(1, 1), (1, 2), (1, 3)]
+        assert source.is_at_end()
+        assert source.fetch(1, 0.0) == []
+    assert [each.getMessage() for each in caplog.records if "is gone" in each.getMessage()] == [
+        "topic 'gone', partition 1: offset 900 is gone; going on at 0"
+    ]
 
 
 def test_messages_without_number_are_bad(cluster: KafkaCluster) -> None:

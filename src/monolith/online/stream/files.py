@@ -117,7 +117,7 @@ class _GrowingFile:
         return [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
 
     def behind(self) -> int:
-        waiting = sum(len(example.example) + _FRAME_BYTES for example, _ in self._waiting)
+        waiting = sum(_size_of(example) for example, _ in self._waiting)
         if self._descriptor is None:
             return waiting
         return waiting + max(0, os.fstat(self._descriptor).st_size - self._offset)
@@ -160,7 +160,7 @@ class _GrowingFile:
             if self._expected is None:
                 self._waiting.append((example, at))
             self._expected = None
-            at += _FRAME_BYTES + len(example.request) + len(example.example)
+            at += _size_of(example)
         self._offset += end
 
     def _look_for_another(self) -> None:
@@ -183,3 +183,8 @@ class _GrowingFile:
         )
         self.close()
         self._offset, self._expected, self.came_to_end = 0, None, False
+
+
+def _size_of(example: NumberedExample) -> int:
+    """The bytes of its record."""
+    return _FRAME_BYTES + len(example.request) + len(example.example)

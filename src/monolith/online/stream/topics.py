@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ class TopicExamples:
         config = KafkaConfig(group=_GROUP, sample="plaintext", client=dict(settings))
         self._client = Client(place.brokers, [place.topic], config)
         self._bad = bad
-        self._looked = 0.0
+        self._looked = -math.inf
         self._ends: dict[Partition, int] = {}
         partitions = [Partition(place.topic, number) for number in range(len(reached))]
         self._expected = {
