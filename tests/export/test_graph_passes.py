@@ -122,7 +122,7 @@ def test_rows_that_a_model_puts_side_by_side_come_as_one() -> None:
 
 def test_slices_and_stacks_are_joined_and_what_else_is_read_stays() -> None:
     def model(first: Tensor, second: Tensor, number: Tensor) -> Tensor:
-        bias = torch.cat([first[:, :1], second[:, :1], number], 1).sum(1)
+        bias = torch.cat([first[:, :1], torch.ops.aten.slice(second, -1, 0, 1), number], 1).sum(1)
         return bias + torch.stack([first[:, 1:], second[..., -2:]], 1).prod(1).sum(1) * second.sum(1)
 
     example = {**rows_of([3, 3]), "number": torch.rand(3, 2)}
@@ -151,6 +151,18 @@ def test_rows_that_a_model_changes_first_are_not_joined() -> None:
     graph = loaded(model, rows_of([2, 2]), joins_rows=True)
     assert graph.joined == {}
     assert torch.equal(called(graph, rows_of([2, 2])), model(*rows_of([2, 2]).values()))
+
+
+def test_infinities_and_nan_in_a_graph_are_read_as_they_were_written() -> None:
+    def model(first: Tensor, second: Tensor) -> Tensor:
+        masked = first.masked_fill(first < 0, float("-inf")).clamp(max=float("inf"))
+        return torch.where(second < 0, float("nan"), masked)
+
+    example = rows_of([3, 3])
+    found = called(loaded(model, example, joins_rows=False), example)
+    assert torch.isinf(found).any()
+    assert torch.isnan(found).any()
+    torch.testing.assert_close(found, model(*example.values()), rtol=0, atol=0, equal_nan=True)
 
 
 def test_sequences_stay_as_they_are() -> None:

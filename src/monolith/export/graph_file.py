@@ -78,7 +78,7 @@ def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outpu
         "outputs": list(outputs),
         "graph_module": module,
     }
-    return json.dumps(document, allow_nan=False).encode()
+    return json.dumps(document).encode()
 
 
 def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> LoadedGraph:
