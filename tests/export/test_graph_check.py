@@ -7,11 +7,13 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import monolith as ml
 from monolith.errors import (
@@ -45,6 +47,15 @@ def loaded(document: Any) -> Any:
 
 def test_what_was_written_is_read(document: Any) -> None:
     assert loaded(document).outputs == ("score", "vector")
+
+
+def test_a_manifest_names_the_kind_and_the_columns_of_numbers(folder: Path) -> None:
+    opened = open_export(str(folder))
+    assert (opened.manifest.kind, opened.manifest.shards) == ("standalone", 0)
+    assert sorted((each.name, each.dtype, each.width) for each in opened.dense_columns) == [
+        ("ages", "float32", None),
+        ("price", "float32", 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +150,18 @@ def test_what_torch_evaluates_elsewhere_is_left_out(document: Any) -> None:
     assert not Path(MARK).exists()
 
 
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"x": value}])
+def test_a_document_is_nested_at_most_64_deep(document: Any, wrap: Callable[[Any], Any]) -> None:
+    nested: Any = []
+    for _ in range(63):
+        nested = wrap(nested)
+    document["graph_module"]["metadata"] = nested
+    assert loaded(document).outputs == ("score", "vector")
+    document["graph_module"]["metadata"] = wrap(nested)
+    with pytest.raises(DataLossError, match="nested deeper than any graph"):
+        loaded(document)
+
+
 def test_arguments_of_other_kinds_are_refused(document: Any) -> None:
     for kind in ("as_graph", "as_custom_obj", "as_operator", "as_string_to_argument"):
         crafted = copy.deepcopy(document)
@@ -200,6 +223,7 @@ def test_a_torn_export_is_none(folder: Path, tmp_path: Path) -> None:
         ({"rows": {"kind": "snapshot", "path": "rows", "buckets": [0, 2000]}}, DataLossError),
         ({"rows": {"kind": "snapshot", "path": "rows", "buckets": [0, 1.5]}}, DataLossError),
         ({"files": {"x": {"bytes": -1, "crc32c": 1}}}, DataLossError),
+        ({"files": {"x": {"bytes": 1 << 63, "crc32c": 1}}}, DataLossError),
         ({"files": {"../x": {"bytes": 1, "crc32c": 1}}}, DataLossError),
         ({"features": [{}]}, DataLossError),
         ({"signatures": {"a": {}}}, DataLossError),
@@ -213,8 +237,26 @@ def test_a_manifest_of_another_kind(folder: Path, tmp_path: Path, change: Any, e
         open_export(str(tmp_path))
 
 
-@pytest.mark.parametrize("change", [{"wide_index": 512}, {"number": 1 << 15}, {"number": -1}])
-def test_a_slot_that_no_key_has_room_for_is_refused(folder: Path, tmp_path: Path, change: dict[str, int]) -> None:
+def test_a_manifest_with_the_smallest_and_largest_sizes_of_files(folder: Path, tmp_path: Path) -> None:
+    document = json.loads((folder / "manifest.json").read_text())
+    files = {"x": {"bytes": 0, "crc32c": 0}, "y": {"bytes": (1 << 63) - 1, "crc32c": 1}}
+    (tmp_path / "manifest.json").write_text(json.dumps({**document, "files": files}))
+    assert open_export(str(tmp_path)).manifest.files == files
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wide_index": 512},
+        {"number": 1 << 15},
+        {"number": -1},
+        {"number": 1.5},
+        {"padding_id": "x"},
+        {"dims": [4, 0]},
+        {"dims": []},
+    ],
+)
+def test_a_feature_that_no_model_has_is_refused(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     document = json.loads((folder / "manifest.json").read_text())
     document["features"][0] |= change
     (tmp_path / "manifest.json").write_text(json.dumps(document))
@@ -258,6 +300,33 @@ class OtherIds(Branches):
     def model_fn(self, features: Any, mode: Any) -> Spec:
         score = self.emb({"user": features["user"] + 1})["user"].sum(1)  # here
         return Spec(score.sum(), predictions=score)
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, score: Any) -> Any:
+        return score + self.get_buffer("calls").add_(1)
+
+
+class Counts(Branches):
+    """Cannot be exported: a prediction changes a weight."""
+
+    def build(self) -> None:
+        super().build()
+        self.counter = Counter()
+
+    def model_fn(self, features: Any, mode: Any) -> Spec:
+        score = self.counter(self.emb(features)["user"].sum(1))
+        return Spec(score.sum(), predictions=score)
+
+
+def test_a_model_that_changes_a_weight_while_it_predicts_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"the model changes 'counter\.calls' in place while it predicts"):
+        trained(1, Counts).export(str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("task", [Branches, OtherIds])

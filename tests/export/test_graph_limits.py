@@ -6,6 +6,7 @@ import json
 import resource
 import shutil
 import time
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from export.forged_graphs import GRAPH, full, insert, node, reseal, size, tensor
 from monolith.errors import DataLossError, InvalidArgumentError, OpError
 from monolith.export import allowed_operations
 from monolith.export.graph_limits import InputShape, require_bounded_graph
+from monolith.export.opened import open_export
 from monolith.serving import Predictor
 from monolith.train import Spec
 from serving.small_models import make_batch, trained
@@ -179,6 +181,21 @@ def test_a_graph_with_more_operations_is_served(folder: Path, tmp_path: Path) ->
         assert predictor.version.export == json.loads((folder / "manifest.json").read_text())["version"]
 
 
+def test_a_trial_reports_a_graph_that_runs_out_of_memory_and_no_other_failure(folder: Path, tmp_path: Path) -> None:
+    refuses_rows = [full("one", 1), node("torch.ops.aten.view.default", "two", tensor("one"), {"as_ints": [2]})]
+    for name, forged, told in (
+        ("large", [full("big", 1 << 50)], pytest.raises(MemoryError)),
+        ("refuses", refuses_rows, nullcontext()),
+    ):
+        shutil.copytree(folder, tmp_path / name)
+        document = json.loads((folder / GRAPH).read_text())
+        insert(document, forged)
+        reseal(tmp_path / name, document)
+        opened = open_export(str(tmp_path / name))
+        with told:
+            opened.try_rows("serving_default", opened.graph("serving_default"), opened.weights(), 1)
+
+
 class Segments(nn.Module):
     def forward(self, rows: Any) -> Any:
         return torch.segment_reduce(rows, "sum", lengths=torch.full(rows.shape[:1], 1), axis=0).sum(1)  # here
@@ -249,6 +266,16 @@ def test_a_user_allows_an_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_bounds_leave_models_alone(function: Any) -> None:
     require_bounded_graph(_graph_of(function), [EXAMPLES], origin="x")
+
+
+def test_the_bytes_of_all_results_are_bounded_as_documented() -> None:
+    """As docs/formats/export.md states it, for 2 examples of 8 floats and a weight of 1024 floats."""
+    limit = (64 << 20) + 16 * 4096 + 2 * (1 << 20) + 4096 * 64
+    inputs: list[InputShape | torch.Tensor] = [EXAMPLES, torch.empty(1024)]
+    for size_of, told in ((limit, None), (limit + 1, f"with 2 examples it takes more than {limit} bytes")):
+        graph = torch.fx.symbolic_trace(lambda x, _weight, n=size_of: x.new_empty((n,), dtype=torch.uint8))
+        with nullcontext() if told is None else pytest.raises(DataLossError, match=told):
+            require_bounded_graph(graph, inputs, origin="x")
 
 
 def test_sizes_that_do_not_grow_evenly() -> None:

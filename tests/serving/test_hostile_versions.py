@@ -103,6 +103,11 @@ def test_a_child_that_says_anything_else_is_no_success(text: bytes) -> None:
             trial.require_success(code, text, b"", "export 'x'")
 
 
+def test_the_last_line_of_a_child_without_a_verdict_is_told_up_to_300_characters() -> None:
+    with pytest.raises(DataLossError, match=r"it wrote: x{300}$"):
+        trial.require_success(1, b"", b"first\n" + b"x" * 301, "export 'x'")
+
+
 def test_at_the_start_a_server_falls_back_to_a_version_that_passes(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
