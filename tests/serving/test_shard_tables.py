@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,11 @@ from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Embeddings, Slot
 from monolith.nn._id_batch import IdBatchReader
+from monolith.serving.server.config import ServerConfig
+from monolith.serving.server.metrics import ServingMetrics
+from monolith.serving.shards.served_shard import serve_shard
 from monolith.serving.shards.shard_number import ShardNumber
+from monolith.serving.shards.shard_service import ShardService
 from monolith.serving.shards.shard_tables import ShardTables
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors
 
@@ -196,3 +201,14 @@ def test_half_precision_rows_are_read_as_they_are_kept() -> None:
     tables = ShardTables({"model": LocalStore({"item": config})})
     tables.call("hashtable_assign", {"item_id": ids(1), "item_value": torch.tensor([[0.1, 65000.0]])})
     assert torch.equal(tables.call("lookup", {"item": ids(1)})["item"], torch.tensor([[0.1, 65000.0]]).half().float())
+
+
+def test_a_shard_that_is_closed_again_waits_for_no_clients_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps: list[float] = []
+    monkeypatch.setattr(time, "sleep", sleeps.append)
+    shard = serve_shard("m", "0/1", tables={"model": {"item": TableConfig([Segment(2)], serving=True)}})
+    options = ServerConfig(port=None, grpc_port=0, lame_duck_seconds=7.0, drain_seconds=1.0)
+    service = ShardService(shard, options, metrics=ServingMetrics())
+    service.close()
+    service.close()
+    assert sleeps.count(7.0) == 1

@@ -137,7 +137,7 @@ def strings_of(message: messages.TensorProto, *, name: str = "tensor") -> list[b
     """
     shape, given = message.tensor_shape, message.string_val
     is_plain = message.dtype == messages.DT_STRING and not shape.unknown_rank and not message.tensor_content
-    if is_plain and len(shape.dim) == 1 and shape.dim[0].size == len(given) > 0:
+    if is_plain and len(shape.dim) == 1 and shape.dim[0].size == len(given):
         return list(given)
     values = value_of(message, name=name)
     if isinstance(values, torch.Tensor):

@@ -143,6 +143,12 @@ def test_encoded_samples_are_logged_with_their_features_and_without_labels() -> 
     instance.feature.add(name="item").fid.append(6)
     batch = ExampleBatch(batch_size=2)
     batch.named_feature_list.add(name="item", type=1).feature.add().fid_v2_list.value.append(8)
+    several = Example()
+    several.named_feature.add(name="item").feature.int64_list.value.extend([7, 9])
+    empty = Example()
+    empty.named_feature.add(name="item").feature.fid_v2_list.SetInParent()
+    listed = [several.SerializeToString(), empty.SerializeToString()]
+    assert _items(_encoded("examples", listed, 2), "item") == [7, 0], "the first id, or none"
     forms: dict[str, tuple[list[bytes], list[int]]] = {
         "examples": ([_example().SerializeToString()] * 2, [5, 5]),
         "instances": ([instance.SerializeToString()], [6]),

@@ -32,7 +32,7 @@ class Served:
         self.registry = ModelRegistry()
         self.promotion = Promotion(self.registry, PromotionConfig(**options))
         try:
-            self.promotion.add(str(path), name="ranker")
+            assert self.promotion.add(str(path), name="ranker") == "ranker"
             self.server = ModelServer(self.registry, **(server or {}))
         except BaseException:
             self.promotion.close()

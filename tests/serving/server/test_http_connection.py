@@ -14,6 +14,7 @@ import pytest
 from monolith.serving.server import Limits, ServerConfig
 from monolith.serving.server.http_front import HttpFront
 from monolith.serving.server.http_message import HttpRequest, HttpResponse, Reply
+from monolith.serving.server.http_protocol import HttpConnection
 
 PATIENCE = 60.0
 
@@ -411,3 +412,26 @@ def test_an_end_closes_resting_connections_at_once_and_others_behind_their_answe
         assert reader.is_at_end()
         closing.join(PATIENCE)
         assert not closing.is_alive()
+
+
+def test_a_connection_that_waits_for_its_answer_sets_few_timers(
+    application: Application, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[None] = []
+    look = HttpConnection._look
+
+    def counted(connection: HttpConnection) -> None:
+        looks.append(None)
+        look(connection)
+
+    monkeypatch.setattr(HttpConnection, "_look", counted)
+    client = connect(head_seconds=0.5, body_seconds=5.0)
+    client.sendall(ask("/later", b"12345")[:-1])
+    client.settimeout(1.2)
+    with pytest.raises(TimeoutError):
+        client.recv(1)
+    client.settimeout(PATIENCE)
+    assert 1 <= len(looks) <= 5
+    client.sendall(b"5")
+    application.reply_to_kept()
+    assert Reader(client).next()[0] == 200

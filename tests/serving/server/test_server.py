@@ -314,6 +314,7 @@ def test_metrics_have_a_port_of_their_own(start: Callable[..., ModelServer]) -> 
     assert 'monolith_serving_lookup_fid_hit_rate_sum{name="ranker"}' in text
     assert 'monolith_serving_rows{model_name="ranker",version="7"} 5.0' in text
     assert "monolith_serving_queue_requests 0.0" in text
+    assert 'monolith_serving_unknown_id_rate{model_name="ranker"}' in text
 
 
 def test_a_port_that_is_taken_is_said_so(start: Callable[..., ModelServer]) -> None:
