@@ -1,0 +1,73 @@
+"""The checker of private words sees prose alone, and the project has no more of them than its limits allow."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "check-words"
+WORDS = "[limits]\ndocuments = 1\nmessages = 0\ncomments = 0\n\n[words]\n'\\banew\\b' = \"from scratch\"\n"
+
+
+@pytest.fixture(scope="module")
+def checker() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("check_words", str(SCRIPT))
+    spec = importlib.util.spec_from_loader("check_words", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["check_words"] = module
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in {
+        "scripts/words.toml": WORDS,
+        "README.md": "Begins anew.\n\n```\nanew\n```\n\n`anew` renewed\n",
+        "src/module.py": "VALUE = 1  # no words\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_project_keeps_to_its_limits(checker: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checker.main([]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("docs/page.md", "It starts anew.\n", "documents"),
+        ("src/more.py", '"""Starts anew."""\n', "comments"),
+        ("src/more.py", 'class A:\n    x: int\n    """Made anew."""\n', "comments"),
+        ("src/more.py", "x = 1  # anew\n", "comments"),
+        ("src/more.py", 'raise ValueError(f"{1}: begins anew")\n', "messages"),
+        ("core/a.h", "int a;  // anew\n", "comments"),
+        ("core/a.cc", 'fail("begin anew");\n', "messages"),
+    ],
+)
+def test_one_word_more_fails_and_is_listed_with_its_line(
+    checker: ModuleType, project: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, kind: str
+) -> None:
+    assert checker.main([], root=project) == 0
+    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).write_text(text, encoding="utf-8")
+    assert checker.main(["--list", kind], root=project) == 1
+    line = text[: text.index("anew")].count("\n") + 1
+    assert f"{name}:{line}: {kind}: 'anew'; the field's word: from scratch" in capsys.readouterr().out
+
+
+def test_limits_only_fall(checker: ModuleType, project: Path) -> None:
+    (project / "README.md").write_text("Plain.\n", encoding="utf-8")
+    assert checker.main(["--update"], root=project) == 0
+    assert "documents = 0" in (project / "scripts/words.toml").read_text(encoding="utf-8")
+    (project / "README.md").write_text("Begins anew.\n", encoding="utf-8")
+    assert checker.main(["--update"], root=project) == 1
+    assert "documents = 0" in (project / "scripts/words.toml").read_text(encoding="utf-8")
