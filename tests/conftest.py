@@ -46,6 +46,9 @@ settings.load_profile("repeatable")
 # those that ran before it.
 torch.set_warn_always(True)
 
+# Several processes of tests share the cores; with a thread for each core they wait for one another.
+torch.set_num_threads(1)
+
 # A shell lets what it runs in the background ignore Ctrl-C, and processes pass that on; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
