@@ -1,7 +1,7 @@
-"""The line from a member of a job to its coordinator: it joins, keeps its lease, and hears all that changes.
+"""Connection of a job member to the coordinator: joins, renews the lease, and receives state changes.
 
-The home server may go away and come back, at any address: the member then announces itself again, with what it is and
-does, and goes on.
+The home server may restart, at any address: the member then joins again with its index and its last reported changes,
+and continues.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _log = logging.getLogger(__name__)
 
 _RENEWALS_PER_LEASE = 3
 _ASK_AGAIN_SECONDS = 0.1
-"""How often a taken place is asked for, and how soon a lost connection is begun anew."""
+"""Retry interval for an index in use, and for a lost connection."""
 _SIGNS_OF_LIFE = 2
-"""Renewals that show that the holder of a place lives: one may have been on its way when it died."""
+"""Renewals that prove that the holder of an index is alive: one may have been in flight when the holder died."""
 _ANNOUNCE_SECONDS = 5.0
 _GOODBYE_SECONDS = 2.0
 _CLOCK = SystemClock()
 
 
 class JobLine:
-    """One member's line. Any thread may call it; a condition guards the state that was heard last.
+    """Connection of one member. Thread-safe; a condition guards the last received state.
 
     Args:
         cluster: The servers; the first one is the home server.
-        join: What to say when joining: role, index, number of workers, address, lease.
+        join: Join request: role, index, number of workers, address, lease.
 
     Raises:
-        AlreadyExistsError: another process that is alive has the place.
+        AlreadyExistsError: a live process has the index.
         UnavailableError: the home server does not answer.
     """
 
@@ -67,9 +67,9 @@ class JobLine:
         self._said = join
         self._said.seat.token = secrets.randbits(63) | 1
         self.progress = 0
-        """Global step that the next renewal tells."""
-        self._speaking = threading.RLock()  # guards what was said: a member that announces itself says it again
-        self._changed = threading.Condition()  # guards what follows
+        """Global step sent with the next renewal."""
+        self._speaking = threading.RLock()  # guards the join request, which a member sends again when it rejoins
+        self._changed = threading.Condition()  # guards the fields below
         self._state = JobState()
         self._is_connected = False
         self._heard_at = 0.0
@@ -89,28 +89,28 @@ class JobLine:
 
     @property
     def seat(self) -> messages.Seat:
-        """Who this is, for requests."""
+        """Role, index and token of this member, for requests."""
         return self._said.seat
 
     @property
     def state(self) -> JobState:
-        """What was heard last."""
+        """The last received state."""
         with self._changed:
             return self._state
 
     @property
     def is_connected(self) -> bool:
-        """Whether news come, and the lease is kept."""
+        """Whether the state stream is open and the lease is renewed."""
         with self._changed:
             limit = self._heard_at + self._said.lease_seconds
             return self._is_connected and self._lost is None and time.monotonic() < limit
 
     def require(self) -> None:
-        """Refuses a member that lost its place.
+        """Raises if this member has lost its index.
 
         Raises:
-            AbortedError: another process has it.
-            FailedPreconditionError: this line was closed.
+            AbortedError: another process has the index.
+            FailedPreconditionError: this connection was closed.
         """
         with self._changed:
             if self._lost is not None:
@@ -119,7 +119,7 @@ class JobLine:
                 raise FailedPreconditionError(f"job: {self._title} has left it; make another JobClient")
 
     def on_barrier(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called when the barrier was placed or removed; it may ask for the state."""
+        """Registers a callback for when the barrier is placed or removed; it may read the state."""
         with self._changed:
             self._on_barrier.append(callback)
 
@@ -130,10 +130,10 @@ class JobLine:
         timeout_seconds: float | None,
         give_up: Callable[[], bool] | None = None,
     ) -> bool:
-        """Waits until the state is so, waking with every change; False: the time is over, or it was given up.
+        """Waits until the predicate holds, waking with every change; False: the time is over, or `give_up` was true.
 
         Raises:
-            AbortedError: another process has this place.
+            AbortedError: another process has this index.
         """
 
         def reached() -> bool:
@@ -147,23 +147,23 @@ class JobLine:
         )
 
     def ask(self, method: str, request: Any, *, timeout_seconds: float | None = None) -> Any:
-        """The coordinator's answer; a state in it is heard.
+        """Calls the coordinator and returns its answer; stores a state in the answer.
 
         Raises:
-            AbortedError: another process has this place.
+            AbortedError: another process has this index.
             UnavailableError, DeadlineExceededError: the home server does not answer.
         """
         try:
             return self._ask_known(method, request, timeout_seconds)
-        except NotFoundError:  # it began anew, and hears of us before the stream has told that it did
+        except NotFoundError:  # the coordinator restarted, and this call came before the stream ended
             self._announce()
             return self._ask_known(method, request, timeout_seconds)
 
     def _ask_known(self, method: str, request: Any, timeout_seconds: float | None = None) -> Any:
-        """As `ask`, of a coordinator that knows this member.
+        """Calls a coordinator that has this member.
 
         Raises:
-            NotFoundError: it does not.
+            NotFoundError: the coordinator does not have it.
         """
         self.require()
         request.seat.CopyFrom(self.seat)
@@ -177,11 +177,11 @@ class JobLine:
         return answer
 
     def say(self, request: messages.ChangeRequest, **said: Any) -> None:
-        """Changes something, and says it again whenever this member announces itself.
+        """Sends a change, and repeats it whenever this member rejoins.
 
         Args:
             request: The change.
-            said: Fields of `JoinRequest` that go with it; None clears one.
+            said: Fields of `JoinRequest` to set for it; None clears a field.
         """
         with self._speaking:
             self.require()
@@ -195,15 +195,15 @@ class JobLine:
             try:
                 self._ask_known("Change", request)
             except NotFoundError:
-                self._announce()  # with the change: to ask for it again could be refused, as a barrier placed twice is
+                self._announce()  # carries the change: sent twice it could be rejected, as a second barrier is
             except (CancelledError, DeadlineExceededError, UnavailableError):
-                raise  # a home server that comes back hears it
+                raise  # a recovered home server receives the change with the join request
             except OpError:
                 self._said.CopyFrom(before)
                 raise
 
     def close(self) -> None:
-        """Leaves the job. Calling it again does nothing."""
+        """Leaves the job. Idempotent."""
         with self._changed:
             if self._is_closed:
                 return
@@ -222,7 +222,7 @@ class JobLine:
     # Joining
 
     def _take_place(self) -> None:
-        """Joins; waits while the lease of a process that does not renew it any more runs out."""
+        """Joins; waits for the lease of a process that no longer renews it to expire."""
         first: messages.JoinResponse | None = None
         while (answer := self._join()).taken:
             if first is None or answer.owner != first.owner:
@@ -242,7 +242,7 @@ class JobLine:
         return answer
 
     def _announce(self) -> None:
-        """Says again who this is, to a home server that may have begun anew."""
+        """Joins again, at a home server that may have restarted."""
         try:
             with self._speaking:
                 self._join(_ANNOUNCE_SECONDS)
@@ -257,7 +257,7 @@ class JobLine:
             try:
                 return self._ask_over(channel, method, request, limit)
             except (CancelledError, FailedPreconditionError, UnavailableError):
-                if self._is_closed or self._cluster.channel(0) is channel:  # or the home server moved meanwhile
+                if self._is_closed or self._cluster.channel(0) is channel:  # otherwise the home server moved: retry
                     raise
 
     def _ask_over(self, channel: ControlChannel, method: str, request: Any, limit: float) -> Any:
@@ -339,9 +339,9 @@ class JobLine:
             before = self._state
             if state.incarnation == before.incarnation:
                 if (state.version, state.steps) < (before.version, before.steps):
-                    return  # an answer that was overtaken
+                    return  # an answer overtaken by a newer state
             elif not is_new:
-                return  # of a home server that is gone
+                return  # from a home server that has ended
             self._state = state
             self._heard_at = max(self._heard_at, time.monotonic()) if is_new else self._heard_at
             own = state.member(self.seat.role, self.seat.index)
@@ -352,7 +352,7 @@ class JobLine:
                 )
             self._changed.notify_all()
             told = list(self._on_barrier) if state.barrier_placed != before.barrier_placed else []
-        for callback in told:  # they may wait for a thread that asks for the state
+        for callback in told:  # outside the lock: callbacks may wait for a thread that reads the state
             callback()
 
     def _hear_steps(self, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""The parameter servers of a job as one of its processes sees them."""
+"""Client of the parameter servers of a job."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ _GOODBYE_SECONDS = 5.0
 
 
 class PsCluster:
-    """Some parameter servers, by the addresses of their control, in the order of their index. A context manager.
+    """A client of all parameter servers of a job. A context manager.
 
-    Any thread may call it. Calls go to all servers at once.
+    Thread-safe. Calls go to all servers concurrently.
 
     Args:
-        servers: ``host:port`` of each. Servers that are not up yet are waited for.
-        token: Their secret.
-        tls_ca: File with the authorities of their certificates, PEM; turns TLS on.
-        tls_certificate: File with a certificate of our own, for servers that ask for one.
-        tls_key: File with its private key.
-        timeout_seconds: How long servers are waited for, at the start and with each call.
-        lost_after_seconds: How long a server may not be reached before batches for it end with `UnavailableError`;
-            None: as long as their calls may take. Who looks for it elsewhere wants to know soon.
+        servers: Control addresses, ``host:port``, in the order of the server index. The constructor waits for servers
+            that are not up yet.
+        token: Shared secret of the servers.
+        tls_ca: PEM file with the CA certificates of the servers; turns TLS on.
+        tls_certificate: PEM file with a client certificate, for servers that require one.
+        tls_key: PEM file with the private key of `tls_certificate`.
+        timeout_seconds: Time limit of the constructor and of each call.
+        lost_after_seconds: How long a server may be unreachable before its batches fail with `UnavailableError`. None:
+            until their calls time out. Set it if the caller looks up new addresses of lost servers.
 
     Raises:
-        InvalidArgumentError: an address twice, or none.
-        UnavailableError: some servers are not up; says which.
-        FailedPreconditionError: a server is another one than its place says, or of another version.
+        InvalidArgumentError: an address is given twice, or there is none.
+        UnavailableError: some servers are not up; names them.
+        FailedPreconditionError: a server has another index, another number of servers or another version than expected.
     """
 
     def __init__(
@@ -81,16 +82,16 @@ class PsCluster:
         self.lost_after_seconds = math.inf if lost_after_seconds is None else lost_after_seconds
         self.num_ps = len(servers)
         self.owned = owned_ranges(self.num_ps)
-        """The buckets of each server."""
+        """Bucket range of each server."""
         self.client = secrets.randbits(63)
-        """What servers know this client by."""
+        """Id of this client on the servers."""
         self._moved: list[weakref.WeakMethod[Callable[[int], None]]] = []
         self._losses: list[weakref.WeakMethod[Callable[[], None]]] = []
-        self._staying = threading.Lock()  # guards what follows
+        self._staying = threading.Lock()  # guards the fields below
         self._tunnels: dict[int, Tunnel] = {}
         self._push_hold = PushHold(self)
         self._initialized: set[str] = set()
-        """Owners that some server was seen to have state of."""
+        """Owners that at least one server reported as initialized."""
         self._channels = [ControlChannel(index, address, self._credentials) for index, address in enumerate(servers)]
         try:
             self._described = self._describe()
@@ -105,21 +106,21 @@ class PsCluster:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called; no server is asked any more then."""
+        """Whether `close` was called. A closed client makes no calls."""
         return any(channel.is_closed for channel in self._channels)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of the control of each server."""
+        """Control address of each server."""
         return tuple(channel.address for channel in self._channels)
 
     @property
     def frame_addresses(self) -> list[tuple[str, int]]:
-        """Where the batches for each server go."""
+        """Address for the batches of each server."""
         return [self.frame_address(index) for index in range(self.num_ps)]
 
     def frame_address(self, index: int) -> tuple[str, int]:
-        """Where the batches for a server go: to its own port or, with TLS, into a way through its control port."""
+        """Returns the address for batches of a server: its frame port or, with TLS, a tunnel via the control port."""
         if self._described[index].frames_inside:
             with self._staying:
                 if index not in self._tunnels:
@@ -128,58 +129,58 @@ class PsCluster:
         return split_address(self._channels[index].address)[0], self._described[index].frame_port
 
     def open_frames(self, words: bytes) -> ClusterFrames:
-        """A new conversation with each server, about what the words say; it follows servers that move."""
+        """Opens a connection to each server for the purpose in `words`; it reconnects to servers that move."""
         return ClusterFrames(self, words)
 
     # Calls
 
     def ask(self, method: str, request: Any, *, timeout_seconds: float | None = -1.0) -> list[Any]:
-        """The answers of all servers to one request, or to one each.
+        """Sends one request to all servers, or one request to each, and returns their answers.
 
         Args:
             method: Name of the call on the wire.
             request: A message, or a list with one for each server.
-            timeout_seconds: None: as long as it takes. Default: the limit of this client.
+            timeout_seconds: None: no limit. Default: the limit of this client.
 
         Raises:
-            OpError: of the first server that refuses.
+            OpError: the error of the first server that rejects the request.
         """
         return results_of(self.begin(method, request, timeout_seconds=timeout_seconds))
 
     def begin(self, method: str, request: Any, *, timeout_seconds: float | None = -1.0) -> list[ControlCall]:
-        """As `ask`, without waiting."""
+        """Starts the calls of `ask` without waiting for the answers."""
         requests = request if isinstance(request, list) else [request] * self.num_ps
         limit = self.timeout_seconds if timeout_seconds == -1.0 else timeout_seconds
         return [channel.begin(method, each, limit) for channel, each in zip(self._channels, requests, strict=True)]
 
     def ask_one(self, index: int, method: str, request: Any) -> Any:
-        """The answer of one server."""
+        """Sends a request to one server and returns its answer."""
         return self._channels[index].begin(method, request, self.timeout_seconds).result()
 
     def channel(self, index: int) -> ControlChannel:
-        """The connection to one server."""
+        """Returns the connection to one server."""
         return self._channels[index]
 
     def tell(self, method: str, requests: Sequence[Any]) -> None:
-        """Calls that give something up: servers that cannot be reached have lost it already."""
+        """Sends release requests; ignores unreachable servers, because they have released the resource already."""
         calls = []
         for channel, each in zip(self._channels, requests, strict=True):
             if each is not None:
-                with suppress(FailedPreconditionError):  # it was closed, and all was given up
+                with suppress(FailedPreconditionError):  # the channel is closed, and the server has released everything
                     calls.append(channel.begin(method, each, _GOODBYE_SECONDS, wait_for_ready=False))
         for call in calls:
             with suppress(OpError):
                 call.result()
 
     def require_stay(self, *, timeout_seconds: float | None = None) -> None:
-        """Makes sure that servers know that this client is there, before it opens something.
+        """Ensures that every server has a live stream of this client, before the client opens a resource.
 
         Args:
-            timeout_seconds: How long each server is waited for; None: the limit of this client.
+            timeout_seconds: Time limit for each server; None: the limit of this client.
 
         Raises:
-            FailedPreconditionError: a server was started anew, and has nothing of what it had.
-            UnavailableError: one does not answer.
+            FailedPreconditionError: a server was restarted and has lost its state.
+            UnavailableError: a server does not answer.
         """
         limit = self.timeout_seconds if timeout_seconds is None else timeout_seconds
         with self._staying:
@@ -188,37 +189,38 @@ class PsCluster:
             for stay in self._stays:
                 stay.require(limit)
 
-    # Holding
+    # Push barrier
 
     @contextmanager
     def held(self, seconds: float = 10.0) -> Iterator[None]:
-        """Keeps pushes to all servers back and brings them to the same batches; may be entered again inside.
+        """Blocks pushes on all servers after they have applied the same batches. Reentrant.
 
-        Pushes that some servers have and others lack are awaited, in some holds one after the other. A worker that died
-        between two servers never completes its push: then they stay apart, which is logged once, and what is saved
-        restores into the same number of servers only.
+        Waits for pushes that only some servers have applied; this may take several holds. A worker that died between
+        two servers never completes its push: the servers then stay at different batches, which is logged once, and a
+        checkpoint of that state restores only into the same number of servers.
 
         Args:
-            seconds: The longest; servers let pushes pass after it, whatever happens.
+            seconds: Maximum length of the hold. Servers unblock pushes after it in any case.
         """
         with self._push_hold.held(seconds):
             yield
 
-    # Moving
+    # Moved servers
 
     def on_move(self, callback: Callable[[int], None]) -> None:
-        """Calls a method with the index of each server that has another address from then on; keeps it not alive."""
+        """Registers a method to call with the index of each server that moves; holds a weak reference to it."""
         self._moved.append(weakref.WeakMethod(callback))
 
     def on_loss(self, callback: Callable[[], None]) -> None:
-        """Calls a method whenever a connection to some server has ended, from a thread of gRPC; keeps it not alive.
+        """Registers a method to call when a connection to a server ends, from a gRPC thread; holds a weak reference.
 
-        It may have been ended here. Who has heard it calls `require_stay` to hear the next one.
+        The method is also called if this client ends the connection. Call `require_stay` to be notified of the next
+        loss.
         """
         self._losses.append(weakref.WeakMethod(callback))
 
     def is_there(self, index: int, timeout_seconds: float) -> bool:
-        """Whether a server answers within this time, and is the process that it was when this client found it."""
+        """Returns whether a server answers within this time and is still the process that this client connected to."""
         try:
             call = self._channels[index].begin(
                 "Describe", messages.DescribeRequest(), timeout_seconds, wait_for_ready=False
@@ -228,15 +230,15 @@ class PsCluster:
             return False
 
     def move(self, index: int, address: str, *, timeout_seconds: float | None = None) -> None:
-        """A server is at another address from now on, or another process has its place.
+        """Connects to a server at another address; another process may have its index now.
 
         Args:
-            index: Which one.
-            address: Where it is.
-            timeout_seconds: How long it is waited for; None: the limit of this client.
+            index: Index of the server.
+            address: New control address.
+            timeout_seconds: Time limit; None: the limit of this client.
 
         Raises:
-            FailedPreconditionError: the one there is another server.
+            FailedPreconditionError: the server at the address has another index or version.
         """
         if not 0 <= index < self.num_ps:
             raise InvalidArgumentError(f"{_SUBJECT}: index must be from 0 to {self.num_ps - 1}, got {index}")
@@ -245,7 +247,7 @@ class PsCluster:
         try:
             limit = self.timeout_seconds if timeout_seconds is None else timeout_seconds
             request = messages.DescribeRequest()
-            # Who gives a limit of its own looks again; others wait for a server that has not come up yet.
+            # A caller with a limit of its own retries; other callers wait for a server that is not up yet.
             described = channel.begin("Describe", request, limit, wait_for_ready=timeout_seconds is None).result()
             self._require_place(index, described, channel)
         except BaseException:
@@ -272,11 +274,11 @@ class PsCluster:
                 callback(index)
 
     def stop_servers(self, *, drain_seconds: float = 5.0) -> None:
-        """Asks all servers to end their processes."""
+        """Requests that all servers end their processes."""
         self.ask("Stop", messages.StopRequest(drain_seconds=drain_seconds))
 
     def uninitialized(self, owner: str) -> list[int]:
-        """Servers of which nobody has said, since their process began, that this owner has state there."""
+        """Returns the servers on which the owner was not initialized since their process began."""
         answers = self.ask("Initialized", messages.OwnersRequest(owners=[owner]))
         lost = [index for index, answer in enumerate(answers) if not answer.owners]
         if len(lost) < self.num_ps:
@@ -284,12 +286,12 @@ class PsCluster:
         return lost
 
     def require_state(self, owner: str) -> None:
-        """Makes sure that no server has lost what it had of an owner; asked for after a worker has joined.
+        """Raises if a server has lost the state of an owner. Called after a worker has joined.
 
-        Where nobody has ever said who has state, as in a run without a chief, nobody is asked to.
+        Without any initialized server, as in a run without a chief, nothing is required.
 
         Raises:
-            UnavailableError: one was started anew, and is not restored yet.
+            UnavailableError: a server was restarted and is not restored yet.
         """
         answers = self.ask("Initialized", messages.OwnersRequest(owners=[owner]))
         if any(answer.owners for answer in answers):
@@ -302,12 +304,12 @@ class PsCluster:
             )
 
     def set_initialized(self, owner: str) -> None:
-        """It has state on all servers from now on, as long as their processes live."""
+        """Marks the owner as initialized on all servers, until their processes end."""
         self._initialized.add(owner)
         self.ask("SetInitialized", messages.OwnersRequest(owners=[owner]))
 
     def health(self, *, timeout_seconds: float = 10.0) -> list[ServerHealth | None]:
-        """How much memory each server has in use; None for one that does not answer in time."""
+        """Returns the memory use of each server; None for a server that does not answer in time."""
         answers, _ = outcomes_of(self.begin("Health", messages.HealthRequest(), timeout_seconds=timeout_seconds))
         return [
             answer and ServerHealth(index, channel.address, answer.resident_bytes, answer.limit_bytes)
@@ -315,18 +317,18 @@ class PsCluster:
         ]
 
     def benchmark(self, seconds: float) -> list[float]:
-        """Rounds of some arithmetic a second, which each server does for so long, all at the same time."""
+        """Runs an arithmetic benchmark on all servers concurrently; returns the rounds per second of each."""
         request = messages.BenchmarkRequest(seconds=seconds)
         answers = self.ask("Benchmark", request, timeout_seconds=seconds + self.timeout_seconds)
         return [float(answer.throughput) for answer in answers]
 
     def drop_store(self, name: str) -> None:
-        """Servers forget a store and its rows."""
+        """Drops a store and its rows on all servers."""
         self._initialized.discard(rows_owner(name))
         self.ask("DropStore", messages.StoreRequest(store=name))
 
     def close(self) -> None:
-        """Ends the connections; servers give up what was open, and go on. Calling it again does nothing."""
+        """Closes the connections; servers release the resources of this client and keep running. Idempotent."""
         for stay in getattr(self, "_stays", ()):
             stay.end()
         for tunnel in self._tunnels.values():
@@ -340,7 +342,7 @@ class PsCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Inside
+    # Implementation
 
     def _tell_loss(self) -> None:
         for each in self._losses:

@@ -1,4 +1,4 @@
-"""The coordinator of a job as the home server answers for it; `monolith.cluster.coordination` decides."""
+"""gRPC service of the job's coordinator, on the home server; `monolith.cluster.coordination` has the logic."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ __all__ = ["CoordinatorService"]
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
-"""How often members hear of more steps."""
+"""How often members receive new step counts."""
 
 
 class CoordinatorService(FileCalls):
-    """The methods of the service by their names on the wire. Called by the threads of the server.
+    """The methods of the service by their names on the wire. Called by server threads.
 
-    A thread of its own, from the first member on, ends leases and tells members what has changed.
+    A thread, started with the first member, expires leases and notifies members of changes.
 
     Args:
-        steps: Batches that the server has applied.
-        clocks: Which they are, by owner and worker.
-        log_folder: Where a restart finds who took which files; None: nowhere.
+        steps: Returns the number of batches that the server has applied.
+        clocks: Returns the last applied batches, by owner and worker.
+        log_folder: Folder that logs file assignments for a restart; None: they are not logged.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class CoordinatorService(FileCalls):
         self._streams = NewsStreams()
         self._looked_at = -_LOOK_SECONDS
         self._looking = threading.Lock()
-        """Held while the figures of the server are read and noted: older ones never come after newer ones."""
-        self._changed = threading.Condition()  # guards what follows
+        """Held while the counters of the server are read and stored, so that newer values are never overwritten."""
+        self._changed = threading.Condition()  # guards the fields below
         self._coordinator = Coordinator(secrets.randbits(63), time.monotonic())
         self._told = self._coordinator.state(time.monotonic())
         self._has_news = False
@@ -68,26 +68,26 @@ class CoordinatorService(FileCalls):
 
     @property
     def state(self) -> JobState:
-        """The job as it is now."""
+        """The current state of the job."""
         with self._changed:
             return self._coordinator.state(time.monotonic())
 
     def handler(self, credentials: ServerCredentials) -> Any:
-        """The service as gRPC wants it."""
+        """Returns the service as a gRPC handler."""
         return make_handler(COORDINATOR, self, credentials, lasting={"Watch": self._watch})
 
     def dump(self) -> bytes:
-        """What survives this process, together with clocks of the same moment or later."""
+        """Returns the state that outlives this process; restore it with clocks of the same time or later."""
         with self._changed:
             return self._coordinator.dump()
 
     def load(self, content: bytes) -> None:
-        """Goes on where a process before this one was."""
+        """Restores the state of a previous process."""
         with self._changed:
             self._coordinator.load(content)
 
     def close(self) -> None:
-        """Sends all members away. Calling it again does nothing."""
+        """Disconnects all members. Idempotent."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -99,7 +99,7 @@ class CoordinatorService(FileCalls):
     # Calls
 
     def Join(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """A process takes its place, or says again that it has it."""
+        """Adds a member, or confirms one that rejoins."""
         action = request.placed_action if request.HasField("placed_action") else None
         with self._changed:
             now = time.monotonic()
@@ -119,7 +119,7 @@ class CoordinatorService(FileCalls):
             return messages.JoinResponse(incarnation=incarnation, state=self._spread(now))
 
     def Renew(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """Keeps a lease."""
+        """Renews a lease."""
         late = self._streams.heard(request.seat.token)
         with self._changed:
             now = time.monotonic()
@@ -130,7 +130,7 @@ class CoordinatorService(FileCalls):
         return messages.StateResponse()
 
     def Leave(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """A process gives up its place."""
+        """Removes a member."""
         with self._changed:
             now = time.monotonic()
             self._coordinator.leave(place_in(request.seat), request.seat.token, now=now)
@@ -138,7 +138,7 @@ class CoordinatorService(FileCalls):
         return parameter_server_pb2.Done()
 
     def Change(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """A member says something that all are to know."""
+        """Applies a change that one member requests for all."""
         kind = request.WhichOneof("change")
         if kind == "reset":
             self._require_seat(place_in(request.seat), request.seat.token)
@@ -152,24 +152,24 @@ class CoordinatorService(FileCalls):
                 return messages.StateResponse(state=self._spread(now))
 
     def Adopt(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """A number that was lost, for a worker that is done with its own."""
+        """Assigns the index of a lost worker to a worker that has finished its own input."""
         with self._changed:
             now = time.monotonic()
             worker = self._coordinator.adopt(place_in(request.seat), request.seat.token, now=now)
             return messages.AdoptResponse(worker=worker, state=self._spread(now))
 
     def SaveJob(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """What a checkpoint keeps of the job."""
+        """Returns the state of the job for a checkpoint."""
         with self._changed:
             now = time.monotonic()
             self._coordinator.require(place_in(request.seat), request.seat.token, now=now)
-            # Finished numbers first: what they say holds for all that comes later.
+            # Finished workers first: they stay finished whatever happens later.
             saved = self._coordinator.state_dict()
         content = json.dumps({**saved, "queues": self.state_dict()}, sort_keys=True)
         return messages.SavedJob(content=content.encode())
 
     def LoadJob(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """Goes on from a checkpoint."""
+        """Restores the state of the job from a checkpoint."""
         content = json.loads(request.content)
         self._require_seat(place_in(request.seat), request.seat.token)
         self.load_state_dict(content["queues"])
@@ -178,7 +178,7 @@ class CoordinatorService(FileCalls):
             self._coordinator.restore(content, now)
             return messages.StateResponse(state=self._spread(now))
 
-    # Inside
+    # Implementation
 
     def _require_seat(self, place: Place, token: int) -> None:
         with self._changed:
@@ -203,17 +203,17 @@ class CoordinatorService(FileCalls):
             send(None)
             return
         if not context.add_callback(lambda: self._unwatch(stream)):
-            self._unwatch(stream)  # it is gone already
+            self._unwatch(stream)  # the client has disconnected already
 
     def _unwatch(self, stream: NewsStream) -> None:
         if self._streams.remove(stream):
             with self._changed:
                 now = time.monotonic()
                 self._coordinator.disconnect(stream.token, now=now)
-                self._wake()  # its time runs out sooner
+                self._wake()  # the lease of a disconnected member expires sooner
 
     def _spread(self, now: float) -> Any:
-        """The state behind an event, to answer with; all others hear of it. REQUIRES: the condition is held."""
+        """Returns the state after an event for the answer, and wakes the notifier. REQUIRES: the condition is held."""
         state = self._coordinator.state(now)
         if state.version != self._told.version:
             self._wake()
@@ -233,11 +233,11 @@ class CoordinatorService(FileCalls):
         while (state := self._next_state()) is not None:
             try:
                 self._streams.send(state)
-            except Exception:  # noqa: BLE001 - the others are to hear the next news
+            except Exception:  # noqa: BLE001 - keep notifying after a failure
                 _log.exception("members of the job could not be told")
 
     def _next_state(self) -> JobState | None:
-        """What is to be told, when it is due; None: the server ends."""
+        """Waits for the next state to send; None: the server ends."""
         if time.monotonic() >= self._looked_at + _LOOK_SECONDS:
             self._looked_at = time.monotonic()
             with self._looking:
@@ -256,7 +256,7 @@ class CoordinatorService(FileCalls):
             return None if self._is_closed else state
 
     def _pause(self, now: float) -> float | None:
-        """How long nothing will happen by itself; None: nothing will."""
+        """Returns the time until the next lease event or poll; None: until a change."""
         end = self._coordinator.next_end(now)
         if end is None:
             return _LOOK_SECONDS if len(self._streams) else None
@@ -264,14 +264,14 @@ class CoordinatorService(FileCalls):
 
 
 _AS_LOADED = -1
-"""In place of a step: the one that what was loaded of the job gives."""
+"""In place of a step: use the step of the loaded job state."""
 
 
 def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int | None, now: float) -> None:
-    """Tells the coordinator what a member wants to change."""
+    """Applies a member's change to the coordinator."""
     who = place_in(request.seat), request.seat.token
     if steps is not None:
-        job.note_steps(steps)  # who hears that a worker is done hears of all its steps
+        job.note_steps(steps)  # members that see a finished worker see all its steps
     flag, release, lost = request.flag, request.release, request.lost_updates
     changes: dict[str | None, Callable[[], None]] = {
         "flag": lambda: job.set_flag(*who, index=flag.index, value=flag.value, now=now),

@@ -1,4 +1,4 @@
-"""`DenseShard`: the dense weights of one server, as clients reach them. `dense_wire.py` says what they say."""
+"""`DenseShard`: the dense weights of one server, as served to clients. `dense_wire.py` defines the messages."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ Answer: TypeAlias = "tuple[bytes, Sequence[Any]]"
 
 
 class Gate(Protocol):
-    """Where pushes pass, unless somebody holds them for a cut; `_core.PushGate` is one."""
+    """Gate for pushes, which a client holds for a cut; implemented by `_core.PushGate`."""
 
     def enter(self, worker: int, seq: int, applied: int) -> bool:
-        """Whether a push may pass now; then `leave` follows."""
+        """Returns whether a push may pass now; if so, call `leave` afterwards."""
         ...
 
     def leave(self) -> None:
-        """The push is done."""
+        """Marks the push as done."""
         ...
 
     def hold(self, seconds: float) -> bool:
-        """Returns when no push is inside; others wait until `release`, or until the seconds are over. False: one is."""
+        """Holds new pushes until `release` or the timeout, and drains the others. Returns False if one stays inside."""
         ...
 
     def allow(self, limits: dict[int, int]) -> None:
-        """Worker -> number of the batch up to which its pushes may pass meanwhile."""
+        """Sets worker -> number of the last batch whose push may pass during the hold."""
         ...
 
     def release(self) -> None:
-        """All may pass."""
+        """Lets all pushes pass."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedDense:
-    """The dense weights of a server at one moment."""
+    """A consistent copy of the dense weights of a server."""
 
     layout: Mapping[str, Any]
     origin: int
@@ -75,15 +75,15 @@ class CapturedDense:
 
 
 class DenseShard:
-    """The dense weights of one server: the first client says what they are, all of them pull and push. A frame handler.
+    """The dense weights of one server: the first client configures them, all clients pull and push. A frame handler.
 
-    Any thread may call it; one call at a time works on the weights. A push is applied once, however often it comes.
+    Thread-safe; calls on the weights are serialized. A push is applied once, however often it is sent.
 
     Args:
-        index: Which server this is.
-        num_ps: How many there are.
-        gate: Through which pushes pass.
-        modules: Where optimizers may come from, beside ``torch.optim`` and ``monolith.optim``; they are imported now.
+        index: Index of this server.
+        num_ps: Number of servers.
+        gate: Gate for pushes.
+        modules: Modules with optimizers, in addition to ``torch.optim`` and ``monolith.optim``; imported now.
     """
 
     def __init__(self, index: int, num_ps: int, *, gate: Gate, modules: Sequence[str] = ()) -> None:
@@ -91,7 +91,7 @@ class DenseShard:
         self.gate = gate
         self._index, self._num_ps, self._modules = index, num_ps, tuple(modules)
         self._lock = threading.Lock()
-        # What follows is changed under the lock alone.
+        # The lock guards the fields below.
         self._weights: HostedWeights | None = None
         self._layout: dict[str, Any] = {}
         self._origin = 0
@@ -105,11 +105,11 @@ class DenseShard:
         self._version = 0
         self._spare_capture: Tensor | None = None
         self.is_unclaimed = False
-        """It came back, and no client has asked for it yet."""
+        """Recovered, and no client has configured it yet."""
         self.on_resumed: Callable[[], None] = lambda: None
-        """Called when they went on from a saved state."""
+        """Called after a resume from a saved state."""
         self.recording: Recording = NoRecording()
-        """Who writes down what changes."""
+        """Receives state changes for the recovery record."""
         self._calls: Mapping[int, Callable[[bytes, memoryview], Answer | None]] = {
             Kind.CONFIGURE: self._configure,
             Kind.JOIN: self._join,
@@ -122,10 +122,10 @@ class DenseShard:
             Kind.RESUME: self._resume,
         }
 
-    # What the server asks
+    # Server side
 
     def capture(self, known_version: int) -> CapturedDense | None:
-        """A copy of all that there is, valid until the next one; None: nothing, or nothing since that version."""
+        """Returns a copy of all state, valid until the next capture; None: there is none newer than that version."""
         with self._lock:
             if self._weights is None or self._failure is not None or self._version == known_version:
                 return None
@@ -140,10 +140,10 @@ class DenseShard:
             )
 
     def recover(self, captured: CapturedDense) -> None:
-        """Becomes what was captured, before anybody calls.
+        """Restores a captured state. Call it before the server accepts clients.
 
         Raises:
-            OpError: it is not of this server, or of optimizers that are not here.
+            OpError: the state is of another server, or needs optimizers that are not available.
         """
         with self._lock:
             weights = self._made(captured.layout, None)
@@ -154,37 +154,37 @@ class DenseShard:
             self.is_unclaimed = True
 
     def applied(self) -> dict[int, int]:
-        """Worker -> its last batch in these weights."""
+        """Returns worker -> number of its last applied batch."""
         with self._lock:
             return {worker: stamp.seq for worker, stamp in self._clock.stamps.items()}
 
     def steps(self) -> int:
-        """Batches of all workers in these weights."""
+        """Returns the number of applied batches of all workers."""
         with self._lock:
             return self._clock.steps
 
     @property
     def has_state(self) -> bool:
-        """Whether a client has said what the weights are."""
+        """Whether a client has configured the weights."""
         return self._weights is not None
 
-    # What clients ask
+    # Client side
 
     def greet(self, words: bytes, peer: str) -> bytes:
-        """Begins a conversation.
+        """Accepts a connection.
 
         Raises:
-            InvalidArgumentError: it is about something else.
+            InvalidArgumentError: the handshake is for another purpose.
         """
         if words != wire.WORDS:
             raise InvalidArgumentError(f"dense weights: {peer} must greet with {wire.WORDS!r}, got {words[:80]!r}")
         return b""
 
     def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:  # noqa: ARG002 - a handler's
-        """Answers a call; None: not now, it is to be tried again when the gate has opened.
+        """Answers a call; None: not now, the server retries it when the gate has opened.
 
         Raises:
-            OpError: what is wrong with it.
+            OpError: the call is invalid or failed.
         """
         answer = self._calls.get(kind)
         if answer is None:
@@ -202,7 +202,7 @@ class DenseShard:
             ) from error
 
     def _replaced(self, head: bytes, body: memoryview) -> Answer:
-        """What was recorded of the weights does not count any more; the record comes before the lock."""
+        """Resumes after invalidating the recorded weights. Lock order: the record before the weights."""
         with self.recording.replacing(DENSE_OWNER), self._lock:
             answer = self._resume(head, body)
         self.recording.resumed(DENSE_OWNER)
@@ -237,7 +237,7 @@ class DenseShard:
         self._begun_at = time.monotonic()
 
     def _made(self, given: Mapping[str, Any], values: memoryview | None) -> HostedWeights:
-        """Weights with these first values; None: zeros."""
+        """Builds weights with these initial values; None: zeros."""
         layout = DenseLayout.from_dict(dict(given))
         if len(layout.servers) != self._num_ps:
             raise FailedPreconditionError(
@@ -284,7 +284,7 @@ class DenseShard:
             self._clock.record(stamp)
             self._version += 1
         except BaseException as error:
-            # Some weights may have moved: going on, or pushing it again, would count it twice.
+            # Some weights may have changed already: a retry of this push would apply it twice.
             self._failure = f"batch {stamp.seq} of worker {stamp.worker}: {error!r}"
             raise
         finally:
@@ -299,7 +299,7 @@ class DenseShard:
         ticket = wire.field(wire.decode(head), "ticket")
         weights = self._require_weights()
         if self._frozen is None or self._frozen[0] != ticket:
-            # Bytes of a state that nobody has released may still be on their way: it keeps its memory.
+            # Bytes of a state that was not released may still be in flight: do not reuse its memory.
             spare, self._spare = self._spare, None
             stamps = wire.encode_stamps(self._clock.stamps.values())
             self._frozen = (ticket, pack(weights.state(), spare), stamps)

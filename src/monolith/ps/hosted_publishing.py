@@ -1,4 +1,4 @@
-"""Publishes the rows that one server has of a store to a delta log, whatever becomes of the rows and of their lives."""
+"""Publishes the rows of one server's share of a store to a delta log, across restores and restarts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _READER = "delta-log"
 
 
 class PublishWish(NamedTuple):
-    """What a client wants to be published."""
+    """What a client requests to publish."""
 
     name: str
-    """Of the store, in the names of the parts."""
+    """Name of the store, for the names of the log's parts."""
     log: str
     base_folder: str | None
     interval: float
@@ -38,37 +38,37 @@ class PublishWish(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Where the log is."""
+    """Position of the log."""
 
     numbers: dict[str, int]
     """Part -> number of its last increment."""
     ended: dict[str, int]
-    """The same of parts that have ended."""
+    """Ended part -> number of its last increment."""
     mark: Mark
-    """Of this moment."""
+    """Mark after all changes so far."""
     written: int = 0
 
 
 class _Origin(enum.Enum):
-    """Where the rows are from, since they are followed."""
+    """Where the rows came from when their changes began to be tracked."""
 
     UNKNOWN = 0
-    """Nobody has followed them all the time."""
+    """Not tracked from the start."""
     RECORD = 1
-    """This server came back with them."""
+    """Recovered by this server from its record."""
     RESTORED = 2
-    """They were put in the place of others: those of a checkpoint, or none."""
+    """Replaced by the rows of a checkpoint, or by none."""
 
 
 class HostedPublishing:
-    """One part of a delta log. Any thread may call it.
+    """One part of a delta log. Thread-safe.
 
-    Rows that are replaced end it: whoever has put them there says where the log was when they were saved, and begins
-    it anew. A life that ends without other rows does not.
+    Replacing the rows ends publication: the client that restores them passes the position of the log in the checkpoint
+    and begins publication again. A change of `life` without other rows does not end it.
 
     Args:
-        rows: What is published.
-        is_recovered: Whether the server came back with the rows.
+        rows: The published rows.
+        is_recovered: Whether the server recovered the rows.
     """
 
     def __init__(self, rows: HostedRows, *, is_recovered: bool) -> None:
@@ -77,15 +77,15 @@ class HostedPublishing:
         self._follows = False
         self._origin = _Origin.UNKNOWN
         self.recovered: LogPosition | None = None
-        """Where the log was when the record was written that the rows came back from; None: it does not say."""
-        self._lock = threading.RLock()  # guards what follows; not held where somebody holds pushes
+        """Position of the log in the record that the rows were recovered from; None: the record has none."""
+        self._lock = threading.RLock()  # guards the fields below; never taken while holding pushes
         self._publisher: DeltaPublisher | None = None
         self._wish: PublishWish | None = None
 
     def follow(self) -> None:
-        """Follows the rows before anybody has asked for it: nothing is missing between a restore and that moment.
+        """Tracks row changes before a client requests publication, so that none is missed after a restore.
 
-        Before anybody has pushed. Without it, followers of the log begin at a base.
+        Call it before the first push. Without it, followers of the log begin at a base.
         """
         with self._lock:
             self._follows = True
@@ -93,11 +93,11 @@ class HostedPublishing:
             self._open_reader(None)
 
     def begin(self, wish: PublishWish, position: bytes) -> None:
-        """Publishes from now on; what is published so already goes on.
+        """Starts publication; one with the same options keeps running.
 
         Args:
-            wish: What and where.
-            position: Of the log, from the checkpoint that was restored last.
+            wish: What to publish, and where.
+            position: Position of the log in the checkpoint that was restored last.
         """
         with self._lock:
             if self._publisher is not None and self._wish == wish and not self._publisher.is_replaced:
@@ -122,16 +122,16 @@ class HostedPublishing:
             self._publisher.start()
 
     def published(self, *, now: bool, saved: bool) -> Published:
-        """Where the log is; nothing before somebody has asked for it.
+        """Returns the position of the log; empty before publication was requested.
 
         Args:
-            now: What has changed until now is to be there.
-            saved: An increment behind this moment is to come.
+            now: Publish all changes so far first.
+            saved: Ensure that an increment follows whose mark is after all changes so far.
 
         Raises:
-            FailedPreconditionError: it is to be there now, and nothing is published.
+            FailedPreconditionError: `now` is true, and nothing is published.
             AbortedError: another writer has the part.
-            OpError: the log is away.
+            OpError: the log is unavailable.
         """
         publisher, wish = self._publisher, self._wish
         if publisher is None or wish is None:
@@ -147,9 +147,9 @@ class HostedPublishing:
         return Published(numbers, {part: found[part] for part in found if part not in numbers}, mark, written)
 
     def position(self) -> LogPosition | None:
-        """Where the log is, for who writes the rows down at this moment; waits for nobody. None: nothing is published.
+        """Returns the position of the log, for a writer that saves the rows now; does not block. None: not published.
 
-        The rows of this moment are all in the log once an increment has a later mark, and one will come.
+        The log has all current rows once it has an increment with a later mark, and that increment will follow.
         """
         publisher, wish = self._publisher, self._wish
         if publisher is None or wish is None:
@@ -160,7 +160,7 @@ class HostedPublishing:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Around whatever replaces the rows."""
+        """Wraps any replacement of the rows."""
         with self._lock:
             self._end(last_words=False)
             self._rows.history.close_reader(_READER)
@@ -170,11 +170,11 @@ class HostedPublishing:
                 self._open_reader(None)
 
     def close(self) -> None:
-        """Publishes what is left, and ends."""
+        """Publishes the remaining changes, and ends publication."""
         with self._lock:
             self._end()
 
-    # Inside
+    # Implementation
 
     def _end(self, *, last_words: bool = True) -> None:
         if self._publisher is not None:
@@ -185,18 +185,17 @@ class HostedPublishing:
         return self._rows.history.open_lasting_reader(_READER, at)
 
     def _moment(self) -> Mark:
-        """A mark that comes after everything until now."""
+        """Returns a mark after all changes so far."""
         return self._rows.history.at(self._rows.last_epoch + 1)
 
 
 class StampTally:
-    """`monolith.publishing.examples_tally.Tally` by the stamps of rows, which is all that a server hears of batches.
+    """`monolith.publishing.examples_tally.Tally` from the stamps of rows, all that a server receives about batches.
 
-    Where a worker has sent one batch since the last time, and the position of its input tells the times of that batch,
-    as those of a stream do, they are the oldest and the newest. Otherwise the oldest event is taken to be as old as the
-    newest one of before: it is not older where times come in their order, and what is told of it is no better than it
-    is. How many examples there were is known by their positions, too, where these count them, as those of a stream do;
-    elsewhere none are counted here.
+    If a worker sent one batch since the last call, and its input position has the event times of that batch, as
+    positions of a stream do, these are the oldest and the newest time. Otherwise the oldest time is estimated from the
+    stamp before: where times arrive in order the oldest event is not older, so the reported delay is never too small.
+    Examples are counted by input positions that count them, as positions of a stream do; other inputs count none here.
     """
 
     def __init__(self, rows: HostedRows) -> None:
@@ -204,7 +203,7 @@ class StampTally:
         self._seen: dict[int, BatchStamp] = dict(rows.stamps())
 
     def take(self) -> Trained:
-        """What came since the last time."""
+        """Returns what was trained since the last call."""
         stamps = self._rows.stamps()
         came = [
             (self._seen.get(worker), stamp)
@@ -223,14 +222,14 @@ class StampTally:
 
 
 def _num_examples(before: BatchStamp | None, now: BatchStamp) -> int:
-    """How many there were behind one stamp up to another; 0: not known."""
+    """Returns the number of examples after one stamp up to another; 0: unknown."""
     counted = known_examples(now.position)
     counted_before = 0 if before is None else known_examples(before.position)
     return 0 if counted is None or counted_before is None else max(0, counted - counted_before)
 
 
 def _times(before: BatchStamp | None, now: BatchStamp) -> tuple[int, int]:
-    """Of the oldest and the newest event behind one stamp up to another; 0: not known."""
+    """Returns the times of the oldest and the newest event after one stamp up to another; 0: unknown."""
     told, told_before = known_times(now.position), None if before is None else known_times(before.position)
     newest = now.event_time_ms if told is None else told[1]
     if told is not None and (before is None or now.seq == before.seq + 1):

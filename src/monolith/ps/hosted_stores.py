@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 class HostedStores:
-    """What clients open by name. Any thread may call it.
+    """The stores that clients open by name. Thread-safe.
 
     Args:
-        place: Number of this server, and of all servers.
-        frames: What answers the batches of workers.
-        gates: Which hold the pushes to every store.
+        place: Index of this server, and number of servers.
+        frames: Server of the workers' batches.
+        gates: Gates that hold the pushes to every store.
     """
 
     def __init__(self, place: tuple[int, int], frames: FrameServer, gates: HeldGates) -> None:
@@ -40,27 +40,27 @@ class HostedStores:
         self._frames = frames
         self.gates = gates
         self.recording: Recording = NoRecording()
-        """Who writes down what changes."""
+        """Receives state changes for the recovery record."""
         self.is_published = False
-        """Whether rows are followed from their beginning on, for who publishes them."""
-        self._lock = threading.Lock()  # guards what follows
+        """Whether row changes are tracked from the start, for publication."""
+        self._lock = threading.Lock()  # guards the fields below
         self._stores: dict[str, HostedRows] = {}
         self._initialized: set[str] = set()
-        """Owners of which a client has said that they have state."""
+        """Owners that a client has marked as initialized."""
         self._resumed: set[str] = set()
-        """Owners that went on from a saved state, whether somebody has said so or not."""
+        """Owners that resumed from a saved state, whether marked as initialized or not."""
 
     def open(self, name: str, agreement: bytes, life: tuple[int, int], *, adopt: bool) -> tuple[HostedRows, bool]:
-        """The store of this name, and whether it is new.
+        """Returns the store of this name, and whether it is new.
 
         Args:
-            name: Of the store.
+            name: Name of the store.
             agreement: Its tables.
-            life: Of a new store.
-            adopt: One that is there takes this life, too.
+            life: Generation and `life` of a new store.
+            adopt: Sets this `life` on an existing store, too.
 
         Raises:
-            FailedPreconditionError: it has other tables.
+            FailedPreconditionError: the store has other tables.
         """
         with self._lock:
             rows = self._stores.get(name)
@@ -85,17 +85,17 @@ class HostedStores:
         return rows, is_new
 
     def take_in(self, rows: Iterable[HostedRows], initialized: Iterable[str]) -> None:
-        """Stores that came back, and the owners that had state; before anybody calls."""
+        """Adds recovered stores and the owners that were initialized. Call it before the server accepts clients."""
         with self._lock:
             self._initialized.update(initialized)
             for each in rows:
                 self._take(each)
 
     def find(self, name: str) -> HostedRows:
-        """The store of this name.
+        """Returns the store of this name.
 
         Raises:
-            NotFoundError: it is not here.
+            NotFoundError: this server has no such store.
         """
         with self._lock:
             rows = self._stores.get(name)
@@ -108,16 +108,16 @@ class HostedStores:
         return rows
 
     def names(self) -> list[str]:
-        """Of all stores."""
+        """Returns the names of all stores, sorted."""
         return [rows.name for rows in self.hosted()]
 
     def hosted(self) -> list[HostedRows]:
-        """All stores, by name."""
+        """Returns all stores, sorted by name."""
         with self._lock:
             return [rows for _, rows in sorted(self._stores.items())]
 
     def drop(self, name: str) -> None:
-        """Forgets a store; nothing where there is none."""
+        """Drops a store, if it exists."""
         with self._lock:
             rows = self._stores.pop(name, None)
             self._initialized.discard(rows_owner(name))
@@ -127,39 +127,39 @@ class HostedStores:
             self.recording.note(is_needed=True)
 
     def initialized(self) -> frozenset[str]:
-        """Owners of which a client has said that they have state."""
+        """Returns the owners that a client has marked as initialized."""
         with self._lock:
             return frozenset(self._initialized)
 
     def resumed(self) -> frozenset[str]:
-        """Owners that went on from a saved state."""
+        """Returns the owners that resumed from a saved state."""
         with self._lock:
             return frozenset(self._resumed)
 
     def mark_resumed(self, owner: str) -> None:
-        """It goes on from a saved state."""
+        """Marks an owner as resumed from a saved state."""
         with self._lock:
             self._resumed.add(owner)
 
     def set_initialized(self, owners: Iterable[str]) -> None:
-        """These have state from now on."""
+        """Marks owners as initialized."""
         with self._lock:
             self._initialized.update(owners)
         self.recording.note()
 
     def log_positions(self) -> bytes:
-        """Where the delta logs of all stores are, for the recovery record; waits for nobody."""
+        """Returns the delta log positions of all stores, for the recovery record; does not block."""
         found = {rows.name: rows.publishing.position() for rows in self.hosted()}
         return json.dumps({name: each.to_bytes().decode() for name, each in found.items() if each}).encode()
 
     def take_log_positions(self, text: bytes) -> None:
-        """Where they were when the record was written that stores have come back from."""
+        """Restores the delta log positions from the record that the stores were recovered from."""
         known = json.loads(text or b"{}")
         for rows in self.hosted():
             rows.publishing.recovered = LogPosition.from_bytes(known.get(rows.name, "").encode())
 
     def close(self) -> None:
-        """Ends them all."""
+        """Closes all stores."""
         with self._lock:
             stores = list(self._stores.values())
             self._stores.clear()
@@ -173,7 +173,7 @@ class HostedStores:
         self.gates.add(rows_owner(rows.name), rows.owner)
 
     def _drop_recovered(self, rows: HostedRows) -> None:
-        """A model that has changed begins anew. REQUIRES: the lock is held."""
+        """Drops recovered rows of a model whose tables have changed. REQUIRES: the lock is held."""
         _log.warning("store %r: the rows that came back are of other tables than the model of now: dropped", rows.name)
         self._stores.pop(rows.name)
         self._initialized.discard(rows_owner(rows.name))

@@ -1,4 +1,4 @@
-"""A job of many processes, as one of them sees it: who is there, how far it is, where all wait."""
+"""Membership of one process in a job: members, progress, flags and barriers, shared through the coordinator."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["JobClient"]
 
 
 class JobClient:
-    """This process as a member of a job, from when it is made until `close`. A context manager; any thread may call it.
+    """This process as a member of a job, from construction until `close`. A context manager. Thread-safe.
 
-    The coordinator is on the first server, the home server. While that is away `is_connected` is False, calls wait as
-    the cluster's `timeout_seconds` say, and then raise `UnavailableError` or `DeadlineExceededError`; when it is back,
-    at any address that `PsCluster.move` is told, the process announces itself again.
+    The coordinator runs on server 0, the home server. While that server is unreachable, `is_connected` is False, and
+    calls wait up to the cluster's `timeout_seconds` and then raise `UnavailableError` or `DeadlineExceededError`. When
+    the server recovers, at any address passed to `PsCluster.move`, the process rejoins by itself.
 
     >>> from monolith.ps import JobClient, PsCluster, PsServer
     >>> with PsServer(0, num_ps=1) as server, PsCluster([server.address]) as cluster:
@@ -41,15 +41,15 @@ class JobClient:
     Args:
         cluster: The servers of the job.
         role: ``worker`` or ``ps``.
-        index: Number of this process among those of its role; worker 0 is the chief.
-        num_workers: Workers of the job, the chief among them; the same for all members.
-        address: Where this process is, for messages.
-        lease_seconds: How long this process may not be heard before it counts as lost, as a stopped one is not. One
-            whose connection has ended is lost after a second.
+        index: Index of this process within its role; worker 0 is the chief.
+        num_workers: Number of workers of the job, including the chief; the same for all members.
+        address: Address of this process, for messages.
+        lease_seconds: Time from the last heartbeat until this process counts as lost, as for a suspended process. A
+            process whose connection has ended is lost after one second.
 
     Raises:
-        AlreadyExistsError: another process that is alive has this place; says where, and when it was heard last.
-        FailedPreconditionError: the others were started for another number of workers.
+        AlreadyExistsError: a live process has this index; names its address and its last heartbeat.
+        FailedPreconditionError: the other members were started for another number of workers.
         UnavailableError, DeadlineExceededError: the home server does not answer.
     """
 
@@ -78,12 +78,12 @@ class JobClient:
             ),
         )
         self.barrier = JobBarrier(self._line, index, num_workers)
-        """Where workers wait while the chief saves."""
+        """Barrier at which workers wait while the chief saves."""
         self.flags = JobFlags(self._line, num_workers)
-        """Flag 0: the model is restored; flag i: worker i trains, until it says otherwise or is lost."""
+        """Flag 0: the model is restored. Flag i: worker i trains, until it clears the flag or is lost."""
 
         self.saved = SavedJob(self._line)
-        """What a checkpoint keeps of the job: ``TrainState(extra={"job": job.saved})``."""
+        """State of the job in a checkpoint: ``TrainState(extra={"job": job.saved})``."""
 
     def file_queue(
         self,
@@ -93,37 +93,37 @@ class JobClient:
         storage_options: Mapping[str, Any] | None = None,
         name: str = "files",
     ) -> FileQueue:
-        """Files that all workers of the job share: each takes the next one when it is done with one.
+        """Opens a queue of files that all workers share: a worker that finishes a file takes the next one.
 
         Args:
             paths: As for `monolith.data.LocalFileQueue`; the same for all workers.
             seed: As for `monolith.data.LocalFileQueue`.
-            storage_options: For the file system of URLs.
-            name: Tells queues of one job apart.
+            storage_options: Options of the file system of URLs.
+            name: Name of the queue within the job.
         """
         return JobFileQueue(self._line, name, paths, seed=seed, storage_options=storage_options)
 
     @property
     def state(self) -> JobState:
-        """The job as it was heard last."""
+        """The last received state of the job."""
         return self._line.state
 
     @property
     def num_shares(self) -> int:
-        """Shares that the input has: the number of workers that the run began with."""
+        """Number of shares of the input: the number of workers at the start of the run."""
         return self._line.state.num_shares or self.num_workers
 
     @property
     def is_connected(self) -> bool:
-        """Whether the home server is heard, and this process has its place."""
+        """Whether the coordinator is reachable and this process holds its lease."""
         return self._line.is_connected
 
     def require_connected(self) -> None:
-        """Refuses to go on without a coordinator.
+        """Raises if the coordinator is unreachable.
 
         Raises:
-            UnavailableError: the home server is away.
-            AbortedError: another process took the place of this one.
+            UnavailableError: the home server is unreachable.
+            AbortedError: another process has the index of this one.
         """
         self._line.require()
         if not self._line.is_connected:
@@ -139,86 +139,86 @@ class JobClient:
         timeout_seconds: float | None,
         give_up: Callable[[], bool] | None = None,
     ) -> bool:
-        """Waits until the state is so, waking with every change that is pushed; no call is made.
+        """Waits until the predicate holds. Wakes with every pushed change of the state; makes no call.
 
         Args:
-            predicate: Of the state.
-            timeout_seconds: The longest; None: as long as it takes.
-            give_up: Asked five times a second; True ends the wait.
+            predicate: Function of the state.
+            timeout_seconds: Time limit; None: no limit.
+            give_up: Polled five times a second; True cancels the wait.
 
         Returns:
-            False: the time is over, or it was given up.
+            False if the time is over or the wait was cancelled.
 
         Raises:
-            AbortedError: another process took the place of this one.
+            AbortedError: another process has the index of this one.
         """
         return self._line.wait_for(predicate, timeout_seconds=timeout_seconds, give_up=give_up)
 
     def set_progress(self, global_step: int) -> None:
-        """How far this process is, for others to see with the next renewal of its lease; costs no call."""
+        """Sets the progress of this process; other members see it after the next lease renewal. Makes no call."""
         self._line.progress = global_step
 
     def set_step_offset(self, offset: int) -> None:
-        """Steps that no clock of the servers counts, such as those of a run that was trained without them."""
+        """Sets the steps that no server counts, such as those of an earlier run without parameter servers."""
         self._line.ask("Change", messages.ChangeRequest(step_offset=offset))
 
     def set_restored(self, global_step: int | None) -> None:
-        """All servers were put back to this step: workers may train, in a new generation.
+        """Reports that all servers are restored to this step: workers may train, in a new generation.
 
         Args:
-            global_step: None: the one that the clocks of the servers, and what was loaded of the job, give.
+            global_step: None: the step given by the clocks of the servers and the loaded state of the job.
         """
         self._line.ask("Change", messages.ChangeRequest(restored_step=-1 if global_step is None else global_step))
 
     def leave(self) -> None:
-        """This worker pushes nothing any more, though its input has not ended; `close` then ends it."""
+        """Reports that this worker pushes nothing more, though its input has not ended; call `close` afterwards."""
         self._line.ask("Change", messages.ChangeRequest(left=True))
 
     def end_job(self) -> None:
-        """The chief has saved for the last time: nothing is trained again, and all members may end."""
+        """Ends the job after the last checkpoint of the chief: training is over, and all members may end."""
         self._line.ask("Change", messages.ChangeRequest(ended=True))
 
     def finish(self) -> None:
-        """The input of this worker has ended, and all that it pushed is applied: nobody goes on under its number."""
+        """Reports that the input of this worker has ended and all its pushes are applied: its index is not resumed."""
         self._line.ask("Change", messages.ChangeRequest(finish=True))
 
     def adopt_worker(self) -> int | None:
-        """A worker number to go on with, behind what its lost process had applied; None: there is none now.
+        """Returns the index of a lost worker to resume after its last applied batch; None: there is none now.
 
-        There is one where a worker that took files of the shared queue was not heard for its whole lease, or where the
-        job began again with fewer workers than the input has shares. ``state.lost`` are those that may come back until
-        then.
+        An index is available if a worker that took files of the shared queue sent no heartbeat for its lease, or if the
+        job restarted with fewer workers than the input has shares. Workers in ``state.lost`` may still reconnect until
+        their lease expires.
         """
         answer = self._line.ask("Adopt", messages.SeatRequest())
         return None if answer.worker == NO_WORKER else int(answer.worker)
 
     def release_worker(self, number: int, *, finished: bool) -> None:
-        """Gives an adopted number up: its input has ended, and all is applied; or another worker is to go on.
+        """Releases an adopted index: its input has ended and all is applied, or another worker is to resume it.
 
         Raises:
-            FailedPreconditionError: it was not adopted.
+            FailedPreconditionError: the index was not adopted.
         """
         release = messages.Release(worker=number, finished=finished)
         self._line.ask("Change", messages.ChangeRequest(release=release))
 
     def report_lost(self, worker: int, server: int, batches: range) -> None:
-        """A server that came back lacks the updates of these batches of a worker, for good: see ``state.lost_updates``.
+        """Reports updates of a worker that a recovered server lacks permanently: see ``state.lost_updates``.
 
-        A batch counts once, however often it is told.
+        Each batch counts once, however often it is reported.
         """
         lost = messages.LostUpdates(worker=worker, server=server, updates=len(batches), first=batches.start)
         self._line.ask("Change", messages.ChangeRequest(lost_updates=lost))
 
     def request_stop(self) -> None:
-        """Asks all members to end; they see it in ``state.stop_requested``."""
+        """Requests that all members end; they see it in ``state.stop_requested``."""
         self._line.ask("Change", messages.ChangeRequest(stop=True))
 
     def reset(self) -> None:
-        """All begin anew on these servers: forgets what was restored, finished, lost, and which files were taken."""
+        """Resets the job on these servers: discards what was restored, finished and lost, and the file assignments."""
         self._line.ask("Change", messages.ChangeRequest(reset=True))
 
     def close(self) -> None:
-        """Leaves the job: the place is free at once. Calling it again does nothing."""
+        """Leaves the job and frees the index immediately. Idempotent."""
         self._line.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""One incarnation of a worker at rows that servers keep: its reads and updates are on their way until asked for."""
+"""One incarnation of a worker on rows of parameter servers; its reads and updates are asynchronous."""
 
 from __future__ import annotations
 
@@ -37,28 +37,30 @@ _ANY_INCARNATION = 0
 
 
 class PsJoined:
-    """`monolith.tables.store.Joined` over servers. Any thread may call it.
+    """`monolith.tables.store.Joined` over servers. Thread-safe.
 
-    Calls go to all servers at once and return; servers take those of one worker in their order. Updates that a server
-    could not take, because it has lost what it kept for them, are sent again in order by whoever asks for a result.
+    Calls go to all servers concurrently and return; each server applies those of one worker in order. If a server has
+    lost the plans kept for some updates and cannot apply them, the next caller that waits for a result resends them in
+    order.
 
-    Servers may have come to different batches of the worker: it died between two of them, or one of them was restored.
-    A worker that goes on behind the one that has least, with the same batches under the same numbers, gives each what
-    it lacks: the others ignore what they have. One that goes on with `next_seq` leaves that out.
+    Servers may have applied different batches of the worker: it died between two of them, or one of them was restored.
+    A worker that resumes after `applied`, the batch of the least advanced server, and sends the same batches under the
+    same numbers, gives each server what it lacks; the others ignore duplicates. A worker that resumes at `next_seq`
+    skips those batches.
     """
 
     def __init__(self, store: PsStore, worker: int) -> None:
         self._store = store
         self.worker = worker
         found = store.rows.join(worker, store.timeout_seconds)
-        # Only now: one that is started anew later knows nothing of this incarnation, and one that is restored ends it.
+        # Check after joining: a server restarted later rejects this incarnation, and a restore ends it.
         store.cluster.require_state(rows_owner(store.name))
         self._incarnations = [incarnation for incarnation, *_ in found]
         stamps = [stamp for _, stamp, *_ in found]
         known = [stamp for stamp in stamps if stamp is not None]
         self.applied_by_server = [None if stamp is None else stamp_from_core(stamp) for stamp in stamps]
-        """Its last batch at each server; None where there was none."""
-        # A worker resumes behind the server that has least; the others ignore what they have.
+        """Last applied batch of the worker at each server; None where there is none."""
+        # A worker resumes after the least advanced server; the others ignore duplicates.
         least = min(known, key=lambda stamp: stamp.seq) if len(known) == len(stamps) else None
         self.applied = None if least is None else stamp_from_core(least)
         self.next_seq = max((stamp.seq + 1 for stamp in known), default=0)
@@ -67,10 +69,10 @@ class PsJoined:
         store.newest_time.raise_to(max(newest for *_, newest, _ in found))
         store.steps_of_others = found[0][3]
         self._tickets = itertools.count(NO_TICKET + 1)
-        self._order = threading.Lock()  # of what is handed over
+        self._order = threading.Lock()  # order of submitted calls
         self._settling = threading.RLock()
-        self._pushes: deque[PendingPush] = deque()  # not seen to be in the rows, in their order
-        self._failed: list[PendingPush] = []  # and nobody was told yet, perhaps
+        self._pushes: deque[PendingPush] = deque()  # not confirmed yet, in order
+        self._failed: list[PendingPush] = []  # perhaps not reported to the caller yet
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> KeptPlan:
         """Groups the ids of one batch of this worker."""
@@ -79,11 +81,11 @@ class PsJoined:
         return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
-        """Rows of the plan; servers keep it, with the places of its rows, for the update."""
+        """Reads the rows of the plan; servers keep the plan, with the places of its rows, for the update."""
         own = self._own(plan)
         if train:
             self._store.plans.open(own)
-            own.ticket = own.ticket or next(self._tickets)  # read again: servers replace what they keep
+            own.ticket = own.ticket or next(self._tickets)  # a repeated read replaces what servers keep
         values = new_rows((own.num_values,))
         pull = self._store.rows.new_pull(
             own.core,
@@ -99,7 +101,7 @@ class PsJoined:
         return PendingRows(self._store, pull, values, after=after, joined=self, plan=own if train else None)
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
-        """Sends one optimizer step per id to the servers; those without an id of it learn that there was one."""
+        """Sends one optimizer step per id to the servers; servers without an id of the batch get its stamp."""
         plans = [self._own(plan) for plan, _ in updates]
         given = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
         clock = self._store.event_clock
@@ -133,7 +135,7 @@ class PsJoined:
             self._store.rows.drop(self.worker, [own.ticket])
 
     def flush(self, *, timeout_seconds: float) -> int:
-        """Waits for every update handed over; the last batch that all servers have."""
+        """Waits for every submitted update; returns the last batch that all servers have applied."""
         self.settle(timeout_seconds=timeout_seconds)
         with self._settling:
             failed, self._failed = self._failed, []
@@ -143,22 +145,22 @@ class PsJoined:
         return min(last for last, _ in found)
 
     def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
-        """Freezes what the servers keep, with every update handed over."""
+        """Freezes the rows of the servers, after every submitted update."""
         self.flush(timeout_seconds=timeout_seconds)
         return self._store.cut(timeout_seconds=timeout_seconds)
 
     def evict(self, *, now: int) -> int:
-        """Removes expired rows at all servers."""
+        """Removes expired rows on all servers; returns their number."""
         self.flush(timeout_seconds=self._store.timeout_seconds)
         return self._store.evict(now=now)
 
-    # For what is on its way
+    # Calls in flight
 
     def settle(self, last: PendingPush | None = None, *, timeout_seconds: float | None = None) -> None:
-        """Waits until these updates are in the rows or have failed: all up to one, or all that were handed over.
+        """Waits until updates are applied or have failed: all up to `last`, or all submitted ones.
 
         Raises:
-            DeadlineExceededError: the answers did not come in time; they are still awaited.
+            DeadlineExceededError: the answers did not arrive in time; the updates stay pending.
         """
         end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._settling:
@@ -167,12 +169,12 @@ class PsJoined:
                 self._settle_first()
 
     def forget_failure(self, push: PendingPush) -> None:
-        """Somebody was told of it."""
+        """Drops a failure that was reported to a caller."""
         with self._settling:
             self._failed = [each for each in self._failed if each is not push]
 
     def _collect(self) -> None:
-        """Ends what has its answers already, so that nothing is kept for it; waits for nobody."""
+        """Settles updates that already have their answers, to free their memory; does not block."""
         if not self._settling.acquire(blocking=False):
             return
         try:
@@ -188,7 +190,7 @@ class PsJoined:
         if push.has_failed:
             self._failed.append(push)
 
-    # Inside
+    # Implementation
 
     def _own(self, plan: Plan) -> KeptPlan:
         own = self._store.own(plan)
@@ -202,7 +204,7 @@ class PsJoined:
         merged = update.merged
         is_finite = update.is_known_finite or _core.are_finite(merged.gradient, update.scale)
         if not is_finite:
-            require_finite(self._store.native, merged, update.scale)  # before any server has seen some of it
+            require_finite(self._store.native, merged, update.scale)  # before any server receives a part of it
         tickets = [plan.ticket for plan in plans if plan.ticket != NO_TICKET]
         is_kept = len(plans) == 1 and bool(tickets)
         return self._store.rows.new_push(

@@ -1,4 +1,4 @@
-"""A parameter server: keeps the rows of some buckets of any number of stores for workers of other processes."""
+"""A parameter server: keeps the rows of some buckets of any number of stores, for workers in other processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FrameServer = _core.FrameServer
 _SUBJECT = "parameter server"
 _LOOPBACK = "127.0.0.1"
 _CONTROL_THREADS = 64
-"""At most: they are made when they are needed."""
+"""Maximum; threads start on demand."""
 _KEEP_ALIVE_MS = 10_000
 _DRAIN_SECONDS = 5.0
 
@@ -52,31 +52,31 @@ Answer: TypeAlias = "tuple[bytes, Sequence[bytes | memoryview]]"
 
 
 class FrameHandler(Protocol):
-    """Answers conversations of one purpose, the first line of their greeting. Called by threads of the server."""
+    """Handles connections for one purpose, the first line of their handshake. Called by server threads."""
 
     def greet(self, words: bytes, peer: str) -> bytes:
-        """The reply; an error refuses the conversation."""
+        """Returns the reply to a handshake; an error rejects the connection."""
         ...
 
     def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:
-        """Head and parts of the answer; None: not now, try again after the server was woken."""
+        """Returns head and parts of the answer. None: not now, the server retries after a wake-up."""
         ...
 
 
 @config
 class PsServerConfig(Config):
-    """What a parameter server is started with."""
+    """Options of a parameter server."""
 
     num_ps: int = field(kw_only=False)
-    """Number of all servers: each has an equal part of the buckets."""
+    """Number of servers of the job; each has an equal part of the buckets."""
     host: str = _LOOPBACK
     """Interface to listen on; ``0.0.0.0`` or ``::`` for all. Default: this machine only."""
     port: int = 0
-    """Of the control; 0 takes a free one."""
+    """Control port; 0 picks a free one."""
     frame_port: int = 0
-    """Of the batches; 0 takes a free one. With TLS it is reached through the control port alone."""
+    """Port of the batches; 0 picks a free one. With TLS, clients reach it only through the control port."""
     token: str | None = field(default=None, repr=False)
-    """A secret that clients must know."""
+    """Secret that clients must send."""
     tls_certificate: str | None = None
     """File with the server's certificate chain, PEM; given together with its key. Turns TLS on."""
     tls_key: str | None = field(default=None, repr=False)
@@ -84,19 +84,20 @@ class PsServerConfig(Config):
     tls_client_ca: str | None = None
     """File with the authorities whose certificates clients must show, PEM."""
     num_threads: int | None = None
-    """Threads that answer batches. None: as the machine has cores."""
+    """Threads that answer batches. None: the number of cores."""
     stands_by: bool = False
-    """It has no place yet: `PsServer.assigned` says which one it was given, and it is to be started anew with that."""
+    """Starts without an index. `PsServer.assigned` is the index given to it; restart the server with that index."""
     modules: tuple[str, ...] = ()
-    """Modules whose optimizers dense weights may be moved by, beside those of ``torch.optim`` and ``monolith.optim``;
-    they are imported when the server starts."""
+    """Modules with further optimizers for dense weights, in addition to ``torch.optim`` and ``monolith.optim``;
+    imported when the server starts."""
     memory_limit_bytes: int | None = None
-    """Memory that the process may have in RAM; above it the chief stops training until it is less. None: no limit."""
+    """Limit of resident memory; above it the chief pauses training until memory use falls. None: no limit."""
     publishes: bool = False
-    """Rows are followed from the beginning on, for the delta log that the chief of the job names; otherwise they are
-    from that moment on, and followers of the log begin at a base after a restore."""
+    """Tracks row changes from the start, for the delta log that the chief configures. Otherwise tracking starts with
+    that configuration, and followers of the log begin at a base after a restore."""
     recovery: RecoveryConfig | None = None
-    """Where the server writes what it has while it serves, and comes back from. None: what it has is lost with it."""
+    """Recovery record: where the server writes its state while it serves, and restores it from. None: the state is lost
+    with the process."""
 
     def __post_init__(self) -> None:
         require_owners(self.num_ps, subject=_SUBJECT, name="num_ps")
@@ -110,11 +111,11 @@ class PsServerConfig(Config):
                 raise InvalidArgumentError(
                     f"{_SUBJECT}: memory_limit_bytes must be >= 1 or None, got {self.memory_limit_bytes}"
                 )
-            resident_bytes()  # a limit that cannot be watched is refused
+            resident_bytes()  # rejects a limit on a machine that cannot report resident memory
         self.credentials()
 
     def credentials(self) -> ServerCredentials:
-        """What clients must show."""
+        """Returns the credentials that clients must present."""
         return ServerCredentials(
             token=self.token,
             tls_certificate=self.tls_certificate,
@@ -124,19 +125,19 @@ class PsServerConfig(Config):
 
 
 class PsServer:
-    """One parameter server; it serves as soon as it is made, and until `close`. A context manager.
+    """One parameter server. It serves from construction until `close`. A context manager.
 
     >>> with PsServer(0, num_ps=1) as server:
     ...     server.address.partition(":")[0]
     '127.0.0.1'
 
     Args:
-        index: Number of this server, from 0. It owns the buckets b with b * num_ps // 1024 == index.
+        index: Index of this server, from 0. It owns the buckets b with b * num_ps // 1024 == index.
         options: The fields of `PsServerConfig`, by name.
 
     Raises:
-        InvalidArgumentError: the index is not one of num_ps.
-        UnavailableError: a port is taken.
+        InvalidArgumentError: the index is not below num_ps.
+        UnavailableError: a port is in use.
     """
 
     @keywords_of(PsServerConfig)
@@ -149,13 +150,13 @@ class PsServer:
         self.index = index
         self.options = options
         self.dense = DenseShard(index, options.num_ps, gate=WakingGate(self._wake), modules=options.modules)
-        """The dense weights that are kept here."""
+        """The dense weights of this server."""
         self.handlers: dict[bytes, FrameHandler] = {WORDS: self.dense}
-        """Purpose, such as ``b"dense"``, to who answers conversations about it. Rows are answered by the core."""
+        """Purpose, such as ``b"dense"``, to its handler. The core handles rows."""
         self._stop_request = StopRequest()
         self._drain_seconds = _DRAIN_SECONDS
         self._credentials = options.credentials()
-        # Before anybody can reach it: a worker must never meet a server that has half of its rows.
+        # Recover before clients can connect: a worker must never see a server with some of its rows.
         self._keeping = Keeping(options.recovery, (index, options.num_ps))
         self._keeping.bring_back(self.dense)
         with self._keeping.abandoned_on_error():
@@ -169,14 +170,14 @@ class PsServer:
         )
         self._service.frames_inside = self._has_tls
         self.assigned: tuple[int, int] | None = None
-        """Index and number of servers that one which stands by was told to become; `wait` returns then."""
+        """Index and number of servers assigned to a standby server; `wait` returns then."""
         if options.stands_by:
             self._service.on_assign = self._take_place
         self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
         self.add_owner(DENSE_OWNER, Owner(self.dense.gate, self.dense.applied))
         self._begin_keeping()
         self.coordinator = self._make_coordinator() if index == 0 else None
-        """Of the job; the first server, the home server, has it."""
+        """Coordinator of the job, on the first server only (the home server); None on the others."""
         self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
         self._control = self._make_control()
         self._closed = False
@@ -192,66 +193,66 @@ class PsServer:
             _log.warning("%s %d on %s asks for no token: whoever reaches it can train", _SUBJECT, index, self.address)
 
     address: str
-    """Of the control, ``host:port``: the address of the server."""
+    """Control address, ``host:port``: the address of the server."""
 
     @property
     def frame_address(self) -> str:
-        """Where batches go, ``host:port``; with TLS it is reached on this machine alone."""
+        """Address of the batches, ``host:port``; with TLS it is reachable on this machine only."""
         return concat_ip_and_port(_LOOPBACK if self._has_tls else self.address.rpartition(":")[0], self._frames.port)
 
     @property
     def life(self) -> int:
-        """A number that no other process has: servers of one index are told apart by it."""
+        """Random id of this process; distinguishes successive servers of one index."""
         return self._service.life
 
     @property
     def frames(self) -> FrameServer:
-        """What answers batches."""
+        """Server of the batches."""
         return self._frames
 
     @property
     def recovered(self) -> Recovered | None:
-        """What this server came back with when it was made; None: it began without anything."""
+        """What this server recovered at start; None: it started empty."""
         return self._keeping.recovered
 
     def write_record(self) -> bool:
-        """Writes an increment of the recovery record now; False: somebody else needs it, or there is none."""
+        """Writes an increment of the recovery record now. Returns False if it was preempted or disabled."""
         return self._keeping.write()
 
     def add_recovered_part(self, name: str, dump: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
-        """A small state that comes back with the server.
+        """Adds a small state to the recovery record.
 
         Args:
-            name: Of the state.
-            dump: Gives its bytes. Asked for with every increment of the record, while pushes are held: it must not
-                wait for anything.
-            load: Called at once with the bytes that came back, if some did.
+            name: Name of the state.
+            dump: Returns its bytes. Called with every increment of the record, while pushes are held: it must not
+                block.
+            load: Called immediately with the recovered bytes, if there are any.
         """
         self._keeping.add_part(name, dump, load)
 
     def add_owner(self, name: str, owner: Owner) -> None:
-        """From now on its pushes are held with those to the rows."""
+        """Adds an owner of state; its pushes are held together with those to the rows."""
         self._service.gates.add(name, owner)
 
     def steps(self) -> int:
-        """Batches of all workers that are in what is kept here: in the first store by name, else in the dense weights.
+        """Returns the number of applied batches of all workers: in the first store by name, else in the dense weights.
 
-        Of every worker the number of its last batch, plus one; it comes back with what is restored.
+        This is the sum, over workers, of the number of the last batch plus one; a restore restores it.
         """
         of_rows = self._service.steps()
         return self.dense.steps() if of_rows is None else of_rows
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until somebody has asked the server to stop; False: nobody has within this time."""
+        """Waits for a stop request; returns False if there is none within this time."""
         return self._stop_request.wait(timeout_seconds)
 
     def stop(self, drain_seconds: float = _DRAIN_SECONDS) -> None:
-        """Lets `wait` return; `close` will give calls under way so many seconds. Safe in a handler of signals."""
+        """Makes `wait` return; `close` then drains calls in flight for this time. Safe in a signal handler."""
         self._drain_seconds = max(0.0, drain_seconds)
         self._stop_request.set()
 
     def close(self, drain_seconds: float | None = None) -> None:
-        """Ends it: no new calls, those under way have some seconds. Calling it again does nothing."""
+        """Stops the server: rejects new calls and drains those in flight for some seconds. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -261,7 +262,7 @@ class PsServer:
         stopped = self._control.stop(seconds)
         if self.coordinator is not None:
             self.coordinator.close()
-        self._service.visitors.close()  # or the streams by which clients stay would be waited for
+        self._service.visitors.close()  # ends the liveness streams of clients, or the stop would wait for them
         self._frames.stop(seconds)
         if self._relay is not None:
             self._relay.close()
@@ -276,17 +277,17 @@ class PsServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What the frames ask
+    # Frame handler
 
     def greet(self, words: bytes, peer: str) -> bytes:
-        """Hands a greeting to who answers its purpose."""
+        """Passes a handshake to the handler of its purpose."""
         return self._handler(words).greet(words, peer)
 
     def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:
-        """Hands a call to who answers its purpose."""
+        """Passes a call to the handler of its purpose."""
         return self._handler(words).call(words, kind, head, body)
 
-    # Inside
+    # Implementation
 
     def _take_place(self, index: int, num_ps: int) -> None:
         require_owners(num_ps, subject=_SUBJECT, name="num_ps")
@@ -344,10 +345,10 @@ class PsServer:
 
     def _make_control(self) -> Any:
         options = [
-            ("grpc.so_reuseport", 0),  # or two servers could share one port, and calls reach either
+            ("grpc.so_reuseport", 0),  # or two servers could share one port, and calls would reach either
             ("grpc.max_receive_message_length", MESSAGE_BYTES),
             ("grpc.max_send_message_length", MESSAGE_BYTES),
-            # A client that is cut off without a word is noticed, and what it has open given up.
+            # Detects clients that are cut off without a close, and releases their resources.
             ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
             ("grpc.http2.min_ping_interval_without_data_ms", _KEEP_ALIVE_MS // 2),

@@ -1,4 +1,4 @@
-"""Writes down, every few seconds and beside training, what a server has; `recovering` reads it."""
+"""Appends the state of a server to its recovery record, periodically and in the background; `recovering` reads it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["Recorder", "Subject"]
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.2
-"""After an increment that made way for somebody else."""
+"""Delay after a preempted increment."""
 _LAST_TRIES = 5
 _WITHOUT_CLOCKS_SECONDS = 60.0
-"""Rows that were replaced, and whose clocks were not: they count again after so long."""
+"""Replaced rows whose clocks were not replaced are recorded again after this time."""
 _WARN_SECONDS = 60.0
 _LONG_BYTES = 64 << 20
 _LONG_FACTOR = 3
-"""A record with so many times the bytes of all rows, and these, is written anew."""
+"""A record larger than `_LONG_BYTES` plus this factor times the bytes of all rows is rewritten from scratch."""
 
 
 class Subject(Protocol):
@@ -48,26 +48,26 @@ class Subject(Protocol):
     gates: HeldGates
 
     def hosted(self) -> Sequence[HostedRows]:
-        """All of them."""
+        """Returns all stores."""
         ...
 
     def initialized(self) -> frozenset[str]:
-        """Owners of which a client has said that they have state."""
+        """Returns the owners that a client has marked as initialized."""
         ...
 
 
 class Recorder:
     """`monolith.ps.recovery.recording.Recording` of one server: a thread that appends increments to its record.
 
-    Any thread may call it that holds no lock which pushes, rows or dense weights need. What cannot be written is
-    logged, and training goes on: the next increment has what is missing.
+    Thread-safe; callers must hold no lock that pushes, rows or dense weights need. A failed write is logged, and
+    training continues: the next increment has the missing changes.
 
     Args:
-        options: Where, and how often.
-        folder: The files; this process has claimed them.
+        options: Location and interval of the record.
+        folder: Files of the record; this process has claimed them.
         writer: Number of this process.
-        subject: What is recorded.
-        dense: Its dense weights.
+        subject: The recorded stores.
+        dense: The recorded dense weights.
     """
 
     is_on = True
@@ -78,28 +78,28 @@ class Recorder:
         self._options = options
         self._title = folder.title
         self._subject, self._dense = subject, dense
-        self._alone = threading.RLock()  # held while the record, or what it is about, changes; guards what follows
+        self._alone = threading.RLock()  # held while the record or the recorded state changes; guards the fields below
         self._log = RecordLog(folder, writer)
         self._followed: dict[str, Followed] = {}
         self._dense_version = -1
         self._dumps: dict[str, Callable[[], bytes]] = {}
         self._parts: dict[str, bytes] = {}
         self._void: dict[str, float] = {}
-        """Owners without a state that counts -> since when."""
+        """Owners whose recorded state is invalid -> since when."""
         self._last_warning = -_WARN_SECONDS
         self._names: frozenset[str] = frozenset()
         self._snapshots: frozenset[int] = frozenset()
-        self._counting = threading.Lock()  # guards the number that follows
+        self._counting = threading.Lock()  # guards the counter below
         self._waiting = 0
         self._woken = threading.Event()
         self._stopped = threading.Event()
         self._has_last_words = True
         self._thread = threading.Thread(target=self._run, name="monolith-recovery-record", daemon=True)
 
-    # Its life
+    # Lifecycle
 
     def start(self, prior: PriorRecord | None = None) -> None:
-        """Begins to write, behind the record that is there or anew."""
+        """Starts the thread; it continues the prior record or begins a new one."""
         if prior is not None:
             self._log.go_on(prior)
             self._followed, self._parts = dict(prior.followed), dict(prior.parts)
@@ -109,7 +109,7 @@ class Recorder:
         self._thread.start()
 
     def close(self, *, last_words: bool = True) -> None:
-        """Ends the thread, after it has written what is missing, if asked for. Calling it again does nothing."""
+        """Ends the thread, after a last increment unless `last_words` is False. Idempotent."""
         if not self._stopped.is_set():
             self._has_last_words = last_words
         self._stopped.set()
@@ -131,26 +131,26 @@ class Recorder:
     def _try_to_write(self) -> bool:
         try:
             return self.write()
-        except Exception:  # noqa: BLE001 - a record that ends without a word would be missed only when it is needed
+        except Exception:  # noqa: BLE001 - a dead recorder would go unnoticed until a recovery needs its record
             _log.exception("%s: an increment failed; the next one is tried", self._title)
             return True
 
-    # What parts of the server tell
+    # Notifications from the server
 
     def follow(self, history: LocalHistory) -> None:
-        """From now on the history keeps what changes."""
+        """Makes the history keep changes from now on."""
         history.keep()
 
     @contextmanager
     def replacing(self, owner: str) -> Iterator[None]:
-        """Around whatever replaces the state of an owner."""
+        """Wraps any replacement of the state of an owner."""
         with self._being_alone():
             self._void[owner] = time.monotonic()
             self._write_note(is_needed=True)
             yield
 
     def resumed(self, owner: str) -> None:
-        """State and clocks of an owner are one again."""
+        """Marks state and clocks of an owner as consistent again."""
         with self._being_alone():
             self._void.pop(owner, None)
             at_snapshot = {}
@@ -158,27 +158,27 @@ class Recorder:
                 if rows_owner(rows.name) == owner and rows.lineage.origin is not None:
                     entry = at_snapshot[rows.name] = _entry_at(rows, rows.lineage.origin)
                     self._followed[rows.name] = Followed(entry.lineage, entry.end, entry.end)
-                    rows.lineage.origin = None  # what comes later is not that snapshot any more
+                    rows.lineage.origin = None  # later states differ from that snapshot
             self._write_note(at_snapshot, is_needed=True)
         self.wake()
 
     def note(self, *, is_needed: bool = False) -> None:
-        """Writes lives, snapshots and owners at once."""
+        """Writes lifetimes, snapshots and owners immediately."""
         with self._being_alone():
             self._write_note(is_needed=is_needed)
 
     def wake(self) -> None:
-        """The next increment comes now."""
+        """Triggers the next increment now."""
         self._woken.set()
 
     def add_part(self, name: str, dump: Callable[[], bytes]) -> None:
-        """A small state that travels with every increment; asked for while pushes are held, so it must not wait."""
+        """Adds a small state to every increment; `dump` is called while pushes are held, so it must not block."""
         with self._being_alone():
             self._dumps[name] = dump
 
     @contextmanager
     def _being_alone(self) -> Iterator[None]:
-        """An increment under way makes way."""
+        """Acquires the record; preempts an increment in progress."""
         with self._counting:
             self._waiting += 1
         try:
@@ -194,7 +194,7 @@ class Recorder:
     # Writing
 
     def write(self) -> bool:
-        """Writes an increment now; False: it made way for somebody, and is to be tried again soon."""
+        """Writes an increment now. Returns False if it was preempted; retry soon."""
         with self._alone:
             try:
                 if self._log.is_still_ours():
@@ -204,7 +204,7 @@ class Recorder:
                 _log.debug("%s", error)
                 return False
             except FailedPreconditionError as error:
-                # What has changed is not known any more, as after a load that replaces rows: all of them come next.
+                # The changes are unknown, as after a load that replaces rows: the next increment has all rows.
                 _log.info("%s: begun anew: %s", self._title, error)
                 self._followed.clear()
                 return False
@@ -257,11 +257,11 @@ class Recorder:
             self._dense_version = increment.dense.version
 
     def _write_note(self, at_snapshot: Mapping[str, RowsEntry] | None = None, *, is_needed: bool) -> None:
-        """What changed beside rows and weights; without what does not count any more.
+        """Writes metadata other than rows and weights, without entries that are no longer valid.
 
         Args:
-            at_snapshot: Stores that have just become what a snapshot holds.
-            is_needed: What is there would be wrong: where nothing can be written, it is removed.
+            at_snapshot: Stores that have just been restored from a snapshot.
+            is_needed: The existing record would be wrong without it: if the write fails, the record is removed.
         """
         if self._log.is_empty and not at_snapshot:
             return  # nothing was written that could be wrong
@@ -291,7 +291,7 @@ class Recorder:
         return replace(self._log.last, stores=stores, dense=dense, initialized=initialized, parts={})
 
     def _recorded(self) -> list[HostedRows]:
-        """Stores whose rows and clocks belong together."""
+        """Returns the stores whose rows and clocks are consistent."""
         now = time.monotonic()
         for owner, since in list(self._void.items()):
             if now - since > _WITHOUT_CLOCKS_SECONDS:
@@ -333,7 +333,7 @@ class Recorder:
 
 
 def _entry_at(rows: HostedRows, epoch: int) -> RowsEntry:
-    """A store that has just become what a snapshot holds."""
+    """Returns the entry of a store that has just been restored from a snapshot."""
     generation, life = rows.life
     return RowsEntry(
         agreement=rows.agreement.decode(),

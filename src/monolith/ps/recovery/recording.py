@@ -1,4 +1,4 @@
-"""What the parts of a server tell whoever records it."""
+"""Interface between the parts of a server and its recovery record."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ __all__ = ["NoRecording", "Recording"]
 
 
 class Recording(Protocol):
-    """Somebody who writes down what a server has. Any thread may call it, without a lock of the server's."""
+    """Receives state changes for the recovery record. Thread-safe; callers must not hold server locks."""
 
     @property
     def is_on(self) -> bool:
-        """Whether somebody does."""
+        """Whether state changes are recorded."""
         ...
 
     def follow(self, history: LocalHistory) -> None:
-        """From now on a history keeps what changes."""
+        """Makes a history keep changes from now on."""
         ...
 
     def replacing(self, owner: str) -> AbstractContextManager[None]:
-        """Around whatever replaces the state of an owner: what was written of it does not count from then on.
+        """Wraps any replacement of the state of an owner, and invalidates its recorded state.
 
-        Inside nothing is written. Rows do not count again before `resumed`: their clocks come after them.
+        Nothing is written inside. Rows stay invalid until `resumed`, because their clocks are replaced after them.
         """
         ...
 
     def resumed(self, owner: str) -> None:
-        """State and clocks of an owner are one again."""
+        """Marks state and clocks of an owner as consistent again."""
         ...
 
     def note(self, *, is_needed: bool = False) -> None:
-        """Writes down at once which lives, snapshots and owners there are; the rest comes with the next increment.
+        """Writes the current lifetimes, snapshots and owners immediately; the rest follows with the next increment.
 
         Args:
-            is_needed: What is there would be wrong otherwise.
+            is_needed: The existing record would be wrong without it.
         """
         ...
 
     def wake(self) -> None:
-        """The next increment is to be written now."""
+        """Requests the next increment now."""
         ...
 
 
 class NoRecording:
-    """Nobody does."""
+    """A `Recording` that records nothing."""
 
     is_on = False
 
     def follow(self, history: LocalHistory) -> None:
         """Does nothing."""
 
-    def replacing(self, owner: str) -> AbstractContextManager[None]:  # noqa: ARG002 - a recording's
+    def replacing(self, owner: str) -> AbstractContextManager[None]:  # noqa: ARG002 - part of `Recording`
         """Does nothing."""
         return nullcontext()
 
