@@ -1,6 +1,6 @@
 """Embedding tables: every 64-bit id has its own row, which starts, learns, expires and is saved by itself.
 
-May import: `ids`, `errors`, `clock`, `config` and the C++ core. Read `hash_table.py` first: `HashTable` is the whole of
+May import: `ids`, `errors`, `clock`, `config` and the C++ core. Read `hash_table.py` first: `HashTable` is all of
 it for one table, `TableGroup` for many. `store.py` is the interface through which models reach tables of any engine.
 """
 

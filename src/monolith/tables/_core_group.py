@@ -1,4 +1,4 @@
-"""From table configs to the native group that keeps their rows."""
+"""Builds the native group of some table configs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def build_core_group(configs: Sequence[TableConfig]) -> _core.Group:
-    """A native group of these tables, which must be in sorted-name order."""
+    """Returns a native group of these tables, which must be in sorted-name order."""
     admission = _shared_admission(configs)
     caps = [_row_cap(config) for config in configs]
     specs = [_table_spec(config, cap) for config, cap in zip(configs, caps, strict=True)]
@@ -51,7 +51,7 @@ def _by_slot(values: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _row_cap(config: TableConfig) -> int:
-    """Rows that fit `max_bytes`; only the core knows how many bytes a row takes, so a group of one is asked."""
+    """Returns the rows that fit `max_bytes`; the size of a row is known to the core only, so a probe group is built."""
     if config.max_bytes is None:
         return config.max_rows or 0
     probe = _core.Group([_table_spec(config, 0)], None)
@@ -59,7 +59,7 @@ def _row_cap(config: TableConfig) -> int:
 
 
 def _shared_admission(configs: Sequence[TableConfig]) -> AdmissionFilter | None:
-    """The one filter of the group: counts live in the buckets, which all its tables share."""
+    """Returns the one filter of the group: counts live in the buckets, which all its tables share."""
     wanted = [config for config in configs if config.filters_ids]
     for config in wanted[1:]:
         if config.admission != wanted[0].admission:

@@ -1,4 +1,4 @@
-"""What a thread looked up last, so that training on the same ids need not look at them again."""
+"""Caches the last lookup of a thread, so that training on the same ids can reuse its plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEWEST_IDS = 4096
 
 
 class RecentBatch(threading.local):
-    """Tells lookups whether an update of the same ids will follow, by what this thread did before.
+    """Predicts for a lookup whether an update of the same ids will follow, from the thread's previous calls.
 
     A lookup alone is fastest without a plan; a lookup and an update are fastest with one plan for both. Most threads do
     always the one or always the other, so what came last is what is expected next.
@@ -25,25 +25,25 @@ class RecentBatch(threading.local):
     def __init__(self) -> None:
         self._is_training = False
         self._looked_up: int | None = None
-        """Which object the ids of the last lookup were."""
+        """Identity of the object with the ids of the last lookup."""
         self._plan: _core.Plan | None = None
         """Of the last lookup, until an update takes it."""
 
     def expects_update(self, given: object) -> bool:
-        """Whether a lookup of the ids in this object should make a plan and `keep` it."""
+        """Returns whether a lookup of the ids in this object should make a plan and `keep` it."""
         if self._plan is not None:
             self._plan, self._is_training = None, False
         self._looked_up = id(given)
         return self._is_training
 
     def keep(self, plan: _core.Plan) -> None:
-        """For the update that follows."""
+        """Keeps a plan for the update that follows."""
         self._plan = plan
 
     def take_plan(self, given: object, ids: NDArray[np.int64]) -> _core.Plan | None:
-        """The plan of these ids, given as this object, if they were looked up last; it is given away once.
+        """Returns the plan of these ids, given as this object, if they were looked up last; each plan is returned once.
 
-        The caller may have changed them meanwhile, so they are compared with what was planned.
+        The caller may have changed the ids meanwhile, so they are compared with the plan.
         """
         plan, self._plan = self._plan, None
         if plan is None:

@@ -1,4 +1,4 @@
-"""What belongs to all tables of a store: history, cut, snapshots. Shared by its faces `HashTable` and `TableGroup`."""
+"""Calls on all tables of a store: history, cut, snapshots. Base of `HashTable` and `TableGroup`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot.location import SnapshotPath
 
 _READER = "mark()"
-"""The reader of those who ask for marks instead of opening one."""
+"""Name of the reader of callers that use marks instead of opening a reader."""
 
 
 class WholeGroup:
-    """Calls about all tables of a group at once. A table of a larger group refuses them and names the group's."""
+    """Calls on all tables of a group. A table of a larger group rejects them and names the group's."""
 
     store: LocalStore
     """Where the rows are: what a model trains through."""
@@ -39,27 +39,27 @@ class WholeGroup:
         return self.native.schema
 
     def cut(self) -> LocalCut:
-        """Freezes the state of all tables while writers go on; release it when it was read."""
+        """Freezes the state of all tables while writers continue; release the cut after reading it."""
         self._require_owner("cut")
         return self.store.cut()
 
     def mark(self) -> Mark:
-        """Ends the present epoch: later writes are in `changes(since=mark)`.
+        """Closes the current epoch: later writes are in `changes(since=mark)`.
 
-        From the first mark on the tables remember what is removed, until `forget`. A follower that lives on is better
-        served by a reader of its own, `store.open_reader(name)`.
+        From the first mark on the tables record removals, until `forget`. A long-lived follower should open a reader of
+        its own, `store.open_reader(name)`.
         """
         return self._reader().next_mark()
 
     def changes(
         self, since: Mark | None = None, *, buckets: range = ALL_BUCKETS, state: bool = True
     ) -> Iterator[RowBlock]:
-        """Current rows and tombstones of everything touched after a mark; None: since the beginning."""
+        """Yields current rows and tombstones of everything touched after a mark; None: since the beginning."""
         self._require_owner("changes")
         return self.store.history.changes(self._epoch(since), buckets=buckets, state=state)
 
     def forget(self, before: Mark) -> None:
-        """Promises that nobody will ask for changes before this mark, so that removals can be forgotten."""
+        """Discards the history before this mark; changes before it can no longer be read."""
         self._require_owner("forget")
         self._reader().advance(before)
 
@@ -72,14 +72,14 @@ class WholeGroup:
     def save(
         self, path: SnapshotPath, *, background: bool = False, **options: Unpack[SaveOptions]
     ) -> SaveReport | SaveHandle:
-        """Writes one frozen state to a folder while writers go on; options are those of `snapshot.save`."""
+        """Writes one frozen state to a folder while writers continue; options are those of `snapshot.save`."""
         self._require_owner("save")
         return snapshot.save(self.store, path, background=background, **options)
 
     def restore(
         self, path: SnapshotPath, *, buckets: range | None = None, ignore_unknown_tables: bool = False
     ) -> RestoreReport:
-        """Replaces what is here by what `save` wrote; a damaged or foreign folder leaves everything as it was."""
+        """Replaces the rows by those that `save` wrote; a damaged or foreign folder leaves everything unchanged."""
         self._require_owner("restore")
         return snapshot.restore(self.store, path, buckets=buckets, ignore_unknown_tables=ignore_unknown_tables)
 
@@ -88,7 +88,7 @@ class WholeGroup:
         self.store.close()
 
     def _reader(self) -> ChangeReader:
-        """Holds what came after the marks that were given out."""
+        """Returns the reader that keeps the history after the marks given out."""
         return self.store.open_reader(_READER)
 
     def _epoch(self, since: Mark | None) -> int:

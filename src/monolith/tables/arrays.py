@@ -1,7 +1,7 @@
-"""Arrays in, arrays out: what users hand over becomes the typed, contiguous NumPy views that the core takes.
+"""Converts arguments of users to the typed, contiguous NumPy views that the core takes, and results back.
 
-Torch CPU tensors and NumPy arrays go in without a copy when they are contiguous; anything else is copied or refused
-with the call to write. The checks are ordered so that a good array passes after two or three attribute reads: this code
+Torch CPU tensors and NumPy arrays are passed without a copy when they are contiguous; anything else is copied, or
+rejected with the call to write. The checks are ordered so that a good array passes after two or three attribute reads:
 runs for every lookup of a single id.
 """
 
@@ -32,7 +32,7 @@ Times: TypeAlias = "int | torch.Tensor | NDArray[np.int64] | None"
 MAX_IDS = 2**31 - 1
 """Ids of one call: positions are 32-bit inside the core."""
 NO_STEP = -1
-"""Of a call of the core that only admission would ask for its step."""
+"""Step of a core call in which only admission would use it."""
 _TIME_END = 2**32
 _INT64 = np.dtype(np.int64)
 _FLOAT32 = np.dtype(np.float32)
@@ -40,7 +40,7 @@ _TORCH_OF = {_INT64: torch.int64, _FLOAT32: torch.float32}
 
 
 def id_array(ids: Ids, subject: str, name: str = "ids") -> NDArray[np.int64]:
-    """C-contiguous int64 view (or copy) of `ids`, in their shape."""
+    """Returns a C-contiguous int64 view (or copy) of `ids`, in their shape."""
     array = ids if type(ids) is np.ndarray else _as_numpy(ids, _INT64, subject, name)
     if array.dtype is not _INT64 and array.dtype != _INT64:
         raise TypeError(_wrong_numpy_dtype(subject, name, array.dtype, _INT64))
@@ -52,7 +52,7 @@ def id_array(ids: Ids, subject: str, name: str = "ids") -> NDArray[np.int64]:
 
 
 def bucket_array(buckets: torch.Tensor | None, num_ids: int, subject: str) -> NDArray[np.uint16] | None:
-    """The buckets of so many ids as the core takes them, which checks their range; None: the ids tell them."""
+    """Returns the buckets of the ids as the core takes them, which checks their range; None: the ids determine them."""
     if buckets is None:
         return None
     if buckets.dtype != torch.int16 or buckets.shape != (num_ids,):
@@ -64,7 +64,7 @@ def bucket_array(buckets: torch.Tensor | None, num_ids: int, subject: str) -> ND
 
 
 def float_array(values: Floats, shape: tuple[int, ...], subject: str, name: str) -> NDArray[np.float32]:
-    """C-contiguous float32 view (or copy) of `values`, which must have exactly this shape."""
+    """Returns a C-contiguous float32 view (or copy) of `values`, which must have exactly this shape."""
     array = values if type(values) is np.ndarray else _as_numpy(values, _FLOAT32, subject, name)
     if array.dtype is not _FLOAT32 and array.dtype != _FLOAT32:
         raise TypeError(_wrong_numpy_dtype(subject, name, array.dtype, _FLOAT32))
@@ -74,7 +74,7 @@ def float_array(values: Floats, shape: tuple[int, ...], subject: str, name: str)
 
 
 def time_array(time: Times, shape: tuple[int, ...], subject: str) -> NDArray[np.int64]:
-    """int64 [1] or [n]: the time of all ids, or of each."""
+    """Returns int64 [1] or [n]: the time of all ids, or of each."""
     if time is None:
         return np.array((int(clock.time()),), _INT64)
     if isinstance(time, np.ndarray | torch.Tensor | list | tuple) and not _is_scalar(time):
@@ -98,7 +98,7 @@ def time_array(time: Times, shape: tuple[int, ...], subject: str) -> NDArray[np.
 
 
 def step_number(step: int, subject: str) -> int:
-    """The global step as a plain int."""
+    """Returns the global step as a plain int."""
     try:
         number = operator.index(step)
     except TypeError:
@@ -109,26 +109,26 @@ def step_number(step: int, subject: str) -> int:
 
 
 def optional_step(step: int | None, subject: str) -> int | None:
-    """The global step as a plain int, if there is one."""
+    """Returns the global step as a plain int, or None."""
     return None if step is None else step_number(step, subject)
 
 
 def finite_scale(scale: float, subject: str) -> float:
-    """The factor of all gradients as a plain float."""
+    """Returns the factor of all gradients as a plain float."""
     if not math.isfinite(scale):
         raise InvalidArgumentError(f"{subject}: scale must be finite, got {scale}")
     return float(scale)
 
 
 def array_size(values: object) -> int:
-    """Elements of an array that may be too large to copy; lists count as 0, they are in memory already."""
+    """Returns the number of elements of an array that may be too large to copy; lists count as 0."""
     if isinstance(values, torch.Tensor):
         return values.numel()
     return values.size if isinstance(values, np.ndarray) else 0
 
 
 def hand_back(array: NDArray[Any], like: object) -> Any:
-    """The result in the kind of what came in: NumPy for NumPy, torch for everything else. Copies nothing."""
+    """Returns the array in the kind of `like`: NumPy for NumPy, torch for everything else. Copies nothing."""
     return array if isinstance(like, np.ndarray) else torch.from_numpy(array)
 
 
@@ -141,7 +141,7 @@ class _WritableAlias:
 
 
 def tensor_view(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor over memory of the core that nobody should write to; torch knows no read-only tensors and would warn."""
+    """Returns a tensor over read-only memory of the core; torch has no read-only tensors and would warn."""
     return torch.from_numpy(np.asarray(_WritableAlias(array)) if array.size else array.copy())
 
 
@@ -162,7 +162,7 @@ def _as_numpy(values: object, dtype: np.dtype[Any], subject: str, name: str) -> 
 
 
 def _from_python(values: object, dtype: np.dtype[Any], subject: str, name: str) -> NDArray[Any]:
-    """Lists and numbers. NumPy would silently cut 1.5 to 1 and wrap 2**63, so what they are is checked first."""
+    """Converts lists and numbers. NumPy would silently cut 1.5 to 1 and wrap 2**63, so types are checked first."""
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a batch is to a store: its stamp, its plan, the rows read for it, and the update made of it.
+"""A batch as a store sees it: its stamp, its plan, the rows read for it, and the update made of it.
 
 Dims: n ids of the batch, U unique (table, id) pairs of it, T tables, V floats of the rows of the unique ids, S segments
 of all tables.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 NOTHING_APPLIED = -1
-"""The number of the last batch of a worker of whom nothing was applied; batches count from 0."""
+"""The last batch number of a worker without applied batches; batches count from 0."""
 _NUMBERS_END = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStamp:
-    """Who read a batch, and how far its input had been read after it: the clock of a store.
+    """The reader of a batch, and the input position after it: the clock of a store.
 
     Owners of rows keep the last applied stamp of every worker: it makes a repeated push harmless, and its position is
     what a checkpoint commits and where reading resumes.
@@ -112,13 +112,13 @@ class Rows(Protocol):
 
     @property
     def seen(self) -> int:
-        """The last batch of the plan's worker whose update is contained; -1 where none is, or nobody asked."""
+        """The last batch of the plan's worker whose update is contained; -1: none, or the read did not require it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """How gradients are applied: one optimizer step for every id of the plans handed over together."""
+    """How gradients are applied: one optimizer step for every id of the plans submitted together."""
 
     step: int
     """Global step, >= 0; schedules and batch softmax read it."""
@@ -127,12 +127,12 @@ class Update:
     times: int | Tensor
     """Unix seconds: one number, or int64 [n] for the ids of all plans end to end."""
     previous: int
-    """Number of this worker's push before this one, -1 if this is its first: a push that got lost shows. Batches that
-    were discarded leave no gap."""
+    """Number of this worker's push before this one, -1 if this is its first: it reveals a lost push. Batches that were
+    discarded leave no gap."""
     scale: float = 1.0
     """Multiplies every gradient: the clip factor."""
     known_finite: bool = False
-    """True: the caller saw that no gradient is NaN or infinite, and the store need not look for one."""
+    """True: the caller checked that no gradient is NaN or infinite, and the store need not check again."""
     latest: Sequence[Tensor] | None = None
     """For each plan, float32: the rows as the worker saw them, in plan order, of the ids of those tables alone whose
     optimizers use them (`TableConfig.uses_latest`). None: they learn as if nothing had changed meanwhile."""
@@ -146,7 +146,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What an update did to how many (table, id) pairs."""
+    """Counts of (table, id) pairs by what an update did to them."""
 
     updated: int = 0
     """Rows that learned, new ones included."""
@@ -161,31 +161,31 @@ class Applied:
 
 
 class Pending(Protocol[T_co]):
-    """A result that may still be on its way."""
+    """A result that may still be in flight."""
 
     def done(self) -> bool:
         """True iff `result` returns without waiting."""
         ...
 
     def result(self, timeout_seconds: float | None = None) -> T_co:
-        """The result, or the error of the call.
+        """Returns the result, or raises the error of the call.
 
         Raises:
-            DeadlineExceededError: it did not come within `timeout_seconds`.
+            DeadlineExceededError: the result did not arrive within `timeout_seconds`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Finished(Pending[T_co]):
-    """A `Pending` whose result is there already: what an engine without waiting returns."""
+    """A `Pending` whose result is available already, for engines that never wait."""
 
     value: T_co
 
     def done(self) -> bool:
-        """Always true."""
+        """Returns true."""
         return True
 
     def result(self, timeout_seconds: float | None = None) -> T_co:  # noqa: ARG002 - the signature of Pending
-        """The value."""
+        """Returns the value."""
         return self.value

@@ -1,4 +1,4 @@
-"""Several owners that divide the buckets among them: who has which, and what their numbers are together."""
+"""Several owners that divide the buckets among them: their ranges, and their statistics together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RATIOS = ("index_load", "overhead_per_id")
 
 
 def owned_ranges(num_owners: int) -> tuple[range, ...]:
-    """The buckets of each owner: owner k has the buckets b with b * num_owners // 1024 == k.
+    """Returns the buckets of each owner: owner k has the buckets b with b * num_owners // 1024 == k.
 
     >>> owned_ranges(3)
     (range(0, 342), range(342, 683), range(683, 1024))
@@ -36,31 +36,31 @@ def owned_ranges(num_owners: int) -> tuple[range, ...]:
 
 
 def require_owners(num_owners: int, *, subject: str, name: str) -> None:
-    """Refuses a number of owners that cannot divide the buckets.
+    """Checks that a number of owners can divide the buckets.
 
     Raises:
-        InvalidArgumentError: as said.
+        InvalidArgumentError: it cannot.
     """
     if not 1 <= num_owners <= NUM_BUCKETS:
         raise InvalidArgumentError(f"{subject}: {name} must be from 1 to {NUM_BUCKETS}, got {num_owners}")
 
 
 def share_of(config: TableConfig, num_owners: int) -> TableConfig:
-    """The config of one owner's part of a table: caps are divided."""
+    """Returns the config of one owner's part of a table: caps are divided."""
     caps = {name: getattr(config, name) for name in ("max_rows", "max_bytes")}
     return replace(config, **{name: max(1, cap // num_owners) for name, cap in caps.items() if cap is not None})
 
 
 def emptied_by(own: range, buckets: range) -> range:
-    """What an owner empties: its own buckets, or simply all, which lets newest times begin anew as in one store."""
+    """Returns the buckets an owner empties: its own, or all if all are replaced, which also resets newest times."""
     return ALL_BUCKETS if buckets == ALL_BUCKETS else own
 
 
 def require_assignable(block: RowBlock, schema: Schema, *, subject: str) -> None:
-    """Refuses what `Store.assign` does not take: whose rows belong to several owners, or are not whole.
+    """Checks that `Store.assign` takes a block: full rows of one bucket, and so of one owner.
 
     Raises:
-        InvalidArgumentError: as said.
+        InvalidArgumentError: the block has ids of other buckets, or is not a block of full rows.
     """
     wide_slots = schema.tables[block.table].wide_slots if block.table < len(schema.tables) else ()
     told = block.keys[tells_bucket(block.keys, wide_slots)]
@@ -71,12 +71,12 @@ def require_assignable(block: RowBlock, schema: Schema, *, subject: str) -> None
 
 
 def sum_of_reports(parts: Sequence[LoadReport]) -> LoadReport:
-    """What all owners loaded."""
+    """Returns the totals over all owners."""
     return LoadReport(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(LoadReport)})
 
 
 def sum_by_slot(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Rows by slot of all owners."""
+    """Returns rows by slot over all owners."""
     total: Counter[int] = Counter()
     for part in parts:
         total.update(part)
@@ -84,7 +84,7 @@ def sum_by_slot(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
 
 
 def stats_of_all(parts: Sequence[StoreStats], *, open_plans: int, times_ahead: int) -> StoreStats:
-    """The numbers of a whole; of each worker the last batch that every owner has."""
+    """Returns the statistics over all owners; for each worker the last batch that every owner has."""
     workers = set.intersection(*(set(part.applied) for part in parts))
     return StoreStats(
         rows=sum(part.rows for part in parts),

@@ -1,4 +1,4 @@
-"""How a serving row keeps the weights of a segment, and what training sees of that.
+"""The stored form of a segment's weights in a serving row, and its effect on training lookups.
 
 Training rows always hold full-precision weights. With ``FixedR8`` and ``OneBit`` a training lookup already returns what
 compression will leave of them, so that the model learns around the loss; the other compressors show the raw weights.
@@ -55,7 +55,7 @@ class Bf16(Compressor):
 
 @config
 class FixedR8(Compressor):
-    """1 byte a weight: ``q * r / 128`` with whole ``q`` in [-128, 127]; halves are rounded away from zero, NaN gives 0.
+    """1 byte a weight: ``q * r / 128`` with integer ``q`` in [-128, 127]; rounds halves away from zero, NaN gives 0.
 
     A training lookup returns the rounded weight; the gradient passes to the stored weight unchanged (straight through).
 
@@ -89,7 +89,7 @@ class OneBit(Compressor):
     max_scale: float = 10000.0
     """Where the scale stops growing, >= init_scale."""
     amplitude: float = 0.05
-    """Size of a served weight. The original's front end has this default; its schema alone says 0.1."""
+    """Size of a served weight. The default of ByteDance Monolith's front end; upstream's schema has 0.1."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "step_size")

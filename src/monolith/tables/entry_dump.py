@@ -1,10 +1,11 @@
-"""Checkpoints of the original system: record files of ``EntryDump`` messages, read and written.
+"""Checkpoints of ByteDance Monolith: record files of ``EntryDump`` messages, read and written.
 
 A single table is `<base>-%05d-of-%05d`; a group adds `<base>.meta-%05d-of-%05d` and compresses its data files.
 Everything about the bytes is in docs/formats/entry_dump.md. Paths are local.
 
-Where the original loses or mixes data, this does not: a damaged file is found before the table is touched, a write that
-fails leaves no file, rows are checked against the table's dims and optimizers, and both powers of Adam come back.
+Where upstream loses or mixes data, this module does not: a damaged file is found before the table is touched, a write
+that fails leaves no file, rows are checked against the table's dims and optimizers, and both powers of Adam are
+restored.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ImportReport:
 def import_entry_dump(table: HashTable, base: BasePath, *, clear: bool = True) -> int:
     """Replaces the rows of a table by those of the files `<base>-*`, and returns how many were read.
 
-    Weights, optimizer state and times are taken over; admission is not asked. All files are read and checked before the
+    Weights, optimizer state and times are loaded; admission does not apply. All files are read and checked before the
     table is changed. A serving table takes the weights and compresses them.
 
     Args:
@@ -113,7 +114,7 @@ def import_group_entry_dump(
 ) -> ImportReport:
     """Replaces the rows of a group's tables by those of the files `<base>-*` and `<base>.meta-*`.
 
-    The original keeps rows that are not in the files, and so does `clear=False`; `clear=True` empties all tables of the
+    Upstream keeps rows that are not in the files, and so does `clear=False`; `clear=True` empties all tables of the
     group first, also those that the files do not have.
 
     Args:
@@ -177,7 +178,7 @@ def export_group_entry_dump(group: TableGroup, base: BasePath, *, num_shards: in
 
 
 def entry_counts(base: BasePath) -> dict[str, int]:
-    """Table name to number of entries of a group's files, summed over their shards; reads the metadata only."""
+    """Returns table name -> number of entries in a group's files, over all shards; reads the metadata only."""
     counts: dict[str, int] = {}
     for path in shards_of(_meta_base(Path(base))):
         for name, entries in _read_metadata(path):
@@ -198,7 +199,7 @@ def _num_shards(wanted: int, rows: int) -> int:
 
 
 def _export_files(base: Path, num_shards: int) -> list[tuple[Path, Path, int, int]]:
-    """Path, temporary path and buckets of every shard."""
+    """Returns path, temporary path and buckets of every shard."""
     make_folder(base.parent)
     refuse_other_totals(base, num_shards)
     files = []

@@ -1,4 +1,4 @@
-"""The clock by which rows expire, and how far one batch may move it: a wrong time must not make a table old."""
+"""The clock by which rows expire, and how far one batch may move it: a wrong time must not expire a table."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def bound_times(times: NDArray[np.int64], newest: int) -> BoundedTimes:
 
 
 class EventClock:
-    """Bounds how far one call may move the newest time of a store; any thread may call it.
+    """Bounds how far one call may move the newest time of a store. Thread-safe.
 
-    Whoever takes a whole batch asks once, before it is divided
-    among owners of rows; they take the times as they come. What was set back counts once the rows have it.
+    Call `bounded` once per batch, before the batch is divided among owners of rows; owners take the times unchanged.
+    Times that were set back are counted once the rows have them.
     """
 
     def __init__(self, newest: Callable[[], int]) -> None:
@@ -58,14 +58,14 @@ class EventClock:
         """The newest time of all tables and owners."""
         self._lock = threading.Lock()
         self.num_ahead = 0
-        """Times that were set back so far."""
+        """Number of times set back so far."""
 
     def bounded(self, times: NDArray[np.int64]) -> BoundedTimes:
-        """The times as rows take them."""
+        """Returns the times as rows take them."""
         return bound_times(times, self._newest())
 
     def count(self, bounded: BoundedTimes) -> None:
-        """The rows have these times."""
+        """Counts times that the rows have taken."""
         if not bounded.num_ahead:
             return
         with self._lock:
@@ -84,7 +84,7 @@ class EventClock:
 
 
 def newest_time_of(cores: Sequence[_core.Group]) -> Callable[[], int]:
-    """Tells the newest time of all tables of some groups."""
+    """Returns a function that returns the newest time of all tables of some groups."""
     if len(cores) == 1:
         return partial(cores[0].newest_time, _ALL_TABLES)
     return lambda: max(core.newest_time(_ALL_TABLES) for core in cores)

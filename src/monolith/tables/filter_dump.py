@@ -1,9 +1,9 @@
-"""Checkpoints of the original's occurrence filters, read and written whole: one file `<base>-%05d-of-%05d` per split.
+"""Reads and writes checkpoints of ByteDance Monolith's occurrence filters: one file `<base>-%05d-of-%05d` per split.
 
-They are read as what they are, counts in cells, and not into a `SlidingHashFilter`: the original places a cell by a
-hash that it seeds anew in every process, so nobody can say whose count a cell holds, not even the original after a
-restart. What they are good for: to see how full a filter was, to hand them on, and to give the original, which refuses
-to restore without them, the empty ones that go with an exported table. Bytes: docs/formats/filter_dump.md.
+They are read as counts in cells, and not into a `SlidingHashFilter`: upstream places a cell by a hash with another seed
+in every process, so the id of a count cannot be recovered, not even by upstream after a restart. The files are good for
+three things: to see how full a filter was, to copy them, and to give upstream, which does not restore without them, the
+empty filters that belong to an exported table. Bytes: docs/formats/filter_dump.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["FilterDump", "FilterDumpSplit", "read_filter_dump", "write_filter_du
 
 _FILL_RATE = 1.2
 _SPARE_CELLS = 64
-"""A split has so many cells behind its total size, in which walks from its last cells go on."""
+"""Additional cells at the end of a split, for walks that begin in its last cells."""
 _CELLS_PER_RECORD = 10_000
 _FORWARD_STEPS = 2
 _PROBE_LIMIT = 16
 _SMALLEST_CAPACITY = 300
 _FEWEST_SPLITS, _MOST_SPLITS = 5, 1000
 _SHAPE = ("split_num", "max_forward_step", "max_backward_step", "max_step")
-"""What a restored filter must have in common with the one that is there."""
+"""Fields in which a restored filter must equal the live one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class FilterDumpSplit:
     failure_count: int = 0
     """How often an id found no cell in it."""
     total_size: int
-    """Cells in which an id may begin to look."""
+    """Cells in which the search for an id may begin."""
     num_elements: int = 0
-    """Cells in use, as the original counted them: without a lock, and at most its capacity."""
+    """Cells in use, as upstream counted them: without a lock, and at most its capacity."""
     fill_rate: float = _FILL_RATE
     cells: NDArray[np.uint16]
     """`total_size` + 64: low 4 bits a count, the others a signature; 0: free."""
@@ -58,7 +58,7 @@ class FilterDumpSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterDump:
-    """A whole filter; its numbers are the original's."""
+    """A complete filter, with upstream's numbers."""
 
     split_num: int
     max_forward_step: int = _FORWARD_STEPS
@@ -71,7 +71,7 @@ class FilterDump:
 
     @classmethod
     def empty(cls, capacity: int = 300_000_000, split_num: int = 7) -> FilterDump:
-        """A filter that has counted nothing, of the sizes that the original gives it."""
+        """Returns a filter without counts, of the sizes that upstream uses."""
         if capacity < 1:
             raise InvalidArgumentError(f"filter dump: capacity must be at least 1, got {capacity}")
         if not _FEWEST_SPLITS <= split_num <= _MOST_SPLITS:
@@ -93,13 +93,13 @@ def read_filter_dump(base: str | os.PathLike[str], *, live: FilterDump | None = 
 
     Args:
         base: Path up to the ``-00000-of-00007`` part.
-        live: The filter that is to be replaced; a dump whose ring has another shape is refused, as the original does.
+        live: The filter to replace; a dump whose ring has another shape is rejected, as upstream does.
 
     Raises:
-        InvalidArgumentError: The set of files is not complete, or is not that of as many splits.
-        FailedPreconditionError: A record is no message of a filter.
-        DataLossError: A file is damaged, or its records make no split; names the file.
-        ResourceExhaustedError: It does not fit ``live``.
+        InvalidArgumentError: The set of files is incomplete, or has another number of splits.
+        FailedPreconditionError: A record is not a filter message.
+        DataLossError: A file is damaged, or its records do not form a split; names the file.
+        ResourceExhaustedError: The dump does not fit ``live``.
     """
     files = shards_of(Path(base))
     read = [_read_split(file) for file in files]
@@ -124,7 +124,7 @@ def write_filter_dump(base: str | os.PathLike[str], dump: FilterDump) -> list[Pa
     """Writes a filter to `<base>-%05d-of-%05d`; its folder is created, and a failure leaves no file.
 
     Raises:
-        InvalidArgumentError: Splits or cells are not as many as the dump says; nothing is written.
+        InvalidArgumentError: The number of splits or cells differs from the dump's own numbers; nothing is written.
         AlreadyExistsError: Files of the base belong to a dump of another number of splits.
     """
     base = Path(base)
@@ -175,7 +175,7 @@ def _records(dump: FilterDump, split: FilterDumpSplit) -> Iterator[bytes]:
 
 
 def _read_split(path: Path) -> tuple[FilterDump, FilterDumpSplit]:
-    """What a file says of the whole filter, without its splits, and of its own split."""
+    """Returns the filter of a file without its splits, and the split of the file."""
     records = _core.read_records(str(path), snappy=False)
     if not records:
         raise DataLossError(f"{path}: no record; a filter's file begins with what it says of its split")

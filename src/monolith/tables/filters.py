@@ -1,6 +1,6 @@
-"""How rare ids are kept out of a table until they were seen often enough.
+"""Admission filters: keep rare ids out of a table until they were seen often enough.
 
-A filter is asked only about ids that have no row yet, and only where the table's threshold (``min_count``, or
+A filter is applied only to ids that have no row yet, and only where the table's threshold (``min_count``, or
 ``slot_min_counts`` for the id's slot) is above 0. Its counts belong to the rows: they are saved, restored and cut with
 them. All tables of a group share one filter; equal ids of two tables are counted apart.
 How to choose thresholds and filter: ``docs/how-to/admission-and-expiry.md``.
@@ -22,7 +22,7 @@ class AdmissionFilter(Config, ABC):
     """The rule that admits a new id."""
 
     max_threshold: ClassVar[int | None]
-    """The largest threshold the rule can tell apart; greater ones are refused. None: any."""
+    """The largest threshold the rule can represent; greater ones are rejected. None: any."""
 
     @abstractmethod
     def kernel(self) -> tuple[str, dict[str, float]] | None:
@@ -31,13 +31,13 @@ class AdmissionFilter(Config, ABC):
 
 @config
 class SlidingHashFilter(AdmissionFilter):
-    """Counts occurrences approximately, in fixed memory, and forgets ids that are not seen for long.
+    """Counts occurrences approximately, in fixed memory, and drops the counts of ids not seen for long.
 
     The first ``threshold`` occurrences of an id are dropped, the next one is trained. Where duplicates are summed (the
     default), all occurrences of a call count together, after the decision.
 
     Rarely (about 0.7 % of ids when full, with the defaults) two ids share a counter and one is admitted early. Memory
-    is about 2.8 bytes for each id of the capacity, taken in `split_num` portions, the first with the first ids.
+    is about 2.8 bytes for each id of the capacity, allocated in `split_num` portions, the first with the first ids.
 
     >>> SlidingHashFilter(capacity=1_000_000).kernel()
     ('sliding_hash', {'capacity': 1000000.0, 'split_num': 7.0})
@@ -45,9 +45,9 @@ class SlidingHashFilter(AdmissionFilter):
 
     max_threshold: ClassVar[int | None] = 15
     capacity: int = field(default=300_000_000, kw_only=False)
-    """Ids without a row that the whole group remembers at a time; raised to 300 for each bucket where it is less."""
+    """Ids without a row that the group counts at a time; raised to 300 for each bucket where it is less."""
     split_num: int = 7
-    """Parts of the memory, in [5, 1000]; each time one is full, the oldest is forgotten. More parts forget in smaller
+    """Parts of the memory, in [5, 1000]; each time one is full, the oldest is dropped. More parts drop smaller
     portions and make each count slower."""
 
     def __post_init__(self) -> None:
@@ -79,12 +79,12 @@ class ProbabilisticFilter(AdmissionFilter):
 
 @config
 class NoFilter(AdmissionFilter):
-    """Admits every id at its first occurrence, whatever the thresholds say."""
+    """Admits every id at its first occurrence; thresholds have no effect."""
 
     max_threshold: ClassVar[int | None] = None
 
     def kernel(self) -> None:
-        """None: the core then asks nobody."""
+        """Returns None: the core then uses no filter."""
         return
 
 
@@ -96,7 +96,7 @@ _BY_NAME: dict[str, type[AdmissionFilter]] = {
 
 
 def make_filter(name: str) -> AdmissionFilter:
-    """A filter with its defaults by the name that configurations of the original use.
+    """Returns a filter with its defaults, by its name in configurations of ByteDance Monolith.
 
     Raises:
         ValueError: The name is none of ``sliding_hash_filter``, ``probabilistic_filter`` and ``no_filter``.

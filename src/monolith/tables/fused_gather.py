@@ -21,7 +21,7 @@ def fused_gather(
 ) -> list[Tensor]:
     """Copies, for each list of offsets, the ``dims[m]`` numbers that begin at each of them.
 
-    `fused_reorder_by_indices` tells such offsets. The gradient of the buffer adds up what its places were copied to.
+    `fused_reorder_by_indices` returns such offsets. The gradient of the buffer sums over the copies of each place.
 
     Args:
         embeddings: float [n], vectors end to end.

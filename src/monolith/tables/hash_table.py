@@ -50,11 +50,11 @@ def _layout(per: Per, subject: str) -> int:
 
 
 class HashTable(WholeGroup):
-    """A table that maps any int64 to a row of float32 weights, grows as ids come and forgets expired ones.
+    """A table that maps any int64 to a row of float32 weights, grows as ids come and removes expired rows.
 
     ``ids`` are int64 of any shape: torch CPU tensors or NumPy arrays, without a copy when contiguous, or lists. Results
-    are of the kind of ``ids`` (torch for lists). Calls may come from many threads at once; the change of one id is
-    atomic, a batch is not. A refused call leaves the table as it was. ``time`` is Unix seconds, one or per id; None
+    are of the kind of ``ids`` (torch for lists). Thread-safe: calls may run concurrently; the change of one id is
+    atomic, a batch is not. A rejected call leaves the table unchanged. ``time`` is Unix seconds, one or per id; None
     means now. Times more than a day ahead of the newest before are set back: one call moves the clock by which rows
     expire by a day at most.
 
@@ -75,7 +75,7 @@ class HashTable(WholeGroup):
 
     @classmethod
     def of_store(cls, store: LocalStore, number: int) -> HashTable:
-        """The table of this number in a store: the same rows, not a copy."""
+        """Returns the table of this number in a store: the same rows, not a copy."""
         table = cls.__new__(cls)
         table._bind(store, number)  # noqa: SLF001 - of its own class
         return table
@@ -95,13 +95,13 @@ class HashTable(WholeGroup):
 
     @property
     def name(self) -> str:
-        """What the table is called."""
+        """Name of the table."""
         return self.config.name
 
     # Reading
 
     def lookup(self, ids: Ids, *, step: int = 0) -> Any:
-        """float32, shape of ids + [dim]. An id without a row reads zeros; nothing is inserted."""
+        """Returns float32, shape of ids + [dim]. An id without a row reads zeros; nothing is inserted."""
         array = id_array(ids, self._subject)
         flat, number = array.reshape(-1), step_number(step, self._subject)
         values = new_rows((*array.shape, self.dim))
@@ -117,7 +117,7 @@ class HashTable(WholeGroup):
         return hand_back(values, ids)
 
     def lookup_rows(self, ids: Ids) -> FoundRows:
-        """All that is stored of the ids: weights, optimizer state and time."""
+        """Returns everything stored for the ids: weights, optimizer state and time."""
         array = id_array(ids, self._subject)
         shape = array.shape
         weights = new_rows((*shape, self.dim))
@@ -136,9 +136,9 @@ class HashTable(WholeGroup):
         return FoundRows(*(hand_back(part, ids) for part in parts))
 
     def lookup_pooled(self, ids: Ids, row_splits: Ids, combiner: Combiner = "sum", *, step: int = 0) -> Any:
-        """The rows of each example combined in one pass: [B, dim], or [B, n, dim] for ("first_n", n).
+        """Combines the rows of each example in one pass: [B, dim], or [B, n, dim] for ("first_n", n).
 
-        ``row_splits`` int64 [B + 1] says where each example starts in the flat ``ids``. Empty examples give zeros.
+        ``row_splits`` int64 [B + 1] holds where each example starts in the flat ``ids``. Empty examples give zeros.
         """
         array = id_array(ids, self._subject).reshape(-1)
         splits = split_array(row_splits, array.size, self._subject)
@@ -156,7 +156,7 @@ class HashTable(WholeGroup):
         return hand_back(values, ids)
 
     def contains(self, ids: Ids) -> Any:
-        """bool, shape of ids: true where the id has a row."""
+        """Returns bool, shape of ids: true where the id has a row."""
         array = id_array(ids, self._subject)
         found = np.empty(array.shape, np.uint8)
         self._core.contains(self._number, array.reshape(-1), found.reshape(-1))
@@ -165,7 +165,7 @@ class HashTable(WholeGroup):
     # Writing
 
     def assign(self, ids: Ids, rows: Floats, *, time: Times = None) -> None:
-        """Overwrites weights, keeps optimizer state, inserts ids that admission lets in. The last duplicate wins."""
+        """Overwrites weights, keeps optimizer state, inserts ids that admission accepts. The last duplicate wins."""
         self._assign(ids, rows, time, add=False)
 
     def assign_add(self, ids: Ids, rows: Floats, *, time: Times = None) -> None:
@@ -183,15 +183,15 @@ class HashTable(WholeGroup):
         dedup: bool = True,
         latest: Floats | None = None,
     ) -> Applied:
-        """One optimizer step for every id; ``grads`` has the shape of ids + [dim].
+        """Makes one optimizer step for every id; ``grads`` has the shape of ids + [dim].
 
         Args:
             ids: Duplicates are summed first, in input order.
             grads: Gradients of the looked-up rows.
             step: Global step, >= 0, for schedules and step-dependent rules; None: 0, and a probabilistic filter draws
-                anew at every offer of an id.
+                again at every offer of an id.
             time: When the ids were seen; expiry counts from it.
-            learning_rates: One per segment; None asks the segments' optimizers for this step.
+            learning_rates: One per segment; None: the rates of the segments' optimizers for this step.
             dedup: False makes one step per occurrence, in input order, and counts admission so.
             latest: The rows as the worker saw them, for delay compensation; shape of ``grads``.
         """
@@ -220,7 +220,7 @@ class HashTable(WholeGroup):
         time: Times = None,
         learning_rates: LearningRates | None = None,
     ) -> Applied:
-        """The gradient of `lookup_pooled`: one optimizer step for every id that took part.
+        """Applies the gradient of `lookup_pooled`: one optimizer step for every id that took part.
 
         ``grads`` has the shape of the pooled result and is never expanded to one row per id.
         """
@@ -244,7 +244,7 @@ class HashTable(WholeGroup):
         return apply_directly(self.native, plan, DirectUpdate(gradients, PER_ID, rates, number, times, pooled))
 
     def reinitialize(self, ids: Ids, *, time: Times = None) -> Any:
-        """Starts rows anew, inserting absent ids without asking admission.
+        """Resets rows to their initial state; inserts absent ids without admission.
 
         Returns:
             int8, shape of ids: 1 where the id had a row, 0 where it was inserted.
@@ -257,7 +257,7 @@ class HashTable(WholeGroup):
         return hand_back(status, ids)
 
     def erase(self, ids: Ids) -> int:
-        """Removes rows and what admission has counted for these ids; returns how many rows there were.
+        """Removes rows and their admission counts; returns the number of rows removed.
 
         Every id leaves a tombstone, so that followers of the table drop its row.
 
@@ -268,16 +268,16 @@ class HashTable(WholeGroup):
         self._require_keys(keys)
         return self._core.erase(self._number, keys)
 
-    # Plans: look at a batch once, use it for reading and for learning
+    # Plans: group the ids of a batch once, for the lookup and for the update
 
     def plan(self, ids: Ids, *, dedup: bool = True) -> LocalPlan:
-        """The distinct ids of a batch, for `read` and `apply`. Touches no row."""
+        """Returns the distinct ids of a batch, for `read` and `apply`. Touches no row."""
         array = id_array(ids, self._subject).reshape(-1)
         splits = self.native.splits_for(self._number, array.size)
         return LocalPlan(self.native, self._core.plan(array, splits, dedup), splits, like=ids)
 
     def read(self, plan: LocalPlan, *, per: Per = "unique", step: int = 0) -> Any:
-        """Rows of the plan: float32 [U, dim] of its distinct ids, or [n, dim] of its input with ``per="id"``."""
+        """Returns rows of the plan: float32 [U, dim] of its distinct ids; [n, dim] of its input with ``per="id"``."""
         layout = _layout(per, self._subject)
         values = new_rows((len(plan), self.dim))
         self._core.read(plan.core, values.reshape(-1), step_number(step, self._subject))
@@ -298,16 +298,16 @@ class HashTable(WholeGroup):
         learning_rates: LearningRates | None = None,
         scale: float = 1.0,
     ) -> Applied:
-        """One optimizer step.
+        """Makes one optimizer step.
 
         Args:
-            plan: Of this table; best the one that was read, which already knows where the rows are.
+            plan: Of this table; best the one that was read, which has cached the locations of the rows.
             grads: [U, dim], already summed, in the order of the plan's distinct ids; with ``per="id"`` [n, dim], in the
                 order of its input, to be summed here.
             per: What the rows of ``grads`` belong to.
             step: Global step, >= 0; None as in `apply_gradients`.
             time: When the ids were seen.
-            learning_rates: One per segment; None asks the segments' optimizers for this step.
+            learning_rates: One per segment; None: the rates of the segments' optimizers for this step.
             scale: Factor of the summed gradients, for joint clipping.
         """
         subject = self._subject
@@ -320,10 +320,10 @@ class HashTable(WholeGroup):
         update = DirectUpdate(gradients, layout, rates, number, times, scale=finite_scale(scale, subject))
         return apply_directly(self.native, plan.core, update)
 
-    # The whole table
+    # All rows
 
     def evict(self, now: int | None = None) -> int:
-        """Removes rows whose life time has passed at ``now`` (None: the newest time the table has seen)."""
+        """Removes rows that have expired at ``now`` (None: the table's newest time); returns their number."""
         reference = -1 if now is None else int(time_array(now, (), self._subject)[0])
         return self._core.evict(self._number, reference)
 
@@ -335,17 +335,17 @@ class HashTable(WholeGroup):
             self._core.erase(self._number, self._core.ids(self._number))
 
     def ids(self) -> Tensor:
-        """int64 [len]: every id with a row, in no particular order."""
+        """Returns int64 [len]: every id with a row, in no particular order."""
         return torch.from_numpy(self._core.ids(self._number))
 
     def touch(self, ids: Ids) -> None:
-        """Rows of these ids count as changed, absent ids as removed; weights and times stay."""
+        """Marks the rows of these ids as changed and absent ids as removed; weights and times stay."""
         self._core.touch(self._number, id_array(ids, self._subject).reshape(-1))
 
     def tombstones(self, since: Mark | None = None) -> Tensor:
-        """int64: ids removed after a mark (None: as far as remembered) that have not come back, each once.
+        """Returns int64: ids removed after a mark (None: since recording began) and not inserted again, each once.
 
-        Removals are remembered while somebody follows the table: from the first `mark`, `cut` or reader on.
+        Removals are recorded while the table has a follower: from the first `mark`, `cut` or reader on.
         """
         removed = np.unique(self._core.tombstones(self._number, self._epoch(since)))
         return torch.from_numpy(removed[~self.contains(removed)])
@@ -356,7 +356,7 @@ class HashTable(WholeGroup):
         return self._core.newest_time(self._number)
 
     def stats(self) -> dict[str, int | float]:
-        """Numbers of this table.
+        """Returns statistics of this table.
 
         ``rows``; ``evicted`` (removed by expiry or cap so far); ``tombstones``; memory as ``row_bytes``,
         ``index_bytes`` and ``other_bytes``; ``overhead_per_id`` (bytes beyond weights and state); ``index_load``

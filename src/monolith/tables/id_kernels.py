@@ -1,4 +1,4 @@
-"""Small kernels over batches of ids: distinct ids, row numbers, grouping by owner, and the way to shards and back.
+"""Small kernels over batches of ids: distinct ids, row numbers, grouping by owner, and exchange with shards.
 
 Words used below::
 
@@ -89,7 +89,7 @@ class RaggedPart(NamedTuple):
 
 
 class FusedReorder(NamedTuple):
-    """The ids of several inputs on their way to shards; S shards, M inputs."""
+    """The ids of several inputs, ordered for the shards; S shards, M inputs."""
 
     ids: Any
     """int64: shard after shard, in a shard input after input, distinct inside an input."""
@@ -119,7 +119,7 @@ class UniqueKeys(NamedTuple):
 
 
 def unique(ids: Ids) -> UniqueIds:
-    """The distinct ids, where each input id is among them, and how often each occurs.
+    """Returns the distinct ids, the index of each input id among them, and the count of each.
 
     >>> unique([7, 5, 7]).counts
     tensor([2, 1], dtype=torch.int32)
@@ -139,12 +139,12 @@ def row_ids(row_splits: Ids) -> Any:
 
 
 def partition(ids: Ids, num_partitions: int, rule: Literal["bucket", "mod"] = "bucket") -> PartitionedIds:
-    """Ids grouped by their owner, one of ``num_partitions``.
+    """Groups ids by their owner, one of ``num_partitions``.
 
     Args:
         ids: To be grouped; duplicates stay.
         num_partitions: At most 1,024 by the bucket rule.
-        rule: "bucket": the owner is ``bucket * num_partitions // 1024``, so owners hold whole, consecutive buckets.
+        rule: "bucket": the owner is ``bucket * num_partitions // 1024``, so owners hold complete, consecutive buckets.
             "mod": it is ``id mod num_partitions``, for negative ids too.
     """
     if rule not in {"bucket", "mod"}:
@@ -224,14 +224,14 @@ def reorder_by_indices(ids: Ids, shard_ids: Ids, num_shards: int) -> tuple[Any, 
 def fused_reorder_by_indices(
     inputs: Sequence[Ids], num_shards: int, dims: Ids, *, spare_first_shard: bool = True
 ) -> FusedReorder:
-    """Orders the distinct ids of each input for a fused lookup, and says where each input id finds its row afterwards.
+    """Orders the distinct ids of each input for a fused lookup, and returns the offset of each input id's row in it.
 
     Args:
         inputs: Ids of M tables.
         num_shards: The shard of an id is ``id mod num_shards``, for negative ids too.
         dims: int [M]: floats of a row of each table.
         spare_first_shard: With more than 4 shards, leave shard 0 empty and take ``id mod (num_shards - 1) + 1``: where
-            shard 0 runs beside a busy coordinator.
+            shard 0 runs on the machine of a busy coordinator.
     """
     subject = "fused_reorder_by_indices"
     arrays = [id_array(ids, subject).reshape(-1) for ids in inputs]
@@ -309,7 +309,7 @@ def map_id_to_embedding(id_lists: Sequence[Ids], embedding_lists: Sequence[Any],
     """Each wanted id replaced by its embedding; the first occurrence of an id in the lists wins.
 
     Args:
-        id_lists: Ids whose embeddings are known, list k with n_k of them.
+        id_lists: Ids whose embeddings are given, list k with n_k of them.
         embedding_lists: Tensors or arrays [n_k, D], one for each list of ids; their kind is that of the result.
         wanted: int64 of any shape.
 
@@ -337,7 +337,7 @@ def map_id_to_embedding(id_lists: Sequence[Ids], embedding_lists: Sequence[Any],
 
 
 def gather_embeddings_by_input(ids: Ids, embeddings: Any, wanted: Ids) -> tuple[Any, Any]:
-    """As `map_id_to_embedding` with one list.
+    """Like `map_id_to_embedding` with one list.
 
     Returns:
         The embeddings, shape of ``wanted`` + [D], and int64 in the shape of ``wanted`` the row each was taken from.

@@ -1,6 +1,7 @@
-"""Rows of a store by their keys, for callers from outside: keys and their buckets are checked before a row is touched.
+"""Reads and writes rows of a store by their keys, for external callers: keys and buckets are checked before any access.
 
-A key tells its bucket, but for the wide keys of slots that share a table (docs/formats/buckets.md): those come with it.
+A key determines its bucket, except the wide keys of slots that share a table (docs/formats/buckets.md): their buckets
+have to be passed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["UNTOLD", "KeyedRows", "buckets_of_keys", "keys_in", "read_keyed", "write_keyed"]
 
 UNTOLD = -1
-"""Stands for a bucket that the key itself tells."""
+"""Stands for a bucket that the key itself determines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class KeyedRows:
     buckets: NDArray[np.uint16]
     """Of each key."""
     told: bool
-    """Whether every key tells its bucket."""
+    """Whether every key determines its bucket."""
 
 
 def buckets_of_keys(
@@ -51,14 +52,14 @@ def buckets_of_keys(
     given: NDArray[np.integer] | None = None,
     own: range = ALL_BUCKETS,
 ) -> KeyedRows:
-    """The keys with the bucket of each.
+    """Returns the keys with the bucket of each.
 
     Args:
         schema: Of the store.
         keys: Of all its tables.
         splits: Where those of each table begin.
-        given: Buckets that came along, `UNTOLD` where none did; None: keys have to tell them.
-        own: Buckets that are here.
+        given: Buckets passed along with the keys, `UNTOLD` where none was; None: keys have to determine them.
+        own: Buckets that this store has.
 
     Raises:
         InvalidArgumentError: a key of another bucket, or a wide key without one; names table and key.
@@ -82,7 +83,7 @@ def buckets_of_keys(
 
 
 def keys_in(store: LocalStore, buckets: range) -> KeyedRows:
-    """The keys of all rows in some buckets."""
+    """Returns the keys of all rows in some buckets."""
     tables: list[list[tuple[NDArray[np.int64], int]]] = [[] for _ in store.schema.names]
     with store.cut() as cut:
         for block in cut.blocks(buckets, state=False):
@@ -98,7 +99,7 @@ def keys_in(store: LocalStore, buckets: range) -> KeyedRows:
 
 
 def read_keyed(store: LocalStore, asked: KeyedRows) -> NDArray[np.float32]:
-    """The rows end to end in the order of the keys, flat; a key without a row reads zeros."""
+    """Returns the rows end to end in the order of the keys, flat; a key without a row reads zeros."""
     dims = np.array(store.native.dims, np.int64)
     values = np.empty(int((np.diff(asked.splits) * dims).sum()), np.float32)
     if asked.told:
@@ -114,16 +115,16 @@ def read_keyed(store: LocalStore, asked: KeyedRows) -> NDArray[np.float32]:
 
 
 def write_keyed(store: LocalStore, asked: KeyedRows, values: NDArray[np.float32], *, finite: bool = True) -> int:
-    """Overwrites weights, now; the last of equal keys wins. All rows are looked at before the first is written.
+    """Overwrites weights, timed now; the last of equal keys wins. All rows are checked before any is written.
 
     Args:
         store: Its rows are changed.
-        asked: Whose.
+        asked: Keys of the rows.
         values: Flat, as `read_keyed` gives them.
         finite: Refuse weights that are NaN or infinite.
 
     Returns:
-        How many rows were given.
+        The number of rows passed.
 
     Raises:
         InvalidArgumentError: a weight is not a number that can be served.

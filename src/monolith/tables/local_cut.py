@@ -1,4 +1,4 @@
-"""One exact moment of rows in this process."""
+"""A consistent cut of rows in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from monolith.tables.row_block import RowBlock
 
 _FILE_BYTES = 1 << 30
-"""A file this large is read by several threads anyway; smaller ones spare an owner who needs few buckets nothing."""
+"""A file this large is read by several threads anyway; smaller ones save nothing for an owner of few buckets."""
 _SMALL_BYTES = 64 << 20
 """Below this a second file and thread cost more than they bring."""
 _MOST_FILES = 256
@@ -43,8 +43,8 @@ _MOST_THREADS = 4
 class LocalCut(Cut):
     """`monolith.tables.store.Cut` of one native group, which has all buckets or consecutive ones.
 
-    Only one cut of a group can be open. Writers go on meanwhile: the old image of a row they change is kept for the cut
-    until its bucket was read.
+    Only one cut of a group can be open. Writers continue: the old image of a row they change is kept for the cut until
+    its bucket was read.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class LocalCut(Cut):
 
     @property
     def mark(self) -> Mark:
-        """Its place in the history."""
+        """Position of the cut in the history."""
         return self._mark
 
     @property
     def applied(self) -> Sequence[OwnerClock]:
-        """What the rows hold of every worker."""
+        """The last batch of every worker in the rows."""
         return (OwnerClock(self._owned, {each.worker: stamp_from_core(each) for each in self._core.stamps}),)
 
     @property
@@ -73,7 +73,7 @@ class LocalCut(Cut):
 
     @property
     def newest_times(self) -> Mapping[str, int]:
-        """Table -> the newest time that it had seen."""
+        """Table -> its newest update time."""
         return dict(zip(self._native.names, self._core.newest_times(), strict=True))
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class LocalCut(Cut):
     def blocks(
         self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
     ) -> Iterator[RowBlock]:
-        """Each bucket once per cut."""
+        """Yields the blocks; each bucket once per cut."""
         bucket_bounds(buckets)
         begin, end = bucket_bounds(shared_buckets(self._owned, buckets))
         epoch = None if since is None else self._history.epoch_of(since)
@@ -93,7 +93,7 @@ class LocalCut(Cut):
         return row_blocks(self._core.blocks(begin, end, state, since=epoch))
 
     def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
-        """The bucket files of this owner."""
+        """Writes the bucket files of this owner."""
         threads = rules.threads or min(_MOST_THREADS, os.cpu_count() or 1)
         ranges = bucket_ranges(self._num_files(rules, threads), self._owned)
         with writing_folder(folder) as local:
@@ -117,7 +117,7 @@ class LocalCut(Cut):
         )
 
     def release(self) -> None:
-        """Lets the group forget the old images. Calling it again does nothing."""
+        """Lets the group discard the old row images. Idempotent."""
         self._core.release()
         self._history.forget()  # what was kept for readers at its mark
 
@@ -131,19 +131,19 @@ class LocalCut(Cut):
 
 
 class ShardsCut(Cut):
-    """`monolith.tables.store.Cut` of several owners, taken at one moment."""
+    """`monolith.tables.store.Cut` of several owners at the same epoch."""
 
     def __init__(self, cuts: Sequence[LocalCut]) -> None:
         self._cuts = cuts
 
     @property
     def mark(self) -> Mark:
-        """All owners have the same epochs."""
+        """Position of the cut in the history; all owners have the same epochs."""
         return self._cuts[0].mark
 
     @property
     def applied(self) -> Sequence[OwnerClock]:
-        """What each owner holds of every worker."""
+        """The last batch of every worker at each owner."""
         return tuple(chain.from_iterable(cut.applied for cut in self._cuts))
 
     @property
@@ -154,11 +154,11 @@ class ShardsCut(Cut):
     def blocks(
         self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
     ) -> Iterator[RowBlock]:
-        """Each bucket once per cut."""
+        """Yields the blocks; each bucket once per cut."""
         return chain.from_iterable([cut.blocks(buckets, state=state, since=since) for cut in self._cuts])
 
     def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
-        """The bucket files of all owners."""
+        """Writes the bucket files of all owners."""
         written: list[WrittenRows] = []
         try:
             written.extend(cut.write(folder, rules, transfer=transfer) for cut in self._cuts)
@@ -173,7 +173,7 @@ class ShardsCut(Cut):
         )
 
     def release(self) -> None:
-        """Lets the shards forget the old images."""
+        """Lets the shards discard the old row images."""
         for cut in self._cuts:
             cut.release()
 

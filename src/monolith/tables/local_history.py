@@ -1,4 +1,4 @@
-"""Marks and readers of the rows in this process, be they in one native group or in several that share the buckets."""
+"""Marks and change readers of the rows in this process, for one native group or several that share the buckets."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from monolith import _core
 
 _MOST_MARKS = 1 << 24
-"""At once: some seconds of work; an owner that begins anew beside old ones needs as many as they have."""
+"""Most epochs that `mark_at` closes in one call (some seconds); a new owner has to reach the epoch of older ones."""
 
 
 def row_blocks(source: _core.BlockIterator) -> Iterator[RowBlock]:
-    """The blocks of a native iterator."""
+    """Yields the blocks of a native iterator."""
     while (data := next(source, None)) is not None:
         yield RowBlock(data)
 
 
 class LocalHistory:
-    """Which life this is, who follows it, and how far each follower has read. Any thread may call it.
+    """The identity of the store's current run, its change readers, and the position of each. Thread-safe.
 
-    All groups have the same epochs: every mark and every cut closes one in each. The groups forget what is behind the
-    slowest reader, or behind what the owner has written down; where nobody follows they keep no history at all.
+    All groups have the same epochs: every mark and every cut closes one in each. The groups discard the history that
+    the slowest reader has read, and that the owner has recorded; without readers they keep no history at all.
     """
 
     def __init__(self, groups: Sequence[_core.Group], owned: Sequence[range], subject: str) -> None:
@@ -41,29 +41,29 @@ class LocalHistory:
         self._subject = subject
         self._lock = at_rest_in_forks(threading.RLock())
         self._readers: dict[str, int] = {}
-        """Name -> epoch up to which it has read."""
+        """Name -> epoch up to which the reader has read."""
         self._lasting: set[str] = set()
-        """Readers that are the owner's own, and outlive a life."""
+        """Readers that belong to the owner itself and survive `begin_life`."""
         self._kept_from: int | None = None
-        """The owner itself has written down everything up to here; None: it does not follow."""
+        """The owner itself has recorded everything up to this epoch; None: the owner does not follow changes."""
         self._generation = 0
         self._life = secrets.randbits(63)
 
     def at(self, epoch: int) -> Mark:
-        """A moment of this life."""
+        """Returns the mark of an epoch of the current run."""
         return Mark(self._generation, self._life, epoch)
 
     def is_present(self, mark: Mark) -> bool:
-        """Whether a mark is of this life."""
+        """Returns whether a mark belongs to the current run."""
         return (mark.generation, mark.life) == (self._generation, self._life)
 
     def begin_life(self, generation: int) -> None:
-        """After a rollback: what readers and marks speak of has not happened."""
+        """Starts a new run after a rollback: marks and readers of the previous run become invalid."""
         with self._lock:
             self.take_life(max(self._generation, generation) + 1, secrets.randbits(63))
 
     def take_life(self, generation: int, life: int) -> None:
-        """Begins the life that somebody else has drawn, for all owners of a store."""
+        """Starts a run with an id that another process has drawn, for all owners of a store."""
         with self._lock:
             for name in self._readers.keys() - self._lasting:
                 self.close_reader(name)
@@ -74,17 +74,17 @@ class LocalHistory:
         """Closes the present epoch of all groups."""
         with self._lock:
             epochs = [group.mark() for group in self._groups]
-            # A cut that failed half way has closed an epoch in some of them.
+            # A cut that failed half way has closed an epoch in some of the groups.
             for group, epoch in zip(self._groups, epochs, strict=True):
                 for _ in range(epoch, max(epochs)):
                     group.mark()
             return self.at(max(epochs))
 
     def mark_at(self, epoch: int) -> None:
-        """Closes epochs up to this one, where that is still to come: owners elsewhere have it as their last one.
+        """Closes epochs up to this one, if it is in the future: the last epoch of the owners elsewhere.
 
         Raises:
-            InvalidArgumentError: it is so far ahead that it cannot be meant.
+            InvalidArgumentError: the epoch is implausibly far ahead.
         """
         with self._lock:
             for group in self._groups:
@@ -98,10 +98,10 @@ class LocalHistory:
                     group.mark()
 
     def epoch_of(self, mark: Mark) -> int:
-        """The epoch of a mark of this life.
+        """Returns the epoch of a mark of the current run.
 
         Raises:
-            FailedPreconditionError: it is of another one, or of the future.
+            FailedPreconditionError: the mark is of another run, or lies in the future.
         """
         if not isinstance(mark, Mark):
             raise TypeError(
@@ -121,7 +121,7 @@ class LocalHistory:
         return mark.epoch
 
     def changes(self, since: int, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
-        """Tombstones and rows after an epoch, as they are now."""
+        """Yields tombstones and rows changed after an epoch, as they are now."""
         bucket_bounds(buckets)
         parts = [
             row_blocks(group.changes(since, bucket_bounds(shared_buckets(owned, buckets)), state))
@@ -130,7 +130,7 @@ class LocalHistory:
         return chain.from_iterable(parts)
 
     def packed_changes(self, since: int, *, state: bool, buckets: range) -> PackedBlocks:
-        """As `changes`, in one piece."""
+        """Like `changes`, in one buffer."""
         bucket_bounds(buckets)
         parts = [
             group.packed_changes(since, bucket_bounds(shared_buckets(owned, buckets)), state)
@@ -150,21 +150,21 @@ class LocalHistory:
                 self._require_kept(epoch)
                 self._follow()
                 self._readers[name] = epoch
-                self.forget()  # it may have moved ahead
+                self.forget()  # the reader may have moved ahead
             elif name not in self._readers:
                 self._follow()  # before the mark: what comes after it is kept
                 self._readers[name] = self.mark().epoch
             return LocalChangeReader(self, name, self.at(self._readers[name]))
 
     def reader_epoch(self, name: str) -> int | None:
-        """The epoch up to which a reader has read; None: there is none of this name."""
+        """Returns the epoch up to which a reader has read; None: no reader has this name."""
         with self._lock:
             return self._readers.get(name)
 
     def begin_reader(self, name: str, epoch: int) -> None:
-        """A new reader, from a mark on that is made at this epoch; owners elsewhere make theirs at the same.
+        """Opens a new reader at a mark of this epoch; owners elsewhere open theirs at the same epoch.
 
-        Where that epoch is behind already, it begins at one more mark.
+        If that epoch has passed already, the reader begins at a new mark.
         """
         if not name:
             raise InvalidArgumentError(f"{self._subject}: a reader of changes needs a name, got {name!r}")
@@ -177,10 +177,10 @@ class LocalHistory:
                 self._stop_following()
 
     def position_of(self, reader: LocalChangeReader) -> int:
-        """The epoch up to which it has read.
+        """Returns the epoch up to which a reader has read.
 
         Raises:
-            FailedPreconditionError: it was closed, or its life has ended.
+            FailedPreconditionError: the reader was closed, or its run has ended.
         """
         with self._lock:
             self.epoch_of(reader.opened_at)
@@ -189,13 +189,13 @@ class LocalHistory:
             return self._readers[reader.name]
 
     def advance(self, name: str, epoch: int) -> None:
-        """It has read up to here: what every reader has read is forgotten."""
+        """Records that a reader has read up to an epoch, and discards the history that every reader has read."""
         with self._lock:
             self._readers[name] = epoch
             self.forget()
 
     def close_reader(self, name: str) -> None:
-        """Forgets a reader."""
+        """Removes a reader. Does nothing if there is no reader of this name."""
         with self._lock:
             self._lasting.discard(name)
             if self._readers.pop(name, None) is None:
@@ -206,14 +206,14 @@ class LocalHistory:
     # The owner itself
 
     def open_lasting_reader(self, name: str, at: Mark | None = None) -> LastingReader:
-        """A reader of the owner's own: it goes on in the next life, in which the same rows have the same epochs."""
+        """Opens a reader that survives `begin_life`, for the owner itself: the same rows keep their epochs."""
         with self._lock:
             self.open_reader(name, at)
             self._lasting.add(name)
             return LastingReader(self, name)
 
     def keep(self) -> int:
-        """Keeps what changes from a mark on that is made now, whoever reads: unlike a reader it outlives a life."""
+        """Keeps all changes from now on, with or without readers, also after `begin_life`; returns the mark's epoch."""
         with self._lock:
             self._follow()  # before the mark: what comes after it is kept
             self._kept_from = self.mark().epoch
@@ -221,20 +221,20 @@ class LocalHistory:
             return self._kept_from
 
     def keep_from(self, epoch: int) -> None:
-        """What changed up to here need not be kept for the owner."""
+        """Releases, for the owner, the history up to this epoch."""
         with self._lock:
             self._kept_from = epoch
             self.forget()
 
     def stop_keeping(self) -> None:
-        """The owner does not follow any more."""
+        """Stops keeping history for the owner."""
         with self._lock:
             self._kept_from = None
             self.forget()
             self._stop_following()
 
     def _positions(self) -> list[int]:
-        """Of all that follow."""
+        """Returns the positions of all readers and of the owner."""
         return [*self._readers.values(), *([] if self._kept_from is None else [self._kept_from])]
 
     def _stop_following(self) -> None:
@@ -249,7 +249,7 @@ class LocalHistory:
 
     def _require_kept(self, epoch: int) -> None:
         if epoch == 0:
-            return  # everything: the rows tell by themselves
+            return  # everything: the rows themselves are the history
         floor = max(group.history_floor() for group in self._groups)
         if epoch < floor:
             raise FailedPreconditionError(
@@ -258,7 +258,7 @@ class LocalHistory:
             )
 
     def forget(self) -> None:
-        """Drops what every reader has read, but nothing after an open cut: a reader may be opened at its mark."""
+        """Discards what every reader has read, but nothing after an open cut: a reader may be opened at its mark."""
         with self._lock:
             positions = self._positions()
             for group in self._groups if positions else ():
@@ -266,7 +266,7 @@ class LocalHistory:
                 group.forget(min([*positions, *([] if cut is None else [cut])]))
 
     def close(self) -> None:
-        """Ends all readers."""
+        """Closes all readers."""
         with self._lock:
             for name in list(self._readers):
                 self.close_reader(name)
@@ -282,29 +282,29 @@ class LocalChangeReader:
 
     @property
     def opened_at(self) -> Mark:
-        """A mark of its life."""
+        """A mark of the run in which the reader was opened."""
         return self._opened_at
 
     @property
     def mark(self) -> Mark:
-        """It has read everything up to here."""
+        """The mark up to which the reader has read."""
         return self._history.at(self._history.position_of(self))
 
     def next_mark(self) -> Mark:
-        """Ends the present epoch."""
+        """Closes the current epoch."""
         self._history.position_of(self)
         return self._history.mark()
 
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
-        """Tombstones and rows of everything touched after `mark`."""
+        """Yields tombstones and rows of everything touched after `mark`."""
         return self._history.changes(self._history.position_of(self), state=state, buckets=buckets)
 
     def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
-        """The blocks of `changes`, in one piece; one call of the core for each group."""
+        """Returns the blocks of `changes` in one buffer; calls the core once for each group."""
         return self._history.packed_changes(self._history.position_of(self), state=state, buckets=buckets)
 
     def advance(self, to: Mark) -> None:
-        """Everything up to `to` was read."""
+        """Records that everything up to `to` was read."""
         epoch, present = self._history.epoch_of(to), self._history.position_of(self)
         if epoch < present:
             raise FailedPreconditionError(
@@ -313,22 +313,22 @@ class LocalChangeReader:
         self._history.advance(self.name, epoch)
 
     def close(self) -> None:
-        """The store forgets this reader."""
+        """Removes this reader from the store."""
         if self._history.is_present(self.opened_at):
             self._history.close_reader(self.name)
 
 
 class LastingReader(LocalChangeReader):
-    """`monolith.tables.store.ChangeReader` that is of whatever life is in force."""
+    """A `monolith.tables.store.ChangeReader` that stays valid across runs of the store."""
 
     def __init__(self, history: LocalHistory, name: str) -> None:
         super().__init__(history, name, history.at(0))
 
     @property
     def opened_at(self) -> Mark:
-        """Of this life."""
+        """A mark of the current run."""
         return self._history.at(0)
 
     def advance(self, to: Mark) -> None:
-        """Everything up to `to` was read, be it in the life before."""
+        """Records that everything up to `to` was read; accepts marks of the previous run."""
         super().advance(self._history.at(to.epoch))

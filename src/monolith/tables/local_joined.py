@@ -43,7 +43,7 @@ class LocalJoined:
         self._incarnation, stamp = self._core.join(worker)
         self.applied = None if stamp is None else stamp_from_core(stamp)
         self.applied_by_server = [self.applied]
-        """Its last batch at each owner, of which there is one."""
+        """The worker's last batch at each owner; there is one owner."""
         self.next_seq = 0 if stamp is None else stamp.seq + 1
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:
@@ -53,7 +53,7 @@ class LocalJoined:
         return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
-        """Rows of the plan; `after` must be applied already, since nothing here is ever on its way."""
+        """Returns the rows of the plan; `after` must be applied already, since no update is ever in flight."""
         own = self._own(plan)
         seen = self._core.last_applied(self.worker)
         if after > seen:
@@ -69,7 +69,7 @@ class LocalJoined:
         return Finished(LocalRows(torch.from_numpy(values), seen))
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
-        """One optimizer step per id with the sum of its gradients; a batch applied before is not applied again."""
+        """Makes one optimizer step per id with the sum of its gradients; skips a batch that was applied before."""
         clock = self._store.native.event_clock
         num_ids = sum(self._own(plan).core.num_ids for plan, _ in updates)
         bounded = clock.bounded(time_array(rule.times, (num_ids,), _SUBJECT))
@@ -79,9 +79,9 @@ class LocalJoined:
         return Finished(applied)
 
     def prepare(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update, times: NDArray[np.int64]) -> PreparedUpdate:
-        """Everything of `apply` but the update itself, with these times for those of the rule.
+        """Does everything of `apply` except the update itself, with these times instead of those of the rule.
 
-        What does not fit is refused here.
+        Raises here whatever does not fit.
         """
         plans = [self._own(plan) for plan, _ in updates]
         gradients = [gradient for _, gradient in updates]
@@ -90,14 +90,14 @@ class LocalJoined:
         )
 
     def require_applicable(self, update: PreparedUpdate) -> None:
-        """Raises what `commit` would raise: for those who commit to several stores or to none."""
+        """Raises what `commit` would raise, for a caller that commits to several stores or to none."""
         if not self._core.is_duplicate([update.push]) and not update.is_known_finite:
             require_finite(self._store.native, update.merged, update.scale)
 
     def commit(self, update: PreparedUpdate, *, newest_time: int = 0) -> Applied:
-        """The update itself, unless its batches were applied before.
+        """Applies the update, unless its batches were applied before.
 
-        `newest_time` is that of the whole update, where other stores have parts of it.
+        `newest_time` is that of all parts of the update, where other stores have some of them.
         """
         require_not_discarded(update.plans, _SUBJECT)
         merged, layout = update.merged, (_PER_UNIQUE_ID, None, None)
@@ -121,8 +121,8 @@ class LocalJoined:
         """Ends a training plan without an update."""
         self._store.plans.discard(self._own(plan))
 
-    def flush(self, *, timeout_seconds: float) -> int:  # noqa: ARG002 - nothing is ever on its way
-        """The last batch applied."""
+    def flush(self, *, timeout_seconds: float) -> int:  # noqa: ARG002 - nothing is ever in flight
+        """Returns the last batch applied."""
         self._core.require_current(self.worker, self._incarnation)
         return self._core.last_applied(self.worker)
 
@@ -146,10 +146,10 @@ class LocalJoined:
 
 
 def stamp_from_core(stamp: _core.BatchStamp) -> BatchStamp:
-    """The same as a plain value."""
+    """Returns a stamp of the core as a plain value."""
     return BatchStamp(worker=stamp.worker, seq=stamp.seq, position=stamp.position, event_time_ms=stamp.event_time_ms)
 
 
 def stamp_to_core(stamp: BatchStamp) -> _core.BatchStamp:
-    """The same as the core has it."""
+    """Returns a stamp as the core takes it."""
     return _core.BatchStamp(stamp.worker, stamp.seq, stamp.position, stamp.event_time_ms)

@@ -1,7 +1,7 @@
-"""Puts the files of a snapshot, or of some buckets of one, into a native group. An error leaves the group as it was.
+"""Loads the files of a snapshot, or of some buckets of one, into a native group. An error leaves the group unchanged.
 
 Files are read twice, to be checked before anything is changed, unless the group is blank: then every block is checked
-on its way into the group, and clearing it brings back what it was.
+as it is loaded, and clearing the group undoes the load.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 _MOST_THREADS = 8
 _THREADS_PER_CORE = 2
-"""While one waits for the disk, the other writes rows."""
+"""While one thread waits for the disk, the other writes rows."""
 
 
 class LocalRestore(PreparedRestore):
     """`monolith.tables.store.PreparedRestore` of one native group.
 
-    A blank group has the rows already and loses them again if it is left without `load`; any other is as it was. An
-    owner of some buckets empties more than it reads when the whole store is replaced: newest times begin anew, too.
+    A blank group has the rows already and loses them again if the context ends without `load`; any other group is
+    unchanged until `load`. When all buckets of a store are replaced, an owner empties more than it reads, to reset
+    newest times too.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class LocalRestore(PreparedRestore):
             self._closing = undone.pop_all()
 
     def load(self) -> RestoreReport:
-        """Replaces what the group holds in these buckets."""
+        """Replaces the rows of the group in these buckets."""
         rows, self._loaded_early = self._loaded_early, None
         if rows is None:
             self._group.clear_buckets(*self._emptied)
@@ -88,7 +89,7 @@ class LocalRestore(PreparedRestore):
             raise
 
     def _load(self) -> list[int]:
-        """Rows by table."""
+        """Returns rows by table."""
         rows = _core.load_snapshot(self._group, self._files, **self._reading())
         for table, number in zip(self._manifest.tables, self._match.targets, strict=True):
             if number >= 0:

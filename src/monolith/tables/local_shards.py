@@ -80,7 +80,7 @@ class LocalShards:
         self.lock = at_rest_in_forks(threading.Lock())
         """Orders whatever touches several shards, so that all of them see the same."""
         self.event_clock = EventClock(newest_time_of([shard.native.core for shard in self.shards]))
-        """Of the whole: shards take times as they come."""
+        """Clock of all shards, which take times as they come."""
         self._history = LocalHistory([shard.native.core for shard in self.shards], self.owned, _SUBJECT)
 
     @property
@@ -90,7 +90,7 @@ class LocalShards:
 
     @property
     def traits(self) -> Traits:
-        """In process and exact."""
+        """Properties of the engine: in process and exact."""
         return Traits()
 
     # Batches
@@ -118,17 +118,17 @@ class LocalShards:
         return ShardPlan(self, plans, [batch.positions for batch in batches], stamp)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
-        """Rows as they are now, all shards after the same updates."""
+        """Returns the current rows, of all shards after the same updates."""
         parts = self.own(plan).parts
         with self.lock:
             rows = [shard.read(part, step=step).result() for shard, part in zip(self.shards, parts, strict=True)]
         return Finished(LocalRows(torch.cat([each.values for each in rows]), NOTHING_APPLIED))
 
     def own(self, plan: Plan) -> ShardPlan:
-        """The plan, if this store made it.
+        """Returns the plan, if this store made it.
 
         Raises:
-            InvalidArgumentError: another one did.
+            InvalidArgumentError: another store made it.
         """
         if not isinstance(plan, ShardPlan) or plan.store is not self:
             raise InvalidArgumentError(
@@ -138,7 +138,7 @@ class LocalShards:
 
     # History
 
-    def cut(self, *, timeout_seconds: float = 600.0) -> ShardsCut:  # noqa: ARG002 - nothing is ever on its way
+    def cut(self, *, timeout_seconds: float = 600.0) -> ShardsCut:  # noqa: ARG002 - nothing is ever in flight
         """Freezes the rows and stamps of all shards together."""
         with self.lock, ExitStack() as undone:
             self._agree_on_newest_times()
@@ -151,16 +151,16 @@ class LocalShards:
             return ShardsCut(cuts)
 
     def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
-        """A follower of the changes of all shards."""
+        """Opens a reader of the changes of all shards."""
         return self._history.open_reader(name, at)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
-        """Rows count as changed, absent ids as removed."""
+        """Marks rows as changed and absent ids as removed."""
         for shard, batch in self._parts_of(ids, buckets):
             shard.touch(table, torch.from_numpy(batch.ids), buckets=batch.bucket_tensor)
 
     def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
-        """Removes rows and admission counts; returns how many rows there were."""
+        """Removes rows and admission counts; returns the number of rows removed."""
         with self.lock:
             return sum(
                 shard.erase(table, torch.from_numpy(batch.ids), buckets=batch.bucket_tensor)
@@ -170,7 +170,7 @@ class LocalShards:
     # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
-        """Takes over rows, tombstones and filters of some buckets; first all blocks are checked."""
+        """Loads rows, tombstones and filters of some buckets, after checking all blocks."""
         bucket_bounds(buckets)
         given = list(blocks)
         outside = [block for block in given if block.bucket not in buckets]
@@ -195,7 +195,7 @@ class LocalShards:
         buckets: range = ALL_BUCKETS,
         ignore_unknown_tables: bool = False,
     ) -> ShardsRestore:
-        """Reads and checks the files of some buckets, each shard those of its own."""
+        """Reads and checks the files of some buckets, each shard those of its own buckets."""
         return ShardsRestore(
             [
                 partial(
@@ -212,14 +212,14 @@ class LocalShards:
         )
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Takes over how far a saved run had come; marks, readers and workers of before are refused from now on."""
+        """Sets the progress of the saved run; marks, readers and workers of the previous run become invalid."""
         stamps = [agreed_stamps(applied, owned) for owned in self.owned]
         with self.lock:
             self._history.begin_life(generation)
             for shard, own in zip(self.shards, stamps, strict=True):
                 shard.resume(applied=[OwnerClock(ALL_BUCKETS, own)], generation=generation)
 
-    # The whole
+    # All rows
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
@@ -237,13 +237,13 @@ class LocalShards:
             return sum(shard.evict(now=now) for shard in self.shards)
 
     def stats(self) -> StoreStats:
-        """Numbers of all tables."""
+        """Returns statistics of all tables."""
         with self.lock:
             parts = [shard.stats() for shard in self.shards]
         return stats_of_all(parts, open_plans=parts[0].open_plans, times_ahead=self.event_clock.num_ahead)
 
     def rows_by_slot(self, table: str) -> dict[int, int]:
-        """Rows by the number of their slot."""
+        """Returns rows by the number of their slot."""
         return sum_by_slot(shard.rows_by_slot(table) for shard in self.shards)
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class LocalShards:
     # Inside
 
     def _parts_of(self, ids: Tensor, buckets: Tensor | None) -> Iterator[tuple[LocalStore, PartOfBatch]]:
-        """Each shard with its own of the ids of one table."""
+        """Yields each shard with its ids of one table."""
         flat = id_array(ids, _SUBJECT).reshape(-1)
         splits, given = np.array([0, len(flat)]), bucket_array(buckets, len(flat), _SUBJECT)
         return zip(self.shards, split_batch(flat, splits, len(self.shards), given), strict=True)

@@ -40,7 +40,7 @@ _SUBJECT = "local store"
 
 
 class LocalStore:
-    """`monolith.tables.store.Store` over tables of this process; every result is there when the call returns.
+    """`monolith.tables.store.Store` over tables of this process; every result is available when the call returns.
 
     Updates of different workers run side by side; a cut holds exactly the batches that its stamps name. Reads and plans
     take no lock. Results do not depend on the number of threads.
@@ -61,7 +61,7 @@ class LocalStore:
         self.native = NativeTables(configs)
         """The tables as the core keeps them; for `HashTable`, `TableGroup` and other engine code."""
         self.plans = OpenPlans(_SUBJECT)
-        """Which training plans have not ended."""
+        """Training plans that have not ended."""
         self.history = LocalHistory([self.native.core], [ALL_BUCKETS], _SUBJECT)
         """Marks and readers."""
 
@@ -72,7 +72,7 @@ class LocalStore:
 
     @property
     def traits(self) -> Traits:
-        """In process and exact."""
+        """Properties of the engine: in process and exact."""
         return Traits()
 
     # Batches
@@ -88,37 +88,37 @@ class LocalStore:
         return LocalPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
-        """Rows as they are now."""
+        """Returns the current rows."""
         own = self.own(plan)
         values = new_rows((own.num_values,))
         self.native.core.read(own.core, values, step)
         return Finished(LocalRows(torch.from_numpy(values), NOTHING_APPLIED))
 
     def own(self, plan: Plan) -> LocalPlan:
-        """The plan, if this store made it.
+        """Returns the plan, if this store made it.
 
         Raises:
-            InvalidArgumentError: another one did.
+            InvalidArgumentError: another store made it.
         """
         return LocalPlan.made_for(plan, self.native, subject=_SUBJECT)
 
     # History
 
-    def cut(self, *, timeout_seconds: float = 600.0) -> LocalCut:  # noqa: ARG002 - nothing is ever on its way
+    def cut(self, *, timeout_seconds: float = 600.0) -> LocalCut:  # noqa: ARG002 - nothing is ever in flight
         """Freezes rows and stamps together."""
         return LocalCut(self.native, self.history, self.native.core.cut())
 
     def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
-        """A follower of changes."""
+        """Opens a reader of changes."""
         return self.history.open_reader(name, at)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
-        """Rows count as changed, absent ids as removed."""
+        """Marks rows as changed and absent ids as removed."""
         flat = id_array(ids, _SUBJECT).reshape(-1)
         self.native.core.touch(self.native.number_of(table), flat, bucket_array(buckets, len(flat), _SUBJECT))
 
     def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
-        """Removes rows and admission counts; returns how many rows there were."""
+        """Removes rows and admission counts; returns the number of rows removed."""
         flat = id_array(ids, _SUBJECT).reshape(-1)
         given = bucket_array(buckets, len(flat), _SUBJECT)
         return self.native.core.erase(self.native.number_of(table), flat, given)
@@ -126,15 +126,15 @@ class LocalStore:
     # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
-        """Takes over rows, tombstones and filters of some buckets.
+        """Loads rows, tombstones and filters of some buckets.
 
         All blocks are held and checked before anything is written; load a range of buckets at a time to bound memory.
-        `PackedBlocks` are taken as they are, in one call of the core.
+        `PackedBlocks` are passed to the core unchanged, in one call.
         """
         return self.load_emptied(blocks, buckets=buckets, emptied=buckets if replace else None)
 
     def load_emptied(self, blocks: Iterable[RowBlock], *, buckets: range, emptied: range | None) -> LoadReport:
-        """As `load`; these buckets are emptied first: all of them, where an owner of some is part of a whole."""
+        """Like `load`, but empties the buckets `emptied` first; for one of several owners these may be more."""
         bounds = bucket_bounds(buckets)
         given = blocks if isinstance(blocks, PackedBlocks) else list(blocks)
         if emptied is not None:
@@ -170,12 +170,12 @@ class LocalStore:
         )
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Takes over how far a saved run had come; marks, readers and workers of before are refused from now on."""
+        """Sets the progress of the saved run; marks, readers and workers of the previous run become invalid."""
         stamps = agreed_stamps(applied, ALL_BUCKETS)
         self.history.begin_life(generation)
         self.native.core.resume([stamp_to_core(each) for each in stamps.values()])
 
-    # The whole
+    # All rows
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
@@ -187,7 +187,7 @@ class LocalStore:
         clock.count(bounded)
 
     def assign_at(self, block: RowBlock, times: NDArray[np.int64], *, add: bool) -> None:
-        """As `assign`, with these times for those of the block."""
+        """Like `assign`, with these times instead of those of the block."""
         self.native.core.check([block.data], bucket_bounds(ALL_BUCKETS), None)
         weights = block.weights(self.native.dims[block.table]).reshape(-1)
         if block.count:
@@ -199,7 +199,7 @@ class LocalStore:
         return self.native.core.evict(-1, now if now == -1 else int(time_array(now, (), _SUBJECT)[0]))
 
     def stats(self) -> StoreStats:
-        """Numbers of all tables."""
+        """Returns statistics of all tables."""
         core, names = self.native.core, self.native.names
         tables = {name: core.stats(number) for number, name in enumerate(names)}
         parts = ("row_bytes", "index_bytes", "other_bytes")
@@ -213,7 +213,7 @@ class LocalStore:
         )
 
     def rows_by_slot(self, table: str) -> dict[int, int]:
-        """Rows by the number of their slot."""
+        """Returns rows by the number of their slot."""
         found = self.native.core.rows_by_slot(self.native.number_of(table))
         return {slot if slot < NUM_SLOTS_V2 else UNKNOWN_SLOT: rows for slot, rows in found.items()}
 
@@ -223,7 +223,7 @@ class LocalStore:
 
 
 def agreed_stamps(applied: Sequence[OwnerClock], buckets: range) -> dict[int, BatchStamp]:
-    """What the clocks of some buckets say, which one owner takes over.
+    """Returns the stamps in the clocks of some buckets, for the one owner of these buckets.
 
     Raises:
         FailedPreconditionError: they differ: some rows have a batch that others lack.

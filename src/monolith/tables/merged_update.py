@@ -54,7 +54,7 @@ def merge_updates(
         return MergedUpdate(plans[0].core, gradients[0], times, None if latest is None else latest[0])
     merged = native.core.merge_plans([plan.core for plan in plans])
     gradient = new_rows((native.core.num_values(merged.plan),))
-    merged.sum_rows(gradients, gradient)  # who applies the sum decides about what is not finite
+    merged.sum_rows(gradients, gradient)  # the caller that applies the sum handles values that are not finite
     first = None
     if latest is not None:
         first = new_rows(gradient.shape)
@@ -65,7 +65,7 @@ def merge_updates(
 
 
 def require_finite(native: NativeTables, update: MergedUpdate, scale: float) -> None:
-    """Refuses, as the core's `apply` does, gradients that tables with ``nonfinite="raise"`` cannot take.
+    """Rejects, like the core's `apply`, gradients that tables with ``nonfinite="raise"`` cannot take.
 
     Raises:
         InvalidArgumentError: names the table and the id.
@@ -98,7 +98,7 @@ def spread_latest(native: NativeTables, plan: _core.Plan, latest: NDArray[np.flo
 
 
 def require_latest_of_all(latest: Sequence[object], num_plans: int, subject: str) -> None:
-    """Refuses latest rows that do not go with the plans.
+    """Rejects latest rows that do not match the plans.
 
     Raises:
         InvalidArgumentError: there are more or fewer of them.
@@ -108,6 +108,6 @@ def require_latest_of_all(latest: Sequence[object], num_plans: int, subject: str
 
 
 def num_latest(native: NativeTables, plan: _core.Plan) -> int:
-    """How many floats the rows of tables that use them have."""
+    """Returns the number of floats in the rows of tables that use latest rows."""
     sizes = np.diff(plan.splits).reshape(-1, len(native)).sum(axis=0)
     return int((sizes * np.array(native.dims) * np.array(native.uses_latest)).sum())

@@ -29,16 +29,16 @@ LearningRates: TypeAlias = "float | Floats"
 
 
 class NativeTables:
-    """Tables in sorted-name order over one `_core.Group`. Any thread may call it; what it tells never changes."""
+    """Tables in sorted-name order over one `_core.Group`. Thread-safe; names and configs never change."""
 
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
         self.configs = sorted_by_name(configs)
         self.names = tuple(config.name for config in self.configs)
         self.core = build_core_group(self.configs)
         self.event_clock = EventClock(newest_time_of([self.core]))
-        """For calls that take a whole batch; parts of one were bounded before."""
+        """For calls that take a complete batch; the times of a partial batch were bounded before."""
         self.identity = object()
-        """What plans of these tables are known by."""
+        """Identifies plans of these tables."""
         self.dims = tuple(config.dim for config in self.configs)
         self.uses_latest = tuple(config.uses_latest for config in self.configs)
         self.subjects = tuple(f"table {name!r}" for name in self.names)
@@ -50,11 +50,11 @@ class NativeTables:
 
     @cached_property
     def schema(self) -> Schema:
-        """As the core describes its rows."""
+        """Schema of the rows, from the core."""
         return Schema(tuple(TableSchema.parse(name, self.core.schema(n)) for n, name in enumerate(self.names)))
 
     def number_of(self, name: str) -> int:
-        """The table's place in sorted-name order.
+        """Returns the table's index in sorted-name order.
 
         Raises:
             InvalidArgumentError: no such table; names the closest one.
@@ -67,7 +67,7 @@ class NativeTables:
             raise InvalidArgumentError(f"unknown table {name!r}; {hint}") from None
 
     def splits_for(self, table: int, num_ids: int) -> NDArray[np.int64]:
-        """table_splits of a call in which one table has all the ids."""
+        """Returns table_splits of a call in which one table has all the ids."""
         if len(self.names) == 1:
             last_num_ids, splits = self._last_splits  # batches mostly have the same size
             if last_num_ids != num_ids:
@@ -79,7 +79,7 @@ class NativeTables:
         return splits
 
     def rates(self, given: Mapping[int, LearningRates | None], step: int) -> NDArray[np.float32]:
-        """float32 [S]: the rates of the tables named, those of their optimizers where None; 0 for the others."""
+        """Returns float32 [S]: the rates of the given tables, of their optimizers where None; 0 for all others."""
         rates = np.zeros(self.rate_splits[-1], np.float32)
         for table, values in given.items():
             begin, end = self.rate_splits[table], self.rate_splits[table + 1]

@@ -1,4 +1,4 @@
-"""What the cut of a store with several owners knows and refuses by itself, wherever the owners are."""
+"""The part of a cut that does not depend on where its owners are."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["OwnersCut"]
 
 
 class OwnersCut(Cut):
-    """The part of `Cut` that asks no owner. Any thread may call it.
+    """The part of `Cut` that needs no call to an owner. Thread-safe.
 
     Args:
-        mark: Its place in the history.
-        applied: What each owner holds of every worker, by ascending buckets.
+        mark: Position of the cut in the history.
+        applied: The last batch of every worker at each owner, by ascending buckets.
         rows: Table -> its rows.
     """
 
@@ -34,12 +34,12 @@ class OwnersCut(Cut):
 
     @property
     def mark(self) -> Mark:
-        """Its place in the history."""
+        """Position of the cut in the history."""
         return self._mark
 
     @property
     def applied(self) -> Sequence[OwnerClock]:
-        """What each owner holds of every worker."""
+        """The last batch of every worker at each owner."""
         return self._applied
 
     @property
@@ -48,7 +48,7 @@ class OwnersCut(Cut):
         return self._rows
 
     def _take(self, buckets: range) -> None:
-        """Refuses here what one owner would refuse after others have given theirs away.
+        """Rejects buckets that were read before, so that no owner rejects them after others have released theirs.
 
         Raises:
             FailedPreconditionError: a bucket was read before.
@@ -62,6 +62,6 @@ class OwnersCut(Cut):
             self._taken.update(buckets)
 
     def _give_back(self, buckets: range) -> None:
-        """Nobody has read what was taken."""
+        """Makes buckets readable again that were taken but not read."""
         with self._taking:
             self._taken.difference_update(buckets)

@@ -20,11 +20,11 @@ __all__ = ["PackedBlocks"]
 
 
 class PackedBlocks:
-    """Row blocks (docs/formats/row_block.md) one behind the other, without a Python object for each.
+    """Row blocks (docs/formats/row_block.md) end to end, without a Python object for each.
 
     `ChangeReader.packed_changes` makes it and `Store.load` takes it, like any iterable of blocks; a store in this
-    process does either in one call. Nothing is checked before somebody asks for blocks: headers are then, and
-    `Store.load` checks all of them, checksums included, before it changes a row.
+    process does either in one call. The constructor checks nothing: headers are checked when blocks are accessed, and
+    `Store.load` checks all blocks, checksums included, before it changes a row.
 
     >>> from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
     >>> store, copy = (LocalStore({"user": TableConfig([Segment(1)])}) for _ in range(2))
@@ -39,11 +39,11 @@ class PackedBlocks:
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self.data = data
-        """The bytes, which belong to whoever gave them and must not change."""
+        """The bytes, which belong to the caller and must not change."""
 
     @classmethod
     def of(cls, blocks: Iterable[RowBlock]) -> Self:
-        """Puts blocks end to end."""
+        """Concatenates blocks."""
         return cls(b"".join(block.data for block in blocks))
 
     @cached_property
@@ -56,17 +56,17 @@ class PackedBlocks:
         """Number of blocks.
 
         Raises:
-            DataLossError: the bytes are not row blocks end to end; says at which offset.
+            DataLossError: the bytes are not row blocks end to end; names the offset.
         """
         return len(self._offsets) - 1
 
     @property
     def num_bytes(self) -> int:
-        """Of all blocks."""
+        """Number of bytes of all blocks."""
         return memoryview(self.data).nbytes
 
     def pieces(self, at_most: int) -> Iterator[memoryview]:
-        """The bytes in pieces of whole blocks, each as long as it may be, or one block that is longer.
+        """Yields the bytes in pieces of complete blocks, at most `at_most` bytes each, or one block that is longer.
 
         Raises:
             DataLossError: as `count`, where it does not fit one piece.
@@ -83,7 +83,7 @@ class PackedBlocks:
         return (view[begin:end] for begin, end in pairwise(begins))
 
     def __iter__(self) -> Iterator[RowBlock]:
-        """A copy of each block.
+        """Yields a copy of each block.
 
         Raises:
             DataLossError: as `count`.

@@ -35,13 +35,13 @@ def export_parquet(table: HashTable, path: str | os.PathLike[str], *, state: boo
     Columns: ``id`` int64, ``time`` int64 (Unix seconds of the last update), ``weights`` fixed-size list of dim float32,
     and with `state` the optimizer ``state`` as fixed-size binary. Weights of a serving table are decompressed. Where
     slots share the table and take any int64, ``id`` is that of the user and ``slot``, int32, the slot's number. Writers
-    may go on; memory stays bounded by a few row groups.
+    continue during the export; memory stays bounded by a few row groups.
 
     Returns:
         Number of rows.
 
     Raises:
-        ModuleNotFoundError: pyarrow is not installed; says how to install it.
+        ModuleNotFoundError: pyarrow is not installed; names the package to install.
         StorageFullError, FileUnavailableError: the file cannot be written; nothing is left at the path.
     """
     arrow, parquet = _import_pyarrow()
@@ -148,6 +148,6 @@ def _translated(error: OSError, path: Path) -> Exception:
     message = f"file '{path}': cannot be written: {error}"
     if isinstance(error, FileNotFoundError):
         return NotFoundError(message)
-    # pyarrow raises OSError without errno for a full disk, and says so in the text
+    # pyarrow raises OSError without errno for a full disk; only the text names the cause
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT} or "No space left" in str(error)
     return StorageFullError(message) if full else FileUnavailableError(message)

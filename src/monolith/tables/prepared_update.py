@@ -34,7 +34,7 @@ class PreparedUpdate(NamedTuple):
 
     @property
     def is_known_finite(self) -> bool:
-        """Whether nobody needs to look; sums of finite gradients may be infinite."""
+        """Whether the check for NaN and infinity can be skipped; sums of finite gradients may be infinite."""
         return self.rule.known_finite and len(self.plans) == 1
 
 
@@ -48,10 +48,10 @@ def prepare_update(
     incarnation: int,
     subject: str,
 ) -> PreparedUpdate:
-    """Everything of an update but the call itself, with these times for those of the rule.
+    """Does everything of an update except the call itself, with these times instead of those of the rule.
 
     Raises:
-        InvalidArgumentError: something does not fit.
+        InvalidArgumentError: an argument does not fit.
     """
     if not plans or len({id(plan) for plan in plans}) != len(plans):
         raise InvalidArgumentError(f"{subject}: apply takes one or more plans, each once; got {len(plans)}")
@@ -70,7 +70,7 @@ def prepare_update(
 
 
 def require_not_discarded(plans: Sequence[LocalPlan], subject: str) -> None:
-    """Refuses plans that have ended without an update."""
+    """Rejects plans that have ended without an update."""
     for plan in plans:
         if plan.status == "discarded":
             raise FailedPreconditionError(f"{subject}: plan of {plan.stamp} was discarded; make a new one")

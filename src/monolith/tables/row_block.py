@@ -33,12 +33,12 @@ class BlockKind(enum.IntEnum):
 
 
 def padded(size: int) -> int:
-    """`size` rounded up to 8 bytes."""
+    """Returns `size` rounded up to 8 bytes."""
     return (size + 7) & ~7
 
 
 def block_bytes(data: bytes | memoryview, offset: int = 0) -> int:
-    """Size of the block whose header is there; its numbers are not checked."""
+    """Returns the size of the block whose header is at `offset`; the header is not checked."""
     fields = HEADER.unpack_from(data, offset)
     count, payload_size = fields[7], fields[9]
     return int(HEADER.size + 8 * count + padded(4 * count) + padded(payload_size) + TRAILER.size)

@@ -1,6 +1,6 @@
-"""How a row learns from a gradient: one config per rule, run by the kernels of the core.
+"""Update rules of rows: one config per rule, run by the kernels of the core.
 
-Each config belongs to one segment of a table. The kernel is told the segment's learning rate at every call, so
+Each config belongs to one segment of a table. The kernel receives the segment's learning rate with every call, so
 schedules and warm-up live outside of it: :meth:`RowOptimizer.learning_rate_at` gives the rate of a step when the call
 names none.
 Formulas, state sizes and worked numbers: ``docs/how-to/row-optimizers.md``.
@@ -69,7 +69,7 @@ class RowOptimizer(Config, ABC):
 
     @property
     def is_elementwise(self) -> bool:
-        """True iff neighbouring weights do not know of each other: equal segments side by side may be joined to one."""
+        """True iff weights learn independently of their neighbours: equal adjacent segments may be joined to one."""
         kind, parameters = self.kernel()
         return _core.row_optimizer_kind(kind).is_elementwise(parameters)
 
@@ -204,7 +204,7 @@ class Adam(_AdamFamily):
 
     kind: ClassVar[str] = "adam"
     use_beta1_warmup: bool = False
-    """Known to the original's schema only, where it had no effect; True is refused rather than ignored."""
+    """Exists only in the schema of ByteDance Monolith, where it had no effect; True is rejected rather than ignored."""
 
     def __post_init__(self) -> None:
         _AdamFamily.__post_init__(self)
@@ -237,7 +237,7 @@ class _FtrlFamily(_WithWarmup, ABC):
 class Ftrl(_FtrlFamily):
     """Follow the regularized leader: weights whose evidence stays below L1 are exactly 0.
 
-    An update with ``lr == 0`` (step 0 of a warm-up) is left out, since the rule divides by it.
+    An update with ``lr == 0`` (step 0 of a warm-up) is skipped, since the rule divides by it.
     """
 
     kind: ClassVar[str] = "ftrl"
@@ -247,7 +247,7 @@ class Ftrl(_FtrlFamily):
 
 @config
 class GroupFtrl(_FtrlFamily):
-    """:class:`Ftrl` whose L1 acts on the whole segment: all its weights become 0 together."""
+    """:class:`Ftrl` whose L1 acts on the complete segment: all its weights become 0 together."""
 
     kind: ClassVar[str] = "group_ftrl"
     beta: float = 1.0
@@ -256,9 +256,9 @@ class GroupFtrl(_FtrlFamily):
 
 @config
 class GroupAdagrad(_WithWarmup):
-    """Adagrad with one accumulator for the segment and a group lasso: the segment becomes 0 as a whole.
+    """Adagrad with one accumulator for the segment and a group lasso: all weights of the segment become 0 together.
 
-    The accumulator grows by the largest ``h^2``. An update with ``lr == 0`` is left out.
+    The accumulator grows by the largest ``h^2``. An update with ``lr == 0`` is skipped.
     """
 
     kind: ClassVar[str] = "group_adagrad"
@@ -351,7 +351,7 @@ class BatchSoftmax(_WithLearningRate):
 class DelayCompensated(RowOptimizer):
     """Corrects gradients computed on old weights before `base` sees them: ``g + lambda_ * g^2 * (w - latest)``.
 
-    ``latest`` are the weights the worker computed with, handed to the update; without them `base` runs as it is.
+    ``latest`` are the weights the worker computed with, passed to the update; without them `base` runs unchanged.
     """
 
     base: RowOptimizer = field(kw_only=False)
@@ -364,13 +364,13 @@ class DelayCompensated(RowOptimizer):
         require_finite(self, "lambda_")
 
     def kernel(self) -> tuple[str, dict[str, float]]:
-        """The kernel of `base` with the compensation switched on; rounds when either of the two asks for it."""
+        """Returns the kernel of `base` with the compensation switched on; rounds if either of the two rounds."""
         kind, parameters = self.base.kernel()
         rounding = float(self.stochastic_rounding or self.base.stochastic_rounding)
         return kind, {**parameters, "stochastic_rounding": rounding, "delay_compensation_lambda": float(self.lambda_)}
 
     def learning_rate_at(self, step: int) -> float:
-        """That of `base`."""
+        """Returns the learning rate of `base`."""
         return self.base.learning_rate_at(step)
 
 

@@ -1,4 +1,4 @@
-"""What the calls of tables return beside plain arrays."""
+"""Results of table calls other than plain arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class FoundRows(NamedTuple):
-    """Everything a table knows of some ids; torch or NumPy like the ids. Absent ids have zeros everywhere."""
+    """Everything a table stores for some ids; torch or NumPy like the ids. Absent ids have zeros everywhere."""
 
     found: Any
     """bool, shape of ids."""
@@ -24,7 +24,7 @@ class FoundRows(NamedTuple):
 
 
 def applied_from_core(applied: _core.Applied) -> Applied:
-    """The counts of an update as a plain value."""
+    """Returns the counts of an update as a plain value."""
     return Applied(
         updated=applied.updated,
         inserted=applied.inserted,

@@ -1,4 +1,4 @@
-"""What the rows of a store look like, as text that two sides can compare.
+"""The layout of a store's rows, as text that two sides can compare.
 
 Two stores may exchange rows iff their schemas agree, so the digest is compared when a client connects, a snapshot is
 restored or a log is replayed. How rows *learn* (learning rates, initializers, expiry) is not part of it: that may
@@ -77,7 +77,7 @@ class TableSchema:
     serving: bool
     segments: tuple[SegmentSchema, ...]
     wide_slots: tuple[int, ...] = ()
-    """Numbers of the slots that share the table and take any int64, ascending; where in it a slot is, its keys say."""
+    """Numbers of the slots that share the table and take any int64, ascending; a key holds the index of its slot."""
 
     @classmethod
     def parse(cls, name: str, text: str) -> TableSchema:
@@ -128,7 +128,7 @@ class TableSchema:
 
     @property
     def readable_digests(self) -> tuple[int, int]:
-        """Of blocks this table can take: its own, and those of its serving (or training) twin."""
+        """Digests of blocks this table can load: its own, and that of its serving (or training) twin."""
         return self.digest, replace(self, serving=not self.serving).digest
 
 
@@ -154,7 +154,7 @@ class Schema:
         return tuple(table.dim for table in self.tables)
 
     def num_bytes(self, rows: Mapping[str, int], *, state: bool) -> int:
-        """Bytes of so many rows in a file, nearly: filters and the heads of blocks come on top."""
+        """Returns the approximate bytes of these rows in a file, without filters and headers of blocks."""
         return sum(rows[table.name] * (12 + table.payload_bytes(state=state)) for table in self.tables)
 
     @property
@@ -191,7 +191,7 @@ class Schema:
         return cls(tuple(tables))
 
     def differences(self, other: Schema) -> list[str]:
-        """What `other` has differently, one readable line each; empty iff rows can be exchanged."""
+        """Returns the differences of `other`, one readable line each; empty iff rows can be exchanged."""
         mine = {table.name: table for table in self.tables}
         theirs = {table.name: table for table in other.tables}
         lines = [f"table {name!r} is missing" for name in sorted(mine.keys() - theirs.keys())]
@@ -201,10 +201,10 @@ class Schema:
         return lines
 
     def require_equal(self, other: Schema, *, origin: str) -> None:
-        """Refuses rows of another shape.
+        """Checks that rows can be exchanged.
 
         Raises:
-            FailedPreconditionError: says what differs, table by table.
+            FailedPreconditionError: the schemas differ; lists the differences, table by table.
         """
         differences = self.differences(other)
         if differences:

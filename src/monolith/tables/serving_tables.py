@@ -1,4 +1,4 @@
-"""Serving tables made from what a schema says of them, for who has rows and no training code."""
+"""Serving tables built from a schema, for a process that has rows but no training code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SHARED_STATE = "hessian_compression_times"
 def serving_tables(schema: Schema) -> dict[str, TableConfig]:
     """Tables that take and give the serving rows of a schema byte for byte.
 
-    What a schema does not say is left out: rows do not expire here, and what a compressor was told of its range is not
-    known, so that rows can be kept and handed on, and those of `FixedR8` and `OneBit` not be looked up.
+    Settings that a schema does not contain are missing: rows do not expire here, and the range of a compressor is not
+    available, so that rows can be stored and forwarded, but those of `FixedR8` and `OneBit` cannot be looked up.
 
     Raises:
-        UnimplementedError: a segment is of a kind that this build does not know.
+        UnimplementedError: a segment is of a kind that this build does not have.
 
     >>> from monolith.tables.schema import Schema
     >>> trained = LocalStore({"item": TableConfig([Segment(4, optimizer=row_optimizers.Adagrad())])})
@@ -63,7 +63,7 @@ def _candidates(wanted: SegmentSchema) -> Iterator[Segment]:
 
 
 def _of_kind(module: ModuleType, kind: str) -> Any:
-    """The public class of a module that the core knows by this name; None: there is none."""
+    """Returns the public class of a module whose kind has this name; None: there is none."""
     named = (getattr(module, name) for name in module.__all__)
     return next((each for each in named if getattr(each, "kind", None) == kind), None)
 

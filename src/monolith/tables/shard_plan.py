@@ -1,4 +1,4 @@
-"""The plan of a batch whose ids belong to several stores: a plan for each, and the whole as one."""
+"""The plan of a batch whose ids belong to several stores: a plan for each store, joined to one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class PartOfBatch(NamedTuple):
     ids: NDArray[np.int64]
     table_splits: NDArray[np.int64]
     positions: NDArray[np.int64]
-    """Where in the batch they were."""
+    """Their positions in the batch."""
     buckets: NDArray[np.uint16] | None
-    """Of each id; None: the ids tell them."""
+    """Bucket of each id; None: the ids determine them."""
 
     @property
     def bucket_tensor(self) -> Tensor | None:
@@ -44,7 +44,7 @@ def split_batch(
     num_parts: int,
     buckets: NDArray[np.uint16] | None = None,
 ) -> list[PartOfBatch]:
-    """The ids of each owner; an owner has consecutive buckets."""
+    """Returns the ids of each owner; an owner has consecutive buckets."""
     if buckets is None:
         _, sizes, grouped = _core.partition(ids, num_parts, True)
     else:
@@ -63,10 +63,10 @@ def _require_buckets(buckets: NDArray[np.uint16]) -> None:
 
 
 class ShardPlan:
-    """One plan for each shard, end to end: shards have consecutive buckets, so the whole is bucket-major, too."""
+    """One plan for each shard, end to end: shards have consecutive buckets, so the joined plan is bucket-major, too."""
 
     core = None
-    """The parts have one each, the whole has none."""
+    """Each part has a plan of the core; the joined plan has none."""
 
     def __init__(
         self, store: object, parts: Sequence[LocalPlan], positions: Sequence[NDArray[np.int64]], stamp: BatchStamp
@@ -74,10 +74,10 @@ class ShardPlan:
         self.store = store
         self.parts = parts
         self.positions = positions
-        """Of each shard: where in the batch its ids are."""
+        """For each shard, the positions of its ids in the batch."""
         self.stamp = stamp
         self.part_values = [part.num_values for part in parts]
-        """Of each shard: length of its flat rows and gradients."""
+        """For each shard, the length of its flat rows and gradients."""
 
     @property
     def num_values(self) -> int:

@@ -1,4 +1,4 @@
-"""The original's sets of files: `<base>-%05d-of-%05d`, complete or refused, each written beside its place first."""
+"""File sets of ByteDance Monolith: `<base>-%05d-of-%05d`, complete or rejected, each written under a temporary name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})")
 
 
 def validate_sharded_files(base: str, filenames: Iterable[str]) -> int:
-    """The number of shards of a complete set of files; names that are not shards, such as temporary ones, are ignored.
+    """Returns the number of shards of a complete set of files; ignores other names, such as temporary ones.
 
     Raises:
         InvalidArgumentError: a file of another base, differing totals, a missing shard, or none at all.
@@ -45,30 +45,30 @@ def validate_sharded_files(base: str, filenames: Iterable[str]) -> int:
 
 
 def shards_of(base: Path) -> list[Path]:
-    """The files of a complete set, in order."""
+    """Returns the files of a complete set, in order."""
     total = validate_sharded_files(str(base), (str(path) for path in _siblings(base)))
     return [shard_path(base, shard, total) for shard in range(total)]
 
 
 def _siblings(base: Path) -> list[Path]:
-    """Files whose names begin with the base's and a dash; not by glob, which would read the base as a pattern."""
+    """Returns files whose names begin with the base's and a dash; a glob would read the base as a pattern."""
     if not base.parent.is_dir():
         return []
     return sorted(path for path in base.parent.iterdir() if path.name.startswith(f"{base.name}-"))
 
 
 def shard_path(base: Path, shard: int, total: int) -> Path:
-    """Where one of them is."""
+    """Returns the path of one shard."""
     return base.with_name(f"{base.name}-{shard:05d}-of-{total:05d}")
 
 
 def temporary_path(path: Path) -> Path:
-    """A new name beside a file, under which it is written before it is renamed."""
+    """Returns a new name in the same folder, under which a file is written before it is renamed."""
     return path.with_name(f"{path.name}-tmp-{secrets.randbits(64)}")
 
 
 def refuse_other_totals(base: Path, total: int) -> None:
-    """Raises AlreadyExistsError where files of the base belong to a set of another number: together they are no set."""
+    """Raises AlreadyExistsError if files of the base belong to a set of another size: together they are no set."""
     for path in _siblings(base):
         match = _SHARD_NAME.fullmatch(path.name[len(base.name) :])
         if match is not None and int(match[2]) != total:

@@ -35,11 +35,11 @@ class ShardsJoined:
         self._store = store
         self._parts = [shard.join(worker) for shard in store.shards]
         self.worker = worker
-        # A worker resumes behind the shard that has least; the others ignore what they have.
+        # A worker resumes after the last batch of the shard that has least; the other shards ignore duplicates.
         least = min(self._parts, key=lambda part: part.next_seq)
         self.applied = least.applied
         self.applied_by_server = [part.applied for part in self._parts]
-        """Its last batch at each shard; None where there was none."""
+        """The worker's last batch at each shard; None where there was none."""
         behind = [part.next_seq - 1 for part in self._parts]
         self._joined_behind = behind if len(set(behind)) > 1 else None
         self.next_seq = max(part.next_seq for part in self._parts)
@@ -51,7 +51,7 @@ class ShardsJoined:
         return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
-        """Rows of the plan, all shards after the same updates."""
+        """Returns the rows of the plan, of all shards after the same updates."""
         parts = self._store.own(plan).parts
         with self._store.lock:
             rows = [
@@ -61,7 +61,7 @@ class ShardsJoined:
         return Finished(LocalRows(torch.cat([each.values for each in rows]), min(each.seen for each in rows)))
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
-        """One optimizer step per id with the sum of its gradients; a batch applied before is not applied again."""
+        """Makes one optimizer step per id with the sum of its gradients; skips a batch that was applied before."""
         plans = [self._store.own(plan) for plan, _ in updates]
         gradients = [
             np.split(float_array(gradient, (plan.num_values,), _SUBJECT, "gradient"), np.cumsum(plan.part_values)[:-1])
@@ -102,7 +102,7 @@ class ShardsJoined:
                 joined.discard(part)
 
     def flush(self, *, timeout_seconds: float) -> int:
-        """The last batch that all shards have."""
+        """Returns the last batch that all shards have."""
         return min(joined.flush(timeout_seconds=timeout_seconds) for joined in self._parts)
 
     def cut(self, *, timeout_seconds: float = 600.0) -> ShardsCut:
@@ -116,12 +116,12 @@ class ShardsJoined:
         return self._store.evict(now=now)
 
     def _previous(self, rule: Update, shard: int, first_seq: int) -> int:
-        """A shard that had more than the one that had least is told the batch that it had."""
+        """Returns the previous batch for a shard: its own last batch, if it joined with more than the slowest shard."""
         had = rule.previous if self._joined_behind is None else self._joined_behind[shard]
         return had if rule.previous < had < first_seq else rule.previous
 
     def _times_by_shard(self, plans: Sequence[ShardPlan], times: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """The times of each shard's own ids."""
+        """Returns the times of each shard's own ids."""
         if len(times) == 1:  # of all ids, or of the only one, which is not in every shard
             return [times] * len(self._parts)
         by_plan = np.split(times, np.cumsum([len(plan.inverse) for plan in plans])[:-1])
@@ -131,7 +131,7 @@ class ShardsJoined:
         ]
 
     def _latest(self, plans: Sequence[ShardPlan], rule: Update) -> list[list[Tensor]] | None:
-        """By plan, then by shard."""
+        """Returns latest rows by plan, then by shard."""
         if rule.latest is None:
             return None
         require_latest_of_all(rule.latest, len(plans), _SUBJECT)
@@ -145,7 +145,7 @@ class ShardsJoined:
 
 
 def _whole(parts: Sequence[Applied]) -> Applied:
-    """Counts added up; a batch is a duplicate if it is one for every shard."""
+    """Adds up the counts; a batch is a duplicate if it is one for every shard."""
     totals = {each.name: sum(getattr(part, each.name) for part in parts) for each in fields(Applied)}
     totals["duplicate"] = totals["duplicate"] == len(parts)
     return Applied(**totals)

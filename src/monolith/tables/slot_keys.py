@@ -1,7 +1,7 @@
-"""From the key of a row, and the bucket it lies in, back to the slot and the user's id (docs/formats/buckets.md).
+"""Maps the key of a row, and its bucket, back to the slot and the user's id (docs/formats/buckets.md).
 
-A key alone tells neither where slots of any int64 share a table, so whoever has keys has their buckets, too: a row
-block says its own, and `buckets_of_plan` those of a plan.
+Where slots of any int64 share a table, a key alone determines neither, so keys always travel with their buckets: a row
+block carries its own, and `buckets_of_plan` returns those of a plan.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_WIDE_SLOTS = 512
-"""Slots of one table that may take any int64: nine bits of a wide key say which one it is of."""
+"""Slots of one table that may take any int64: nine bits of a wide key hold the index of its slot."""
 UNKNOWN_SLOT = -1
 _BELOW_BUCKET_BITS = 54
 _ALL_BUT_INDEX = ~((MAX_WIDE_SLOTS - 1) << _BELOW_BUCKET_BITS)
 
 
 class SlotIds(NamedTuple):
-    """Whose row a key is."""
+    """Slots and ids of keys."""
 
     slots: NDArray[np.int64]
-    """Number of each slot; -1 where the table does not know it."""
+    """Number of each slot; -1 where the table does not have it."""
     ids: NDArray[np.int64]
     """The id, as the user gave it."""
 
 
 def ids_of_keys(keys: NDArray[np.int64], buckets: int | NDArray[np.integer], wide_slots: Sequence[int] = ()) -> SlotIds:
-    """The slot and the id of each key of a table that slots share.
+    """Returns the slot and the id of each key of a table that slots share.
 
     Args:
         keys: As plans and row blocks of the table have them.
@@ -52,7 +52,7 @@ def ids_of_keys(keys: NDArray[np.int64], buckets: int | NDArray[np.integer], wid
 
 
 def slots_of_keys(keys: NDArray[np.int64], wide_slots: Sequence[int] = ()) -> NDArray[np.int64]:
-    """The number of each key's slot, for which no bucket is needed; -1 where the table does not know it."""
+    """Returns the number of each key's slot, for which no bucket is needed; -1 where the table does not have it."""
     if not wide_slots:
         return slot_v2(np.ascontiguousarray(keys))
     known = np.array([*wide_slots, UNKNOWN_SLOT], np.int64)
@@ -61,7 +61,7 @@ def slots_of_keys(keys: NDArray[np.int64], wide_slots: Sequence[int] = ()) -> ND
 
 
 def wide_index_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which of its table's wide slots each wide key is of."""
+    """Returns the index of each wide key's slot among its table's wide slots."""
     index: NDArray[np.int64] = (keys >> _BELOW_BUCKET_BITS) & (MAX_WIDE_SLOTS - 1)
     return index
 
@@ -69,9 +69,9 @@ def wide_index_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 def moved_keys(
     keys: NDArray[np.int64], source: Sequence[int], target: Sequence[int]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Keys of a table as another table with other wide slots has them: which of them it takes, and those.
+    """Converts keys of a table to those of a table with other wide slots; returns which it accepts, and those.
 
-    As the core does in a restore: wide keys of slots that the target does not have are left out.
+    Like the core in a restore: wide keys of slots that the target does not have are dropped.
     """
     places = {slot: place for place, slot in enumerate(target)}
     new_index = np.array([*(places.get(slot, -1) for slot in source), -1], np.int64)
@@ -83,11 +83,11 @@ def moved_keys(
 
 
 def tells_bucket(keys: NDArray[np.int64], wide_slots: Sequence[int]) -> NDArray[np.bool_]:
-    """Which keys of a table tell their bucket by themselves, as an id does."""
+    """Returns which keys of a table determine their bucket by themselves, as an id does."""
     return keys >= 0 if wide_slots else np.ones(keys.shape, np.bool_)
 
 
 def buckets_of_plan(splits: NDArray[np.int64], num_tables: int) -> NDArray[np.uint16]:
-    """uint16 [U]: the bucket of each unique id of a plan with these splits."""
+    """Returns uint16 [U]: the bucket of each unique id of a plan with these splits."""
     sizes = np.diff(splits[::num_tables])
     return np.repeat(np.arange(len(sizes), dtype=np.uint16), sizes)

@@ -1,10 +1,10 @@
 """The one interface between a model and its tables, whatever engine keeps the rows.
 
 `LocalStore` keeps them in this process; parameter servers, sharded ranks and a GPU cache implement the same protocol,
-so a model never knows which one it talks to. `tests/contracts` runs on every implementation and compares it with the
+so a model does not depend on the engine. `tests/contracts` runs on every implementation and compares it with the
 plain dictionary of `monolith.testing.ReferenceStore`.
 
-The life of a batch::
+The lifecycle of a batch::
 
     joined = store.join(worker)                               # begins an incarnation of this worker
     plan = joined.plan(ids, table_splits, stamp=stamp)        # pure function of the ids: may run in the data thread
@@ -12,9 +12,9 @@ The life of a batch::
     ...                                                       # forward and backward over rows.values
     joined.apply([(plan, gradient)], Update(previous=last, ...)).result()     # or joined.discard(plan), never both
 
-The clock is the stamp: (worker, number of that worker's batch). There is no number of updates of a whole store: many
-workers push to many owners without an order among them. An owner of rows keeps the last stamp of every worker beside
-them, changed under one gate; that pair is all that is atomic. Owners may differ by the pushes under way.
+The clock is the stamp: (worker, number of that worker's batch). A store has no global number of updates: many workers
+push to many owners without an order among them. An owner stores the last stamp of every worker together with its rows
+and changes both under one gate; only that pair is atomic. Owners may differ by the pushes in flight.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What kind of engine a store is; the contract suite selects its cases by these."""
+    """Properties of an engine; the contract suite selects its cases by them."""
 
     collective: bool = False
     """Every rank must make the same calls in the same order."""
@@ -90,16 +90,16 @@ class LoadReport:
     rows: int = 0
     """Rows written."""
     tombstones: int = 0
-    """Ids removed, or remembered as removed."""
+    """Ids removed, or recorded as removed."""
     filters: int = 0
-    """Buckets whose admission counts were taken over."""
+    """Buckets whose admission counts were loaded."""
     ignored: int = 0
-    """Rows, tombstones and filters outside the asked buckets."""
+    """Rows, tombstones and filters outside the requested buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """Numbers of a store, for logs and dashboards."""
+    """Statistics of a store, for logs and dashboards."""
 
     rows: int
     """Rows of all tables."""
@@ -114,26 +114,26 @@ class StoreStats:
 
     @property
     def evicted(self) -> int:
-        """Rows that were removed since the owners of rows were started, because they had expired or by a cap."""
+        """Rows removed by expiry or by a cap since the owners of the rows were started."""
         return int(sum(table["evicted"] for table in self.tables.values()))
 
     times_ahead: int
-    """Times of updates, since the store was made, that lay far ahead of all before and were set back."""
+    """Times of updates, since the store was created, that were far ahead of all earlier ones and were set back."""
 
 
 class PreparedRestore(AbstractContextManager["PreparedRestore"], Protocol):
-    """A restore whose files were read and checked, and that can still be given up by leaving the context."""
+    """A restore whose files were read and checked. Leaving the context without `load` abandons it."""
 
     def load(self) -> RestoreReport:
-        """Replaces what the store holds by what the files hold, as `Store.load` does. `Store.resume` comes after it."""
+        """Replaces the contents of the store by those of the files, like `Store.load`. Call `Store.resume` after it."""
         ...
 
 
 class Joined(Protocol):
-    """One incarnation of a worker at a store: the handle through which it trains. Any thread may call it.
+    """One incarnation of a worker at a store: the handle through which the worker trains. Thread-safe.
 
-    It ends when the same worker joins again, or the store is resumed from a saved state; from then on every call but
-    `plan`, `discard` and a `read` with ``train=False`` is refused. Calls of one worker take effect in their order.
+    It ends when the same worker joins again, or when the store is resumed from a saved state; after that every call
+    except `plan`, `discard` and a `read` with ``train=False`` is rejected. Calls of one worker take effect in order.
     """
 
     @property
@@ -143,67 +143,67 @@ class Joined(Protocol):
 
     @property
     def applied(self) -> BatchStamp | None:
-        """When it joined: its last batch that every owner had; reading resumes at its position."""
+        """The worker's last batch that every owner had when it joined; reading resumes at its position."""
         ...
 
     @property
     def applied_by_server(self) -> Sequence[BatchStamp | None]:
-        """When it joined: its last batch at each owner, such as a server; None where there was none."""
+        """The worker's last batch at each owner (such as a server) when it joined; None for an owner without one."""
         ...
 
     @property
     def next_seq(self) -> int:
-        """When it joined: no owner had a batch of this number or above."""
+        """When the worker joined, no owner had a batch of this number or above."""
         ...
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> Plan:
-        """As `Store.plan`; the stamp is of this worker."""
+        """Like `Store.plan`, with a stamp of this worker."""
         ...
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
-        """Rows that contain every update of this worker up to its batch `after` (-1: none needed).
+        """Returns rows that contain every update of this worker up to its batch `after` (-1: none required).
 
-        With `train=True` the plan is open: it must end in exactly one `apply` or `discard`. It may be read again, also
-        while the first rows are on their way.
+        With `train=True` the plan is open: it must end in exactly one `apply` or `discard`. The plan may be read
+        again, also while the first read is in flight.
 
         Args:
-            plan: Of this worker.
-            after: Number of a batch that was applied, or is on its way.
+            plan: A plan of this worker.
+            after: Number of a batch that was applied, or whose update is in flight.
             step: Global step of the pass that the rows are for; quantisers of training depend on it.
             train: Whether an update will follow.
         """
         ...
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
-        """One optimizer step per id with the sum of its gradients (flat float32 in plan order) over all plans.
+        """Makes one optimizer step per id with the sum of its gradients (flat float32 in plan order) over all plans.
 
-        A batch that was applied before is not applied again; a call that failed half way is completed by repeating it.
+        A batch that was applied before is not applied again; repeat a call that failed half way to complete it.
         Times that lie far ahead are set back before any owner of rows sees them: one update moves the newest time of
         a store by a day at most (`core/table/time_bound.h` has the rule, `testing.reference_times` has it in Python).
 
         Raises:
-            FailedPreconditionError: `rule.previous` is not the last batch applied; says which one is.
+            FailedPreconditionError: `rule.previous` is not the last batch applied; the message names that batch.
         """
         ...
 
     def discard(self, plan: Plan) -> None:
         """Ends a training plan without an update. Empty plans and the end of data need it to keep ranks in step.
 
-        It waits for nobody; the rows of the plan may still be on their way, or its update may have failed.
+        Does not block; the read of the plan may still be in flight, or its update may have failed.
         """
         ...
 
     def flush(self, *, timeout_seconds: float) -> int:
-        """Waits until every update handed over is in the rows; returns this worker's last batch in them.
+        """Waits until every submitted update is in the rows; returns this worker's last batch in them.
 
         Raises:
-            OpError: the first error of an update that was on its way.
-            DeadlineExceededError: they did not arrive in time.
+            OpError: the first error of an update that was in flight.
+            DeadlineExceededError: the updates did not complete in time.
         """
         ...
 
     def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
-        """As `Store.cut`, with every update that this worker has handed over."""
+        """Like `Store.cut`; includes every update that this worker has submitted."""
         ...
 
     def evict(self, *, now: int) -> int:
@@ -213,9 +213,9 @@ class Joined(Protocol):
 
 @runtime_checkable
 class Store(Protocol):
-    """Tables behind plans: see the module for the life of a batch.
+    """Tables that are read and updated through plans; the module docstring shows the lifecycle of a batch.
 
-    Every call may come from any thread. A failed call leaves the tables as they were, or is completed by repeating it.
+    Thread-safe. A failed call leaves the tables unchanged, or is completed by repeating it.
     """
 
     @property
@@ -225,28 +225,28 @@ class Store(Protocol):
 
     @property
     def traits(self) -> Traits:
-        """What kind of engine this is."""
+        """Properties of this engine."""
         ...
 
     # Batches
 
     def join(self, worker: int) -> Joined:
-        """Begins an incarnation of a worker; an older one of the same worker is refused from then on."""
+        """Begins an incarnation of a worker; calls of its older incarnation are rejected from then on."""
         ...
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> Plan:
         """Groups the ids (int64 [n], tables end to end, `table_splits` int64 [T + 1]) of one batch.
 
-        Here and elsewhere a row is known by its key and its bucket. Where slots of any int64 share a table, a key is
-        not always an id and does not tell its bucket (`docs/formats/buckets.md`): `buckets`, int16 [n], then says it.
+        A row is identified by its key and its bucket. Where slots of any int64 share a table, a key is not always an id
+        and does not determine its bucket (`docs/formats/buckets.md`): pass the buckets as `buckets`, int16 [n].
 
         Raises:
-            InvalidArgumentError: a key whose bucket has to be given was not given one.
+            InvalidArgumentError: the bucket of a key is missing and cannot be derived from the key.
         """
         ...
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
-        """Rows as they are now, for whoever only looks; absent ids read zeros, and nothing is left behind."""
+        """Returns the current rows, for read-only callers; absent ids read zeros, and no state is kept for the plan."""
         ...
 
     # History
@@ -256,25 +256,25 @@ class Store(Protocol):
         ...
 
     def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
-        """A follower of changes from `at` on; None: where the reader of this name was, or from now on.
+        """Opens a reader of the changes after `at`; None: from the last position of this reader, or from now.
 
-        The store forgets behind its slowest reader, and everything when it has none; while a cut is open nothing that
-        came after it, so that a reader can be opened at its mark.
+        The store truncates its history up to the slowest reader and keeps none without readers. While a cut is open
+        the history after it is kept, so that a reader can be opened at its mark.
 
         Raises:
-            FailedPreconditionError: a mark of another life, of the future, or whose history was forgotten.
+            FailedPreconditionError: the mark is of another run, lies in the future, or its history was truncated.
         """
         ...
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
-        """Rows of these ids count as changed, absent ids as removed; weights and times stay."""
+        """Marks the rows of these ids as changed and absent ids as removed; weights and times stay."""
         ...
 
     def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
-        """Removes the rows of these ids and what admission has counted for them; returns how many rows there were.
+        """Removes the rows of these ids and their admission counts; returns the number of rows removed.
 
-        All of these ids count as removed for readers, also those without a row. An update that arrives later, of a
-        batch that was read before, finds no row and treats the id as a new one: old weights and state do not return.
+        Readers see all of these ids as removed, also those without a row. A later update of a batch that was read
+        before finds no row and treats the id as new: old weights and state do not return.
         """
         ...
 
@@ -286,58 +286,58 @@ class Store(Protocol):
         `PackedBlocks`, many in one buffer, are blocks like any others, and cost least.
 
         `replace=True` empties these buckets first, which an open cut forbids. No history reaches across that: readers
-        advance to a mark after it and read the whole anew. Newest times begin anew with all buckets.
+        advance to a mark after it and read everything from the start. Replacing all buckets also resets newest times.
         """
         ...
 
     def prepare_restore(
         self, folder: str, manifest: Manifest, *, buckets: range, ignore_unknown_tables: bool = False
     ) -> PreparedRestore:
-        """Reads and checks the files of `buckets` that a manifest lists; each owner reads those of its own.
+        """Reads and checks the files of `buckets` that a manifest lists; each owner reads the files of its own buckets.
 
         Nothing that a user can see changes before `PreparedRestore.load`.
 
         Args:
-            folder: Where the files are, local or any fsspec path.
-            manifest: What they hold.
+            folder: Folder of the files, local or any fsspec path.
+            manifest: Manifest of the files.
             buckets: Consecutive buckets to replace; others stay as they are.
-            ignore_unknown_tables: Leave out tables that only the files have, instead of refusing.
+            ignore_unknown_tables: Skip tables that only the files have, instead of raising.
 
         Raises:
             NotFoundError: a file is missing.
-            DataLossError: a file is not what was written.
-            FailedPreconditionError: the store cannot take a table.
+            DataLossError: a file is damaged.
+            FailedPreconditionError: the store cannot load a table.
         """
         ...
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Takes over, after `load` or a restore, how far the saved run had come.
+        """Sets, after `load` or a restore, the progress of the saved run.
 
-        The store's generation becomes higher than `generation` and than its own; marks of another life, readers and
-        incarnations of workers end. Clocks may come from any number of owners.
+        The store's generation becomes higher than `generation` and than its own; marks, readers and worker incarnations
+        of the previous run end. Clocks may come from any number of owners.
 
         Raises:
             FailedPreconditionError: an owner would get buckets whose clocks differ; names the worker and the batches.
         """
         ...
 
-    # The whole
+    # All rows
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites (or adds to) the weights of the block's ids; optimizer state stays. Times as in `Joined.apply`."""
         ...
 
     def stats(self) -> StoreStats:
-        """Numbers for logs."""
+        """Returns statistics for logs."""
         ...
 
     def rows_by_slot(self, table: str) -> Mapping[int, int]:
-        """Number of a slot -> its rows, of a table whose keys carry these numbers; -1: of unknown slots.
+        """Returns slot number -> rows, for a table whose keys carry slot numbers; -1: rows of unknown slots.
 
-        One pass over the rows; slots without a row are left out.
+        Makes one pass over the rows; slots without a row are omitted.
         """
         ...
 
     def close(self) -> None:
-        """Ends its threads, connections and readers. Calling it again does nothing."""
+        """Ends its threads, connections and readers. Idempotent."""
         ...

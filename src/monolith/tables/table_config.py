@@ -63,23 +63,23 @@ class TableConfig(Config):
     expire_days: int = NEVER_DAYS
     """A row not updated for this number of days is removed; 0 removes every row. Default: 100 years."""
     slot_expire_days: Mapping[int, int] = field(default_factory=dict)
-    """Other life times by slot (bits 48..62 of the id)."""
+    """Other values of `expire_days` by slot (bits 48..62 of the id)."""
     wide_slots: Sequence[int] = ()
-    """Numbers of slots that share the table and take any int64 as an id, at most 512 (`docs/formats/buckets.md`). Left
-    out, every key is an id by itself. `Embeddings` fills it in."""
+    """Numbers of slots that share the table and take any int64 as an id, at most 512 (`docs/formats/buckets.md`).
+    Empty: every key is an id by itself. `Embeddings` fills it in."""
 
     min_count: int = 0
-    """An id gets a row after this many occurrences; 0 admits every id at once."""
+    """An id gets a row after this many occurrences; 0 admits every id immediately."""
     slot_min_counts: Mapping[int, int] = field(default_factory=dict)
     """Other thresholds by slot."""
     admission: AdmissionFilter | None = field(default_factory=SlidingHashFilter)
     """How occurrences are counted; made only if some threshold is above 0. Tables of a group share one filter."""
 
     nonfinite: Literal["raise", "skip", "apply"] = "raise"
-    """What to do with a NaN or infinite gradient: refuse the whole call, pass over the row, or apply it."""
+    """What to do with a NaN or infinite gradient: reject the call, skip the row, or apply the gradient."""
 
     max_rows: int | None = None
-    """Above so many rows, rows are removed by `eviction` as new ones come in. None: no cap."""
+    """Above this number of rows, rows are removed by `eviction` as new ones are inserted. None: no cap."""
     max_bytes: int | None = None
     """The same cap as memory of rows; turned into a number of rows."""
     eviction: Literal["lru", "lfu"] = "lru"
@@ -93,9 +93,9 @@ class TableConfig(Config):
     seed: int = 0
     """Of initializers, stochastic rounding and the probabilistic filter."""
     initial_capacity: int = 1
-    """Rows to expect. Kept for configs of the original: tables grow in small steps and need no preset size."""
+    """Rows to expect. Kept for configs of ByteDance Monolith: tables grow in small steps and need no preset size."""
     evict_every_seconds: float | None = None
-    """Seconds of event time within which updates look at every row once and remove those that have expired. None: an
+    """Seconds of event time within which updates scan every row once and remove those that have expired. None: an
     hour for each day of the table's shortest `expire_days`, and nothing where that is 100 years; 0: only `evict`
     removes rows."""
 
@@ -124,7 +124,7 @@ class TableConfig(Config):
 
     @property
     def seconds_between_evictions(self) -> int:
-        """Event time within which updates look at every row once; 0: they do not."""
+        """Event time within which updates scan every row once; 0: they do not."""
         shortest = min((self.expire_days, *self.slot_expire_days.values()))
         if shortest >= NEVER_DAYS:
             return 0
@@ -134,17 +134,17 @@ class TableConfig(Config):
 
     @property
     def uses_latest(self) -> bool:
-        """True iff an update of its rows wants to know the rows as the worker saw them (`DelayCompensated`)."""
+        """True iff an update of its rows needs the rows as the worker saw them (`DelayCompensated`)."""
         parameters = [segment.optimizer.kernel()[1] for segment in self.segments]
         return any(each.get("delay_compensation_lambda", 0.0) != 0.0 for each in parameters)
 
     def learning_rates_at(self, step: int) -> list[float]:
-        """One learning rate per segment, as its optimizer gives it for this global step."""
+        """Returns one learning rate per segment, from its optimizer, for this global step."""
         return [segment.optimizer.learning_rate_at(step) for segment in self.segments]
 
 
 def sorted_by_name(configs: Mapping[str, TableConfig]) -> tuple[TableConfig, ...]:
-    """The tables of a group in the order of their names, each named as it is listed."""
+    """Returns the tables of a group in the order of their names, each named as it is listed."""
     if not configs:
         raise InvalidArgumentError("a group needs at least one table, got none")
     return tuple(

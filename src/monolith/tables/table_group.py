@@ -1,4 +1,4 @@
-"""Many named tables behind one call: one plan, one pass, one cut."""
+"""Many named tables in one call: one plan, one pass, one cut."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Batch(NamedTuple):
 class TableGroup(WholeGroup):
     """Named tables that are looked up, updated, cut and saved together.
 
-    Arguments are mappings from table name to what `HashTable` takes; tables left out have no ids in the call. All
+    Arguments are mappings from table name to what `HashTable` takes; tables not named have no ids in the call. All
     tables of a call are served by one pass over the buckets. ``group["user"]`` is one table, for everything else.
 
     >>> import torch
@@ -72,7 +72,7 @@ class TableGroup(WholeGroup):
 
     @classmethod
     def of_store(cls, store: Store) -> TableGroup:
-        """The tables of a store, such as that of an `Embeddings`: the same rows, not a copy.
+        """Returns the tables of a store, such as that of an `Embeddings`: the same rows, not a copy.
 
         Raises:
             FailedPreconditionError: the rows are not in one store of this process.
@@ -95,7 +95,7 @@ class TableGroup(WholeGroup):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the tables are called, sorted."""
+        """Names of the tables, sorted."""
         return self.native.names
 
     def __getitem__(self, name: str) -> HashTable:
@@ -113,7 +113,7 @@ class TableGroup(WholeGroup):
     # Reading
 
     def lookup(self, ids: Mapping[str, Ids], *, step: int = 0) -> dict[str, Any]:
-        """Name -> float32, shape of its ids + [dim]. Ids without a row read zeros."""
+        """Returns name -> float32, shape of its ids + [dim]. Ids without a row read zeros."""
         batch = self._batch(ids)
         sizes = [array.size * self.native.dims[table] for table, array in zip(batch.tables, batch.arrays, strict=True)]
         values = new_rows((sum(sizes),))
@@ -123,7 +123,7 @@ class TableGroup(WholeGroup):
     def lookup_pooled(
         self, ids: Mapping[str, Ids], row_splits: Mapping[str, Ids], combiners: Mapping[str, Combiner], *, step: int = 0
     ) -> dict[str, Any]:
-        """Name -> the pooled rows of each example, as `HashTable.lookup_pooled` gives them."""
+        """Returns name -> the pooled rows of each example, like `HashTable.lookup_pooled`."""
         self._require_same_names(ids, row_splits=row_splits)
         return {
             name: self[name].lookup_pooled(ids[name], row_splits[name], combiners.get(name, "sum"), step=step)
@@ -131,13 +131,13 @@ class TableGroup(WholeGroup):
         }
 
     def plan(self, ids: Mapping[str, Ids], *, dedup: bool = True) -> LocalPlan:
-        """The distinct (table, id) pairs of a batch, for `read` and `apply`. Touches no row."""
+        """Returns the distinct (table, id) pairs of a batch, for `read` and `apply`. Touches no row."""
         batch = self._batch(ids)
         like = next((ids[name] for name in batch.names), None)
         return LocalPlan(self.native, self._core.plan(batch.flat, batch.splits, dedup), batch.splits, like=like)
 
     def read(self, plan: LocalPlan, *, step: int = 0) -> Any:
-        """float32, flat: the rows of the plan's pairs end to end in plan order, each of its table's dim."""
+        """Returns float32, flat: the rows of the plan's pairs end to end in plan order, each of its table's dim."""
         values = new_rows((plan.num_values,))
         self._core.read(plan.core, values, step_number(step, "group"))
         return hand_back(values, plan.like)
@@ -157,7 +157,7 @@ class TableGroup(WholeGroup):
             self[name].assign_add(ids[name], rows[name], time=time)
 
     def reinitialize(self, name: str, ids: Ids, *, time: Times = None) -> Any:
-        """Starts rows of one table anew, as `HashTable.reinitialize`, with the original's answer for an unknown table.
+        """Resets rows of one table, like `HashTable.reinitialize`; handles an unknown table like ByteDance Monolith.
 
         Returns:
             int8, shape of ids: 1 where the id had a row, 0 where it was inserted; -1 everywhere, with a warning in the
@@ -169,7 +169,7 @@ class TableGroup(WholeGroup):
         return hand_back(np.full(id_array(ids, "group").shape, -1, np.int8), ids)
 
     def erase(self, ids: Mapping[str, Ids]) -> int:
-        """Removes rows of some tables, as `HashTable.erase`; returns how many there were."""
+        """Removes rows of some tables, like `HashTable.erase`; returns the number of rows removed."""
         return sum(self[name].erase(ids[name]) for name in sorted(ids))
 
     def apply_gradients(
@@ -183,7 +183,7 @@ class TableGroup(WholeGroup):
         dedup: bool = True,
         latest: Mapping[str, Floats] | None = None,
     ) -> Applied:
-        """One optimizer step for every id of every table; see `HashTable.apply_gradients`.
+        """Makes one optimizer step for every id of every table; see `HashTable.apply_gradients`.
 
         ``learning_rates`` names the tables that differ from their optimizers. ``time`` is one number, or a mapping with
         one time per id of each table.
@@ -208,7 +208,7 @@ class TableGroup(WholeGroup):
         learning_rates: Mapping[str, LearningRates] | None = None,
         scale: float = 1.0,
     ) -> Applied:
-        """One optimizer step with summed gradients in the flat order of `read`, each times ``scale``."""
+        """Makes one optimizer step with summed gradients in the flat order of `read`, each times ``scale``."""
         number = optional_step(step, "group")
         gradients = float_array(grads, (plan.num_values,), "group", "grads")
         times = time_array(time, (plan.core.num_ids,), "group")
@@ -228,7 +228,7 @@ class TableGroup(WholeGroup):
         self._core.clear()
 
     def stats(self) -> dict[str, dict[str, int | float]]:
-        """Name -> the numbers of `HashTable.stats`."""
+        """Returns name -> the statistics of `HashTable.stats`."""
         return {name: table.stats() for name, table in self._tables.items()}
 
     def __repr__(self) -> str:
@@ -292,7 +292,7 @@ class TableGroup(WholeGroup):
 
 
 def _end_to_end(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    """One flat array; a single part is handed through without a copy."""
+    """Concatenates arrays; a single one is returned without a copy."""
     if len(parts) == 1:
         return np.ascontiguousarray(parts[0])
     return np.concatenate([np.empty(0, dtype), *parts])

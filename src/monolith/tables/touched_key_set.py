@@ -1,4 +1,4 @@
-"""Which ids were touched since somebody last asked."""
+"""The set of ids touched since it was last read."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 TOUCHED_KEY_SET_CAPACITY = 64 * 1024 * 1024 // (8 * 4)
-"""Ids that a set holds before it forgets them all: 2,097,152, which is 64 MiB at 32 bytes each."""
+"""Ids that a set holds before it drops them all: 2,097,152, which is 64 MiB at 32 bytes each."""
 TOUCHED_KEY_SET_CONCURRENCY_LEVEL = 1024
-"""Locks of a set: so many threads can insert side by side."""
+"""Number of locks of a set, and of threads that can insert concurrently."""
 
 _SUBJECT = "touched key set"
 _shared_sets: weakref.WeakValueDictionary[str, _core.TouchedKeySet] = weakref.WeakValueDictionary()
@@ -35,7 +35,7 @@ _shared_sets_lock = at_rest_in_forks(threading.Lock())
 
 
 def create_touched_key_set(capacity: int, concurrency_level: int, name_suffix: str = "") -> _core.TouchedKeySet:
-    """The native set behind `TouchedKeySet`.
+    """Creates the native set that `TouchedKeySet` wraps.
 
     Args:
         capacity: Ids held before the set is cleared, > 0.
@@ -67,11 +67,11 @@ def create_touched_key_set(capacity: int, concurrency_level: int, name_suffix: s
 
 
 class TouchedKeySet:
-    """A set of int64 ids that many threads add to and one takes from, all at once.
+    """A set of int64 ids that many threads add to while one takes from it.
 
-    When an insert finds more than ``capacity`` ids it drops them all before it goes on, and the caller is told how many
-    were lost. Memory is taken as ids come. Every method may be called from any thread; results are as if single inserts
-    and steals had happened one after another.
+    An insert that finds more than ``capacity`` ids drops them all before it continues, and returns the number dropped.
+    Memory is allocated as ids come. Thread-safe; results are as if single inserts and steals had happened one after
+    another.
 
     >>> keys = TouchedKeySet(capacity=1000, concurrency_level=8)
     >>> keys.insert(torch.tensor([[5, 7], [5, 5]]))
@@ -95,19 +95,19 @@ class TouchedKeySet:
 
     @property
     def concurrency_level(self) -> int:
-        """The number of locks asked for."""
+        """Number of locks, as requested."""
         return self._set.concurrency_level
 
     def insert(self, ids: Ids) -> int:
-        """Adds int64 ids of any shape, in row-major order; those already there change nothing.
+        """Adds int64 ids of any shape, in row-major order; ids already in the set change nothing.
 
         Returns:
-            How many ids were dropped on the way: 0 unless the set was found above its capacity.
+            The number of ids dropped: 0 unless the set was above its capacity.
         """
         return self._set.insert(id_array(ids, _SUBJECT).reshape(-1))
 
     def steal(self) -> torch.Tensor:
-        """Takes every id out, as int64 [size] in no particular order. Each id goes to one caller only."""
+        """Removes and returns every id, as int64 [size] in no particular order. Each id goes to one caller only."""
         return torch.from_numpy(self._set.steal())
 
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""Messages of the original's files of tables, made from protos/tables by scripts/update-protos."""
+"""Messages of ByteDance Monolith's table files, generated from protos/tables by scripts/update-protos."""
 
 from __future__ import annotations
 

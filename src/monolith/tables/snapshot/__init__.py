@@ -1,4 +1,4 @@
-"""Durable copies of whole stores: a folder of bucket files with a manifest that is written last.
+"""Durable copies of stores: a folder of bucket files with a manifest that is written last.
 
 May import: `monolith.tables.schema`, `monolith.tables.history`, `errors` and the C++ core. Read `manifest.py` first:
 what it lists is the snapshot, everything else in the folder is left over from a save that did not end. Byte grammar:

@@ -1,4 +1,4 @@
-"""Bucket files read and written block by block, without a group: for tools that look at snapshots or re-cut them.
+"""Bucket files read and written block by block, without a group: for tools that inspect or re-shard snapshots.
 
 Byte grammar: docs/formats/snapshot.md. A training process reads and writes them in the core.
 """
@@ -37,11 +37,11 @@ _HEADER_MAGIC, _FOOTER_MAGIC, _VERSION = 0x464E534D, 0x4D534E46, 1
 
 
 def read_blocks(path: SnapshotPath) -> Iterator[RowBlock]:
-    """Every block of a snapshot by ascending bucket; all checksums are checked on the way.
+    """Yields every block of a snapshot by ascending bucket; checks all checksums.
 
     Raises:
         NotFoundError: there is no snapshot, or a file of it is missing.
-        DataLossError: a file is not what was written.
+        DataLossError: a file is damaged.
     """
     with closing(open_source(path)) as source:
         yield from blocks_of(path, source.manifest)
@@ -54,7 +54,7 @@ def blocks_of(
     *,
     kinds: Collection[BlockKind] = frozenset(BlockKind),
 ) -> Iterator[RowBlock]:
-    """Every block of these kinds in the files of some buckets that a manifest lists; others are not read.
+    """Yields every block of these kinds in the files of some buckets that a manifest lists; others are not read.
 
     Such a file may have other buckets, too.
     """
@@ -65,7 +65,7 @@ def blocks_of(
 
 
 def read_keys(path: SnapshotPath) -> Iterator[tuple[TableSchema, NDArray[np.int64]]]:
-    """Table and keys of every block of rows; nothing else is read, and only the index is checked."""
+    """Yields table and keys of every block of rows; nothing else is read, and only the index is checked."""
     with closing(open_source(path)) as source, ExitStack() as closed:
         tables = [TableSchema.parse(table.name, table.schema) for table in source.manifest.tables]
         files = source.manifest.files
@@ -97,8 +97,8 @@ def write_blocks(
 
     Args:
         blocks: Of the tables that the manifest lists.
-        target: Where to; its present snapshot is replaced.
-        manifest: What it says beside files and rows.
+        target: Path of the snapshot; its present snapshot is replaced.
+        manifest: Everything of the manifest except its files and rows.
         ranges: Buckets of each file, ascending.
     """
     taken = _Taken(blocks)
@@ -156,7 +156,7 @@ def _file_blocks(path: Path, entry: FileEntry, snapshot_id: int, kinds: Collecti
 
 
 def _index(file: BinaryIO, path: Path, entry: FileEntry, snapshot_id: int) -> Iterator[tuple[int, ...]]:
-    """The entries of a file's index, once header, footer and index are what the manifest says."""
+    """Returns the entries of a file's index, after checking header, footer and index against the manifest."""
     if file.seek(0, 2) != entry.bytes or entry.bytes < _HEADER.size + _FOOTER.size:
         raise DataLossError(f"file '{path}': {file.tell()} bytes, {entry.bytes} were written")
     file.seek(0)
@@ -176,7 +176,7 @@ def _index(file: BinaryIO, path: Path, entry: FileEntry, snapshot_id: int) -> It
 
 
 def write_file(folder: Path, blocks: Iterable[RowBlock], buckets: tuple[int, int], snapshot_id: int) -> FileEntry:
-    """One bucket file of these blocks, which ascend by bucket; synced."""
+    """Writes one bucket file of these blocks, which ascend by bucket; synced."""
     name = file_name(*buckets, snapshot_id)
     head = _header(snapshot_id, buckets)
     index, rows, offset = bytearray(), 0, len(head)

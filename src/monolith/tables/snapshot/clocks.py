@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def clocks_json(clocks: Sequence[OwnerClock]) -> Any:
-    """What `clocks_from_json` reads."""
+    """Returns the clocks as `clocks_from_json` reads them."""
     return [
         {"buckets": [clock.buckets.start, clock.buckets.stop], "stamps": stamps_json(clock.stamps)} for clock in clocks
     ]
 
 
 def clocks_from_json(clocks: Any) -> tuple[OwnerClock, ...]:
-    """What `clocks_json` made, or what manifests of version 1 have: the stamps of all buckets at once, or anything.
+    """Parses what `clocks_json` made, or a manifest of version 1: one set of stamps for all buckets, or any JSON value.
 
     Raises:
-        KeyError, TypeError, ValueError: neither of them.
+        KeyError, TypeError, ValueError: it is neither of them.
     """
     if not isinstance(clocks, list):
         stamps = stamps_from_json(clocks) if isinstance(clocks, dict) and _are_stamps(clocks) else {}
@@ -35,7 +35,7 @@ def clocks_from_json(clocks: Any) -> tuple[OwnerClock, ...]:
 
 
 def stamps_json(stamps: Mapping[int, BatchStamp]) -> Any:
-    """Worker -> its stamp."""
+    """Returns worker -> its stamp."""
     return {
         str(worker): {
             "seq": stamp.seq,
@@ -47,7 +47,7 @@ def stamps_json(stamps: Mapping[int, BatchStamp]) -> Any:
 
 
 def stamps_from_json(stamps: Mapping[str, Any]) -> dict[int, BatchStamp]:
-    """What `stamps_json` made; version 1 had the event's time in seconds."""
+    """Parses what `stamps_json` made; version 1 had the event's time in seconds."""
     return {
         int(worker): BatchStamp(
             worker=int(worker),

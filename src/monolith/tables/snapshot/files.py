@@ -1,4 +1,4 @@
-"""The folder of a snapshot: names of its files, who may touch it, and how a manifest takes effect."""
+"""The folder of a snapshot: names of its files, its lock, and how a manifest takes effect."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot.manifest import FileEntry
 
 _OURS = re.compile(r"buckets-\d{4}-\d{4}-[0-9a-f]{16}\.rows(\.tmp)?|manifest\.json\.tmp")
-"""Every name a save may leave behind when its process is killed."""
+"""Every name that a killed save may leave in the folder."""
 
 
 class FolderLock:
-    """Keeps a folder's snapshot from being replaced while it is read, and from being written twice at once.
+    """Keeps a folder's snapshot from being replaced while it is read, and from being written by two savers.
 
-    An advisory lock on the folder itself: it ends with the process, whatever happens to it. File systems that have no
-    such locks are used without.
+    An advisory lock on the folder itself: it ends with the process. File systems without such locks are used without a
+    lock.
     """
 
     def __init__(self, folder: Path, *, exclusive: bool) -> None:
@@ -51,7 +51,7 @@ class FolderLock:
             raise UnavailableError(f"folder '{folder}': its snapshot is being {doing} by another; try again") from error
 
     def release(self) -> None:
-        """Lets others in. Calling it again does nothing."""
+        """Releases the lock. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -64,12 +64,12 @@ class FolderLock:
 
 
 def file_name(begin: int, end: int, snapshot_id: int) -> str:
-    """Name of the file of buckets [begin, end); the id keeps it apart from files of the snapshot it will replace."""
+    """Returns the name of the file of buckets [begin, end); the id separates it from files of the replaced snapshot."""
     return f"buckets-{begin:04d}-{end:04d}-{snapshot_id:016x}.rows"
 
 
 def bucket_ranges(num_files: int, buckets: range = ALL_BUCKETS) -> Iterator[tuple[int, int]]:
-    """Consecutive buckets cut into `num_files` runs whose sizes differ by at most one."""
+    """Cuts consecutive buckets into `num_files` runs whose sizes differ by at most one."""
     size, rest = divmod(len(buckets), num_files)
     begin = buckets.start
     for number in range(num_files):
@@ -97,13 +97,13 @@ def refuse_newer_generation(folder: Path, generation: int) -> None:
     """
     try:
         present = read_manifest(folder)
-    except (NotFoundError, DataLossError):  # nothing there, or nothing that could be restored
+    except (NotFoundError, DataLossError):  # nothing to replace, or nothing that could be restored
         return
     require_generation(present, generation, place=f"folder '{folder}'")
 
 
 def require_generation(present: Manifest, generation: int, *, place: str) -> None:
-    """The rule of `refuse_newer_generation`, for a manifest that was read already."""
+    """Applies the rule of `refuse_newer_generation` to a manifest that was read already."""
     if present.generation > generation:
         raise FailedPreconditionError(
             f"{place}: holds a snapshot of generation {present.generation}, which a save of generation {generation}"
@@ -112,7 +112,7 @@ def require_generation(present: Manifest, generation: int, *, place: str) -> Non
 
 
 def commit(folder: Path, manifest: Manifest) -> None:
-    """Makes the files durable, then the manifest: the moment at which the new snapshot takes the place of the old one.
+    """Makes the files durable, then the manifest, which atomically replaces the old snapshot by the new one.
 
     On an error the new files are removed, unless the manifest is in place already.
     """
@@ -133,14 +133,14 @@ def remove_files(folder: Path, files: Iterable[FileEntry]) -> None:
 
 
 def remove_unlisted(folder: Path, manifest: Manifest) -> None:
-    """Removes files of earlier snapshots and of saves that did not end. Only names that a save makes are touched."""
+    """Removes files of earlier snapshots and of unfinished saves. Only names that a save makes are touched."""
     with suppress(OSError):  # what stays is unlisted and does no harm
         for name in unlisted([path.name for path in folder.iterdir()], manifest):
             (folder / name).unlink()
 
 
 def unlisted(names: Iterable[str], manifest: Manifest) -> list[str]:
-    """Those of the names that a save makes and this manifest does not list."""
+    """Returns the names that a save makes and this manifest does not list."""
     listed = {file.name for file in manifest.files}
     return [name for name in names if _OURS.fullmatch(name) and name not in listed]
 

@@ -1,6 +1,6 @@
-"""Where a snapshot goes and comes from: a local folder itself, or a remote one through a temporary local folder.
+"""The location of a snapshot: a local folder itself, or a remote one through a temporary local folder.
 
-Files are written and checked by the core, which knows local paths only; other fsspec paths are copied. A remote
+Files are written and checked by the core, which supports local paths only; other fsspec paths are copied. A remote
 manifest is written last and by one call, so that an object store shows either the old snapshot or the new one.
 """
 
@@ -37,32 +37,32 @@ SnapshotPath = str | os.PathLike[str]
 
 
 class Destination(Protocol):
-    """The folder of one save: kept from other savers until `close`."""
+    """The folder of one save: locked against other savers until `close`."""
 
     def publish(self, manifest: Manifest) -> None:
-        """Makes the files that the manifest lists, which are there already, the snapshot of the path.
+        """Commits the files that the manifest lists, which must exist already, as the snapshot of the path.
 
-        What they replace is removed. On an error they are removed themselves, unless the manifest is in place.
+        Removes the files of the previous snapshot. On an error removes the new files, unless the manifest is in place.
         """
 
     def close(self) -> None:
-        """Lets others save. Calling it again does nothing."""
+        """Lets other processes save. Idempotent."""
 
 
 class Source(Protocol):
-    """A snapshot to read: kept from being replaced until `close`."""
+    """A snapshot to read: protected from being replaced until `close`."""
 
     manifest: Manifest
 
     def close(self) -> None:
-        """Lets others replace it. Calling it again does nothing."""
+        """Lets other processes replace it. Idempotent."""
 
 
 def open_destination(path: SnapshotPath, generation: int) -> Destination:
     """Prepares a path for one save.
 
     Raises:
-        UnavailableError: someone else is saving to it or restoring from it.
+        UnavailableError: another process is saving to it or restoring from it.
         FailedPreconditionError: it holds a snapshot of a higher generation.
     """
     local = local_path(path)
@@ -70,7 +70,7 @@ def open_destination(path: SnapshotPath, generation: int) -> Destination:
 
 
 def open_source(path: SnapshotPath) -> Source:
-    """The snapshot at a path.
+    """Opens the snapshot at a path.
 
     Raises:
         NotFoundError: there is none.
@@ -82,7 +82,7 @@ def open_source(path: SnapshotPath) -> Source:
 
 @contextmanager
 def writing_folder(path: SnapshotPath) -> Iterator[Path]:
-    """A local folder to write files into: the path itself, or a temporary one whose files are copied there later."""
+    """Yields a local folder to write into: the path itself, or a temporary one whose files are copied there later."""
     local = local_path(path)
     if local is not None:
         yield local
@@ -97,7 +97,7 @@ def writing_folder(path: SnapshotPath) -> Iterator[Path]:
 
 
 def remove_written(path: SnapshotPath, files: Iterable[FileEntry]) -> None:
-    """Removes files that will not be listed by a manifest, as far as that goes: unlisted ones do no harm."""
+    """Removes files that no manifest will list. Ignores errors: unlisted files do no harm."""
     local = local_path(path)
     if local is not None:
         return remove_files(local, files)
@@ -110,7 +110,7 @@ def remove_written(path: SnapshotPath, files: Iterable[FileEntry]) -> None:
 
 @contextmanager
 def fetched_files(path: SnapshotPath, files: Iterable[FileEntry]) -> Iterator[list[Path]]:
-    """Local paths of some files of a snapshot; those of a remote one are copied, and the copies removed at the end.
+    """Yields local paths of some files of a snapshot; remote files are copied, and the copies removed at the end.
 
     Raises:
         NotFoundError: a remote file is missing; a local one shows when it is read.
@@ -198,7 +198,7 @@ class _RemoteDestination:
         self._remote = _Remote(path)
         try:
             present = self._remote.manifest()
-        except (NotFoundError, DataLossError):  # nothing there, or nothing that could be restored
+        except (NotFoundError, DataLossError):  # nothing to replace, or nothing that could be restored
             pass
         else:
             require_generation(present, generation, place=f"folder '{path}'")

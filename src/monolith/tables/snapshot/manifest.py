@@ -1,7 +1,7 @@
-"""The list of what a snapshot consists of, as a JSON file that is exactly itself or refused.
+"""The list of what a snapshot consists of, as a canonical JSON file.
 
-The text is canonical: sorted keys, one space of indent, and a checksum over everything else. A reader writes what it
-has read once more and compares byte by byte, so no flipped bit, edited number or unknown field gets through.
+The text has sorted keys, one space of indent, and a checksum over everything else. A reader serializes what it has read
+again and compares byte by byte, so it rejects every flipped bit, edited number and unknown field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row blocks and bucket files carry versions of their own (core/format), raised th
 FORMAT = "monolith-snapshot"
 MANIFEST_NAME = "manifest.json"
 _MOST_BYTES = 1 << 30
-"""Of the largest manifest that is read."""
+"""Size of the largest manifest that is read."""
 FILE_NAME = re.compile(r"buckets-(\d{4})-(\d{4})-([0-9a-f]{16})\.rows")
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
@@ -52,7 +52,7 @@ class TableEntry:
     """64-bit hash of `schema`, as in every row block of the table."""
     rows: int
     newest_time: int
-    """Unix seconds of the newest update the table had seen, the reference of expiry."""
+    """Unix seconds of the table's newest update, the reference of expiry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,10 @@ class FileEntry:
     begin: int
     """First bucket."""
     end: int
-    """Behind the last bucket."""
+    """One past the last bucket."""
     bytes: int
     index_crc32c: int
-    """Checksum of the file's index; the index holds the checksum of every block, so this one covers the whole file."""
+    """Checksum of the file's index; the index holds the checksum of every block, so this one covers the file."""
     rows: int
     """Rows of all tables."""
 
@@ -78,7 +78,7 @@ class Manifest:
     snapshot_id: int
     """64 random bits, in every file too: files of two snapshots cannot be mixed."""
     generation: int
-    """Given by the caller; a save refuses to replace a snapshot of a higher one."""
+    """Given by the caller; a save does not replace a snapshot of a higher generation."""
     epoch: int
     """Epoch of the cut in its group's history."""
     created: int
@@ -88,9 +88,9 @@ class Manifest:
     tables: tuple[TableEntry, ...]
     files: tuple[FileEntry, ...]
     applied: tuple[OwnerClock, ...]
-    """What the rows hold of every worker, by ascending buckets."""
+    """Clocks of the owners by ascending buckets: the last batch of every worker in the rows."""
     extra: Json
-    """Whatever else the caller gave."""
+    """Other values of the caller."""
 
     @property
     def rows(self) -> dict[str, int]:
@@ -103,16 +103,16 @@ class Manifest:
         return range(self.files[0].begin, self.files[-1].end)
 
     def to_bytes(self) -> bytes:
-        """The text of the manifest file."""
+        """Returns the text of the manifest file."""
         document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
         return canonical({**document, "crc32c": _core.crc32c(canonical(document))})
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
-        """What `to_bytes` wrote.
+        """Parses what `to_bytes` wrote.
 
         Raises:
-            DataLossError: anything else, with `origin` (the file), offset and reason.
+            DataLossError: the text is anything else; names `origin` (the file), offset and reason.
         """
         document = _parse(text, origin)
         body = {key: value for key, value in document.items() if key != "crc32c"}
@@ -130,7 +130,7 @@ class Manifest:
 
 
 def require_json(value: Json, *, name: str) -> None:
-    """Refuses what would not come back from a manifest as it went in.
+    """Checks that a value survives a round trip through a manifest.
 
     Raises:
         InvalidArgumentError: not made of JSON values alone.
@@ -144,11 +144,11 @@ def require_json(value: Json, *, name: str) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a local snapshot folder.
+    """Reads the manifest of a local snapshot folder.
 
     Raises:
         NotFoundError: there is no committed snapshot.
-        DataLossError: the file is not what was written.
+        DataLossError: the file is damaged.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -159,7 +159,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def canonical(document: Mapping[str, Any]) -> bytes:
-    """The one text of a JSON document."""
+    """Returns the canonical text of a JSON document."""
     return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
@@ -217,7 +217,7 @@ def _entry(cls: type[_Entry], values: Mapping[str, Any]) -> _Entry:
 
 
 def _check(manifest: Manifest, origin: str) -> None:
-    """What a writer never does, even though the checksum is right: refuse it before anything is opened."""
+    """Rejects, before anything is opened, what a writer never writes, even with a correct checksum."""
     names = [table.name for table in manifest.tables]
     if not names or names != sorted(set(names)):
         raise DataLossError(f"{origin}: offset 0: tables must be sorted by name and distinct, got {names}")

@@ -1,4 +1,4 @@
-"""Which tables and rows of a snapshot a group can take. The rules are written down in docs/formats/snapshot.md."""
+"""Matches the tables and rows of a snapshot with those of a group. The rules are in docs/formats/snapshot.md."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMatch:
-    """How the tables of a snapshot and of a group go together."""
+    """The matching of a snapshot's tables with those of a group."""
 
     targets: list[int]
-    """By table number of the snapshot: number in the group, -1 for a table that is passed over."""
+    """By table number of the snapshot: number in the group, -1 for a table that is skipped."""
     source_schemas: list[str]
     """By table number of the group: schema text of its rows in the snapshot, empty where that has no such table."""
     ignored: tuple[str, ...]
@@ -28,7 +28,7 @@ class TableMatch:
     missing: tuple[str, ...]
     """Tables only the group has."""
     notes: tuple[str, ...]
-    """What is not taken over as it was, one readable line each."""
+    """What differs from the saved state, one readable line each."""
 
 
 def match_tables(

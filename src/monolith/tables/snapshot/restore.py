@@ -1,4 +1,4 @@
-"""Puts a snapshot, or some buckets of one, into a store. An error leaves the store as it was."""
+"""Loads a snapshot, or some buckets of one, into a store. An error leaves the store unchanged."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class RestoreReport:
     missing_tables: tuple[str, ...]
     """Tables of the store that the snapshot does not have; they are empty now."""
     ignored_tables: tuple[str, ...]
-    """Tables of the snapshot that were left out."""
+    """Tables of the snapshot that were skipped."""
     notes: tuple[str, ...]
-    """What is not exactly as it was saved, such as optimizer state that starts anew; one readable line each."""
+    """What differs from the saved state, such as optimizer state that was reset; one readable line each."""
     generation: int
     epoch: int
     applied: Sequence[OwnerClock]
-    """What the rows hold of every worker."""
+    """The last batch of every worker in the rows."""
     extra: Json
     """As given to `save`."""
 
@@ -44,20 +44,20 @@ def restore(
 ) -> RestoreReport:
     """Replaces what the store holds in some buckets by what a snapshot holds there.
 
-    Tables are matched by name, segments by position; docs/formats/snapshot.md has the rules. Admission is not asked,
-    and rows keep their times. An error leaves the store as it was.
+    Tables are matched by name, segments by position; docs/formats/snapshot.md has the rules. Admission does not apply,
+    and rows keep their times. An error leaves the store unchanged.
 
     Args:
         store: the tables.
         path: a folder that `save` wrote, local or any fsspec path.
         buckets: consecutive buckets to restore, such as those an owner is responsible for; None: all. Only their files
             are read, and other buckets of the store stay as they are.
-        ignore_unknown_tables: leave out tables that only the snapshot has, instead of refusing.
+        ignore_unknown_tables: skip tables that only the snapshot has, instead of raising.
 
     Raises:
         NotFoundError: there is no snapshot, or a file of it is missing.
-        DataLossError: a file is not what was written; names the file, the offset and the reason.
-        FailedPreconditionError: the store cannot take a table or segment, or has an open cut.
+        DataLossError: a file is damaged; names the file, the offset and the reason.
+        FailedPreconditionError: the store cannot load a table or segment, or has an open cut.
         UnavailableError: the path is being written to.
     """
     wanted = ALL_BUCKETS if buckets is None else buckets
@@ -70,7 +70,7 @@ def restore(
 
 
 def verify(store: Store, path: SnapshotPath, *, ignore_unknown_tables: bool = False) -> Manifest:
-    """Reads every byte of a snapshot and checks that the store could take it; changes nothing.
+    """Reads every byte of a snapshot and checks that the store could load it; changes nothing.
 
     Raises:
         OpError: what `restore` would raise.
@@ -84,7 +84,7 @@ def verify(store: Store, path: SnapshotPath, *, ignore_unknown_tables: bool = Fa
 
 
 def report_of(manifest: Manifest, match: TableMatch, rows: Mapping[str, int]) -> RestoreReport:
-    """What a restore of this snapshot did that loaded so many rows."""
+    """Returns the report of a restore that loaded these rows."""
     return RestoreReport(
         rows=rows,
         missing_tables=match.missing,

@@ -40,17 +40,17 @@ class SaveOptions(TypedDict, total=False):
     state: bool
     """True (default): full rows. False: compressed weights only, for serving."""
     drop_expired: bool
-    """True (default): rows that have expired by their table's newest time are left out; the table keeps them."""
+    """True (default): rows that have expired by their table's newest time are skipped; the table keeps them."""
     generation: int
     """Kept in the manifest; a snapshot of a higher generation at the path is not replaced. Default 0."""
     extra: Json
     """Anything else to keep in the manifest."""
     snapshot_id: int | None
-    """Tells the files of two snapshots at one path apart, 0 to 2**64 - 1; None: drawn at random."""
+    """Separates the files of two snapshots at one path, 0 to 2**64 - 1; None: drawn at random."""
     created: int | None
     """Unix seconds for the manifest; None: now."""
     threads: int | None
-    """How many write at once; None: one in the background, else as the machine has cores, up to 4."""
+    """Number of concurrent writers; None: one in the background, else one per core, up to 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,11 @@ class SaveReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveProgress:
-    """How far a save is."""
+    """Progress of a save."""
 
     bytes_written: int
     bytes_expected: int
-    """An estimate: expired rows, filters and tombstones are not known before they are read."""
+    """An estimate: the number of expired rows and the size of filters and tombstones show only when they are read."""
 
     @property
     def fraction(self) -> float:
@@ -84,9 +84,9 @@ class SaveProgress:
 
 
 class SaveHandle:
-    """A save that goes on in a thread named ``monolith-save``. Any thread may call it.
+    """A save that runs in a thread named ``monolith-save``. Thread-safe.
 
-    The interpreter waits for the thread at exit, so a save that was begun ends or fails, but is never torn.
+    The interpreter waits for the thread at exit, so a save completes or fails, but is never torn.
     """
 
     def __init__(self, job: _SaveJob) -> None:
@@ -97,40 +97,40 @@ class SaveHandle:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the save has completed or failed."""
         return self._future.done()
 
     @property
     def progress(self) -> SaveProgress:
-        """How far it is."""
+        """Progress of the save."""
         return self._job.progress
 
     def cancel(self) -> None:
-        """Asks it to stop; `wait` then raises `CancelledError`, unless the snapshot was committed first."""
+        """Requests a stop; `wait` then raises `CancelledError`, unless the snapshot was committed first."""
         self._job.transfer.cancel()
 
     def wait(self, timeout_seconds: float | None = None) -> SaveReport:
-        """Waits for the end.
+        """Waits for the save to complete.
 
         Raises:
-            DeadlineExceededError: it goes on; ask again or `cancel`.
+            DeadlineExceededError: the save is still running; wait again or `cancel`.
             CancelledError: it was cancelled; the path still holds what it held before.
-            OpError: what went wrong; the path still holds what it held before.
+            OpError: the save failed; the path still holds what it held before.
         """
         return end_of_save(self._future, timeout_seconds)
 
 
 def end_of_save(future: Future[Saved], timeout_seconds: float | None) -> Saved:
-    """What a save in a thread has returned.
+    """Returns the result of a save in a thread.
 
     Raises:
-        DeadlineExceededError: it goes on.
+        DeadlineExceededError: the save is still running.
     """
     try:
         return future.result(timeout_seconds)
     except FutureTimeoutError as error:
         if future.done():
-            raise  # it is what the save itself has met with
+            raise  # raised by the save itself
         raise DeadlineExceededError(f"save: not done within {timeout_seconds} s; it goes on") from error
 
 
@@ -149,15 +149,15 @@ def save(
 def save(
     store: Store, path: SnapshotPath, *, background: bool = False, **options: Unpack[SaveOptions]
 ) -> SaveReport | SaveHandle:
-    """Saves the present state of a store to a folder while writers go on.
+    """Saves the current state of a store to a folder while writers continue.
 
-    The state is frozen before the call returns. The path shows the new snapshot from the moment its manifest is in
-    place and what it held before until then, whatever happens in between: a full disk, a killed process, an error.
+    The state is frozen before the call returns. The path shows its previous snapshot until the manifest of the new one
+    is in place, also after a full disk, a killed process or an error.
 
     Args:
         store: the tables.
         path: a folder, local or any fsspec path; created when missing. Its present snapshot is replaced.
-        background: True writes in a thread and returns a handle at once.
+        background: True writes in a thread and returns a handle immediately.
         options: see `SaveOptions`.
 
     Raises:
@@ -178,7 +178,7 @@ def save(
 
 
 def save_cut(cut: Cut, schema: Schema, path: SnapshotPath, **options: Unpack[SaveOptions]) -> SaveReport:
-    """`save` of a state that the caller has frozen, such as one of several that belong together.
+    """Saves a state that the caller has frozen, such as one of several that belong together.
 
     Any thread may call it. The cut is released, whatever happens.
 
