@@ -1,5 +1,4 @@
-// Turns rows of one table and bucket into the payload of row blocks. A value used by one thread, under no lock of its
-// own.
+// Serialises rows of one table and bucket into the payload of row blocks. Used by one thread; takes no lock itself.
 #pragma once
 
 #include "format/row_block.h"
@@ -11,7 +10,7 @@ class BlockWriter {
  public:
   static constexpr uint32_t kRowsPerBlock = 4096;
 
-  // `state` false gives serving blocks: the weights only, compressed as the table's segments say.
+  // With `state` false it writes serving blocks: the weights only, compressed by the table's segments.
   BlockWriter(const Table& table, uint32_t bucket, bool state, uint64_t epoch, uint32_t max_rows, std::string memory);
 
   void Add(const std::byte* record);
@@ -27,14 +26,15 @@ class BlockWriter {
   RowBlockBuilder builder_;
 };
 
-// Which removals are wanted, by row epoch, and the epoch that these count from.
+// Range of row epochs of the removals to write, and the epoch from which they are counted.
 struct RemovalRange {
   uint32_t first;
   uint32_t last;
   uint64_t base;
 };
 
-// Wanted tombstones of one table in a bucket, as one block; false and nothing when there are none.
+// Writes the tombstones of one table and bucket that lie in the range as one block. Returns false and writes nothing if
+// there are none.
 bool BuildTombstoneBlock(const Table& table, uint32_t bucket, const std::vector<Tombstone>& tombstones,
                          const RemovalRange& wanted, uint64_t epoch, std::string* block);
 

@@ -1,9 +1,10 @@
-// The lock of one bucket, which is also a version that readers check instead of locking.
+// The lock of one bucket. Its word is also a version, which readers check instead of locking (a seqlock).
 //
-// Writers take the lock; the word is odd while one holds it. A reader that takes no lock notes the version, copies what
-// it wants, and trusts the copy iff the version was even and has not moved, with a ReadFence() on either side of the
-// copy. Such a reader may see torn data before it checks, so all memory it can reach must stay mapped and every number
-// in it usable. The thread sanitizer cannot follow fences: under it readers take the lock (kReadersLock).
+// Writers take the lock; the version is odd while a writer holds it. A reader without the lock notes the version,
+// copies the data, and accepts the copy iff the version was even and has not changed, with a ReadFence() on either side
+// of the copy. Such a reader may see torn data before it checks, so all memory it can reach must stay mapped and every
+// number in it must be usable. The thread sanitizer cannot follow fences: under it readers take the lock
+// (kReadersLock).
 #pragma once
 
 #include <atomic>
@@ -54,12 +55,12 @@ class BucketLock {
 
   void Lock() {
     for (int tries = 0; !TryLock(); ++tries) {
-      if (tries > 64) std::this_thread::yield();  // the holder may have been put to sleep
+      if (tries > 64) std::this_thread::yield();  // the lock holder may have been preempted
     }
   }
 
   void Unlock() { version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
-  // For a holder that changed nothing a reader can see: readers beside it stay valid.
+  // For a lock holder that changed nothing that readers can see: concurrent readers stay valid.
   void UnlockUnchanged() { version_.store(version_.load(std::memory_order_relaxed) - 1, std::memory_order_release); }
 
   uint32_t Version() const { return version_.load(std::memory_order_relaxed); }

@@ -7,7 +7,7 @@ namespace monolith {
 namespace {
 
 constexpr size_t kSmallestLog = 256;
-constexpr size_t kLogFraction = 8;  // a longer log than 1/8 of the rows is no faster than looking at all of them
+constexpr size_t kLogFraction = 8;  // a log longer than 1/8 of the rows is no faster than a scan of all rows
 
 }  // namespace
 
@@ -22,8 +22,8 @@ void ChangeLog::MoveRecent(size_t size) {
   changed_.insert(changed_.end(), recent_.rows, recent_.rows + recent_.count);
 }
 
-// Drops the oldest epochs, at least a quarter of the log at once: what is left has to move. An epoch that fills the log
-// alone will not be read from it: such a log starts anew after it.
+// Drops the oldest epochs, at least a quarter of the log at a time, since the remaining entries have to be moved. An
+// epoch that fills the log alone will not be read from it: such a log restarts after it.
 void ChangeLog::MakeRoom(uint32_t epoch, size_t limit) {
   const size_t surplus = changed_.size() - (limit - limit / 4);
   auto kept = std::partition_point(logged_.begin(), logged_.end(),

@@ -1,8 +1,8 @@
-// Which rows of a shard were changed, epoch by epoch, so that reading changes need not look at all rows.
+// Which rows of a shard changed in which epoch, so that reading changes need not scan all rows.
 //
-// Owned by a TableShard, under its bucket's lock. The last few changes are kept beside the log itself, in one cache
-// line that a step over many shards can ask for ahead (AskAhead): noting a change costs next to nothing then. The log
-// itself is only reached when the line is full, or an epoch has ended that somebody has still to read.
+// Owned by a TableShard, under its bucket's lock. The last few changes are kept outside of the log, in one cache line
+// that a step over many shards can prefetch (AskAhead), which makes recording a change nearly free. The log itself is
+// only accessed when the line is full, or when an epoch has ended whose changes still have to be read.
 //
 // 1. Rows of `recent_` are of one epoch, which is no earlier than any of `logged_`.
 // 2. The log is complete for epochs above `floor_`. Recent rows of an epoch up to it mean nothing.
@@ -19,8 +19,8 @@ namespace monolith {
 
 class alignas(kCacheLine) ChangeLog {
  public:
-  // Notes a change of `row`; epochs never go back. `size` says how many rows the shard has: a log that is no shorter
-  // than a good part of them is cut.
+  // Records a change of `row`; epochs never decrease. `size` returns the number of rows of the shard: a log that is no
+  // shorter than a large share of them is truncated.
   template <typename Size>
   [[gnu::always_inline]] void Add(uint32_t row, uint32_t epoch, Size&& size) {
     if (recent_.epoch != epoch || recent_.count == kMostRecent) [[unlikely]] {
@@ -31,16 +31,17 @@ class alignas(kCacheLine) ChangeLog {
     recent_.rows[recent_.count++] = row;
   }
 
-  // Any thread may call it, with or without the lock.
+  // Prefetches the line of recent changes. Thread-safe, with or without the lock.
   [[gnu::always_inline]] void AskAhead() const { Prefetch(&recent_); }
 
-  // Rows changed in epoch `first` or later, each once, ascending; false when the log does not reach back that far.
+  // Returns the rows changed in epoch `first` or later, each once, ascending; false when the log does not reach back
+  // that far.
   bool From(uint32_t first, std::vector<uint32_t>* rows) const;
   // Drops the epochs up to `before`.
   void Forget(uint32_t before);
-  // Empties the log, which is complete for epochs after this one from then on.
+  // Empties the log. From then on it is complete for epochs after this one.
   void Restart(uint32_t epoch);
-  // Empties the log, of a shard that has no rows any more.
+  // Empties the log of a shard that has no rows left.
   void Clear();
   void Shift(const EpochShift& shift);
 

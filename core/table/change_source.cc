@@ -8,7 +8,7 @@ namespace monolith {
 namespace {
 
 constexpr uint32_t kRowsPerHold = 64;
-constexpr int kShardsPerCall = 16;  // without changes: a call that must be alone waits for no more of them
+constexpr int kShardsPerCall = 16;  // without changes: bounds how long an exclusive call waits
 
 }  // namespace
 
@@ -63,7 +63,7 @@ bool ChangeSource::Rows(std::string* block) {
   return any;
 }
 
-// Room for a whole block, or for all that a smaller shard has.
+// Room for a full block, or for all rows of a smaller shard.
 uint32_t ChangeSource::MostRows() {
   BucketGuard guard(group_.locks_[bucket_], Access::kReads);
   return std::min(BlockWriter::kRowsPerBlock, rows_.MostLeft(shard()) + 2 * kRowsPerHold);

@@ -1,7 +1,7 @@
-// Rows and removals after a mark, bucket by bucket, in their state when they are read.
+// Rows and removals after a mark, bucket by bucket, in their state at the time they are read.
 //
-// Used by one thread, beside writers; must not outlive its group. Next() throws kFailedPrecondition once the history
-// after the mark was dropped, rather than leave removals out.
+// Used by one thread, concurrently with writers; must not outlive its group. Next() throws kFailedPrecondition once the
+// history after the mark was dropped, rather than omit removals.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ class ChangeSource final : public BlockSource {
  private:
   Table& table() { return *group_.tables_[table_]; }
   TableShard& shard() { return table().shards[bucket_]; }
-  // The row epoch from which on changes are wanted; only good until the call leaves the gate.
+  // First row epoch of the changes to read; only valid until the call leaves the gate.
   uint32_t First() const;
-  // Goes on to the next shard that has changes, if it is not far; true when removals there made a block.
+  // Moves to the next shard that has changes, within a bounded number of shards; true when removals there made a block.
   bool Advance(std::string* block);
   bool ToNextShard();
-  // The next rows of the present shard.
+  // Writes the next rows of the current shard.
   bool Rows(std::string* block);
   uint32_t MostRows();
 

@@ -1,9 +1,9 @@
-// The rows of one shard that may have changed from some epoch on, a few at a time: those that the shard lists, or all
-// of its rows where its list does not reach back that far.
+// The rows of one shard that may have changed since some epoch, a few at a time: those that the shard lists, or all of
+// its rows if its list does not reach back that far.
 //
-// Used by one thread; every call needs the bucket's lock. Rows may change between two calls: whoever visits a row looks
-// at its epoch. Numbers of listed rows must stay valid in the meantime (no Clear()). Listed rows lie anywhere in
-// memory: some are asked for ahead of their visits.
+// Used by one thread; every call needs the bucket's lock. Rows may change between two calls: visitors check the epoch
+// of each row. Numbers of listed rows must stay valid in the meantime (no Clear()). Listed rows are scattered in
+// memory, so some are prefetched before their visits.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace monolith {
 
 class ChangedRows {
  public:
-  // Changed in row epoch `first` or later; 0 = all rows. `needed_bytes` of a record will be looked at.
+  // Starts with the rows changed in row epoch `first` or later; 0 = all rows. Visits will read `needed_bytes` of a
+  // record.
   void Begin(const TableShard& shard, uint32_t first, size_t needed_bytes) {
     asked_bytes_ = std::min(needed_bytes, kMostAskedBytes);
     is_listed_ = shard.ChangedFrom(first, &listed_);
@@ -26,15 +27,15 @@ class ChangedRows {
   }
 
   bool AtEnd() const { return next_ == kNoRow; }
-  // Rows numbered below will not be visited any more.
+  // Rows with lower numbers will not be visited again.
   uint32_t next() const { return next_; }
 
-  // An upper bound of the visits to come, as long as no rows are added.
+  // An upper bound of the remaining visits, as long as no rows are added.
   uint32_t MostLeft(const TableShard& shard) const {
     return is_listed_ ? static_cast<uint32_t>(listed_.size() - at_) : shard.size();
   }
 
-  // Calls visit(record) for live rows, in ascending order, at most `limit` records looked at.
+  // Calls visit(record) for live rows, in ascending order; examines at most `limit` records.
   template <typename Visit>
   void Step(const TableShard& shard, const RecordPool& rows, uint32_t limit, Visit&& visit) {
     if (!is_listed_) {
@@ -54,8 +55,8 @@ class ChangedRows {
   }
 
  private:
-  static constexpr size_t kAhead = 16;            // rows between asking for one and looking at it
-  static constexpr size_t kMostAskedBytes = 512;  // the hardware follows a longer row by itself
+  static constexpr size_t kAhead = 16;            // rows between the prefetch of a row and its visit
+  static constexpr size_t kMostAskedBytes = 512;  // for longer rows the hardware prefetcher takes effect
 
   [[gnu::always_inline]] void Ask(const RecordPool::View& records, size_t i) const {
     PrefetchLines(records.AtAllocated(listed_[i]), asked_bytes_);
@@ -64,7 +65,7 @@ class ChangedRows {
   bool is_listed_ = false;
   size_t asked_bytes_ = 0;
   std::vector<uint32_t> listed_;
-  size_t at_ = 0;           // in listed_
+  size_t at_ = 0;           // index in listed_
   uint32_t next_ = kNoRow;  // a row number
 };
 

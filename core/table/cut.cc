@@ -12,8 +12,8 @@
 namespace monolith {
 
 // Reads the buckets of a cut one after another. Within a bucket: the filter, then for each table its tombstones, its
-// rows as they are found, and the images of rows that changed before they were found. Epochs are looked at inside the
-// gate, where they cannot be renumbered.
+// rows as they are found, and the images of rows that changed before they were found. Epochs are only compared inside
+// the gate, where they cannot be renumbered.
 class CutSource final : public BlockSource {
  public:
   CutSource(Cut& cut, uint32_t begin, uint32_t end, const CutOptions& options)
@@ -80,10 +80,10 @@ class CutSource final : public BlockSource {
     return true;
   }
 
-  // The row epochs that are wanted begin here, and end with the cut's; good as long as a Hold.
+  // First row epoch to read; the last is the cut's. Valid only during a Hold.
   uint32_t First() const { return options_.since ? group_.FirstRowEpochAfter(*options_.since) : 0; }
 
-  // Also finds out which rows there are to be seen.
+  // Also determines which rows have to be visited.
   bool Tombstones(std::string* block) {
     const Hold hold(group_, bucket_);
     rows_.Begin(shard(), First(), options_.state ? table().rows.record_bytes() : table().spec.read_bytes());
@@ -96,7 +96,7 @@ class CutSource final : public BlockSource {
     return !options_.drop_expired || !table().spec.HasExpired(row.key, row.time, cut_.newest_times_[table_]);
   }
 
-  // The next block of rows that have not changed since the cut, read a few to a hold.
+  // Writes the next block of rows that have not changed since the cut, a few rows per hold.
   bool Rows(std::string* block) {
     if (rows_.AtEnd()) return false;
     BlockWriter writer(table(), bucket_, options_.state, cut_.epoch_, MostRows(), std::move(*block));
@@ -114,13 +114,13 @@ class CutSource final : public BlockSource {
     return any;
   }
 
-  // Room for a whole block, or for all rows of a smaller shard; rows that have not changed only become fewer.
+  // Room for a full block, or for all rows of a smaller shard; the number of unchanged rows can only decrease.
   uint32_t MostRows() {
     const Hold hold(group_, bucket_);
     return std::min(BlockWriter::kRowsPerBlock, rows_.MostLeft(shard()) + 2 * kRowsPerHold);
   }
 
-  // From here on nothing renumbers the epochs in the images.
+  // From here on the epochs in the images are not renumbered.
   void TakeImages() {
     const Hold hold(group_, bucket_);
     images_ = shard().TakeImages();

@@ -1,9 +1,9 @@
-// One exact state of a group, readable while training goes on.
+// A consistent cut: one exact state of a group, readable while training continues.
 //
 // Opening waits for the calls in flight and takes microseconds. From then on the first change of a row that has not
-// been read yet keeps the row's old image. Reading walks the rows, 64 to a lock hold, and adds the images. Each bucket
-// is read once: what was read needs no image any more. Different threads may read different buckets at once. The cut
-// ends with Release() or destruction, before the group does, and after every source of it.
+// been read yet keeps the row's old image. Reading walks the rows, 64 per lock hold, and adds the images. Each bucket
+// is read once; rows that were read need no image any more. Several threads may read different buckets concurrently.
+// The cut ends with Release() or destruction, before the group does, and after all its sources.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,9 @@ namespace monolith {
 
 struct CutOptions {
   bool state = true;          // false: serving blocks
-  bool drop_expired = false;  // leave out rows that have expired by their table's newest time at the cut
-  // Only rows and tombstones of a later epoch, and no filters; 0: all rows and all tombstones kept. Rows may be more
-  // when that epoch is further back than rows can tell.
+  bool drop_expired = false;  // skip rows that have expired by their table's newest time at the cut
+  // Only rows and tombstones of a later epoch, and no filters; 0: all rows and all tombstones kept. More rows may be
+  // included when that epoch is older than the row epochs can represent.
   std::optional<uint64_t> since = std::nullopt;
 };
 
@@ -34,12 +34,12 @@ class Cut {
   uint64_t epoch() const { return epoch_; }
   const std::vector<int64_t>& counts() const { return counts_; }              // rows of each table
   const std::vector<int64_t>& newest_times() const { return newest_times_; }  // of each table
-  // The last batch of each worker whose update is in the rows; all earlier ones are, and no later one.
+  // The last batch of each worker whose update is in the rows. All earlier batches are included, and no later one.
   const std::vector<BatchStamp>& stamps() const { return stamps_; }
 
   // Blocks of buckets [begin, end): for each bucket the filter, the tombstones, the rows. Throws kFailedPrecondition
-  // when one of the buckets was asked for before, the cut was released, or the history after `since` was forgotten
-  // before the cut; kInvalidArgument when `since` comes after the cut.
+  // when one of the buckets was requested before, the cut was released, or the history after `since` was dropped before
+  // the cut; kInvalidArgument when `since` comes after the cut.
   std::unique_ptr<BlockSource> Blocks(uint32_t begin, uint32_t end, const CutOptions& options);
   void Release();
 

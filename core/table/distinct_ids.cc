@@ -97,7 +97,7 @@ Plan PlanOfDistinct(const DistinctIds& ids, std::span<const uint8_t> has_wide, B
     const auto bucket = static_cast<uint32_t>(cell / num_tables);
     const bool may_be_wide = has_wide[cell % num_tables] != 0;
     for (int64_t place = plan.splits[cell]; place < plan.splits[cell + 1]; ++place) {
-      // Of the copy: the caller's memory may change under it.
+      // Checks the copy: the caller's memory may change concurrently.
       if (!BelongsTo(bucket, plan.unique[place], may_be_wide)) RefuseBucket(plan.unique[place], bucket);
       if (plan.buckets.size() != 0) plan.buckets[place] = static_cast<uint16_t>(bucket);
     }

@@ -1,8 +1,8 @@
-// The distinct ids of a plan as they travel between processes: cell by cell, and a plan made of them again.
+// The distinct ids of a plan in the form that is sent between processes: cell by cell, and a plan rebuilt from them.
 //
-//   cells [C]     those of the plan that have ids, ascending, and how many each has
+//   cells [C]     the cells of the plan that have ids, ascending, and the number of ids in each
 //   keys [U]      the ids of these cells, end to end
-//   counts [U]    occurrences of each id in the batch; empty where nobody will ask
+//   counts [U]    occurrences of each id in the batch; empty where no reader needs them
 //
 // Pure functions over values.
 #pragma once
@@ -29,18 +29,18 @@ struct DistinctIds {
   std::span<const int32_t> counts;
 };
 
-// The cells of a plan that have ids, ascending.
+// Returns the cells of a plan that have ids, ascending.
 std::vector<CellCount> CellsOf(const Plan& plan);
 
 struct BucketRange {
   uint32_t begin, end;
 };
 
-// The splits of a plan that has these cells. Throws kInvalidArgument unless the cells ascend, lie in these buckets and
-// share out the keys. Reads each cell once.
+// Returns the splits of a plan that has these cells. Throws kInvalidArgument unless the cells ascend, lie in these
+// buckets and their counts add up to the number of keys. Reads each cell once.
 Buffer<int64_t> SplitsOf(std::span<const CellCount> cells, size_t num_keys, size_t num_tables, BucketRange buckets);
 
-// Whether a key may lie in a bucket; `may_be_wide`: those of its table may not tell theirs.
+// Whether a key may lie in a bucket; `may_be_wide`: the table may have wide keys, which do not determine their bucket.
 inline bool BelongsTo(uint32_t bucket, int64_t key, bool may_be_wide) {
   return BucketOf(key) == bucket || (may_be_wide && IsWideKey(key));
 }
@@ -51,9 +51,9 @@ inline bool BelongsTo(uint32_t bucket, int64_t key, bool may_be_wide) {
 // and then of the cells.
 void LinkDistinct(Plan& plan);
 
-// A plan whose input is its distinct ids. has_wide[t]: keys of table t
-// may not tell their bucket (table/slot_keys.h), and the plan then says those of all. Throws kInvalidArgument unless
-// the cells ascend, lie in these buckets and share out the keys, and every key that tells its bucket lies in it.
+// Returns a plan whose input is its distinct ids. has_wide[t]: keys of table t may not determine their bucket
+// (table/slot_keys.h); the plan then stores the buckets of all ids. Throws kInvalidArgument unless the cells ascend,
+// lie in these buckets, their counts add up to the number of keys, and every key that determines its bucket lies in it.
 Plan PlanOfDistinct(const DistinctIds& ids, std::span<const uint8_t> has_wide, BucketRange buckets);
 
 }  // namespace monolith

@@ -1,7 +1,8 @@
-// How the epochs of rows are renumbered when the epoch they count from moves up. A value.
+// How the epochs of rows are renumbered when the epoch from which they are counted advances. A value.
 //
-// Order is kept: what was later is later or equal. Epochs up to the new base become 0, which stands for "before
-// everything anyone asks for"; those after an open cut become at least 1, so that they stay apart from those in it.
+// Order is kept: a later epoch stays later or becomes equal. Epochs up to the new base become 0, which stands for
+// "before every epoch that can be requested"; those after an open cut become at least 1, so that they stay apart from
+// those in the cut.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,12 @@
-// Reads rows of one table fast, while nobody writes: without locks, without looking whether a writer disturbed it, and
-// only the usual case of a lookup.
+// Fast lookups in one table while no call writes: without locks, without validation against writers, and for the common
+// case only.
 //
-// Blocks of ids take three steps, and three blocks are under way: the lines of the index of one are asked for; those of
-// the one before are matched; its rows are asked for, and meanwhile those of the one before that are copied. On a
-// Neoverse N1 a request whose page has to be looked up holds back whatever does not fit the reorder buffer behind it,
-// so what counts is how few instructions lie between one request and the next; hence short loops, without branches that
-// cannot be foreseen. What is not found at the first guess, one id in 20, gets a second one; ids that are not found
-// then are left over for the general reader (table/row_reader.h), which also sees whether somebody wrote meanwhile.
-// Used by one thread.
+// Blocks of ids pass through three stages, and three blocks are in flight: the index lines of one block are prefetched;
+// those of the block before it are matched and its rows prefetched; meanwhile the rows of the block before that are
+// copied. On a Neoverse N1 a prefetch that needs a page walk stalls every later instruction that does not fit the
+// reorder buffer, so the number of instructions between two prefetches matters most; hence short loops without
+// unpredictable branches. Ids that the first guess does not find, one in 20, get a second one; ids that are not found
+// then are left to the general reader (table/row_reader.h), which also detects concurrent writes. Used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +20,7 @@
 
 namespace monolith {
 
-// Ids that tell their buckets, and keys whose buckets come with them.
+// Ids that determine their buckets, and keys that are passed with their buckets.
 struct PlainKeys {
   const int64_t* ids;
   uint64_t HashOf(int64_t i) const { return HashId(ids[i]); }
@@ -41,17 +40,17 @@ class FastRowReader {
 
   explicit FastRowReader(const Table& table) : index_(table.index.view()), rows_(table.rows.view()) {}
 
-  // False when most ids would be left over, as judged by the bucket of one of them.
+  // False when most ids would be left to the general reader, as judged by the bucket of one of them.
   bool Suits(uint32_t bucket) const {
     constexpr uint32_t kLarge = 2 * kPlateLines;  // then the indexes of the other buckets are on plates, too
     return rows_.At(0) != nullptr && index_.NumLines(bucket) >= kLarge;
   }
 
-  // Copies the weights of keys.ids[i] to weights + i * kDim, and its row to hints[i] if kHinted; writes the places of
-  // the ids that are left over, ascending, to `left`, and returns how many; what was copied for those is of no use.
-  // Whatever a writer does meanwhile, it reads only memory that is there: plates of an index stay, and hold only
-  // numbers of rows that were allocated once. REQUIRES: count is a positive multiple of kBlock; Suits(); `left` has
-  // room for `count`.
+  // Copies the weights of keys.ids[i] to weights + i * kDim, and its row to hints[i] if kHinted. Writes the positions
+  // of the ids that were not found, ascending, to `left`, and returns their number; the values copied for those are
+  // undefined. Whatever a concurrent writer does, only mapped memory is read: plates of an index are never unmapped,
+  // and hold only numbers of rows that were allocated once. REQUIRES: count is a positive multiple of kBlock; Suits();
+  // `left` has room for `count`.
   template <bool kHinted, typename Keys>
   int64_t Read(const Keys& keys, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
     const int64_t num_left = Pass<kHinted, FirstGuess>(keys, count, weights, hints, left);
@@ -64,14 +63,14 @@ class FastRowReader {
   }
 
  private:
-  // The row of the first entry of the home line that has the tag. Of all ids, in order.
+  // The row of the first entry of the home line that has the tag. For all ids, in order.
   struct FirstGuess {
     static int64_t PlaceOf(const int32_t*, int64_t k) { return k; }
     static uint64_t Match(const IndexLine*& line, uint8_t tag) { return MatchTags(*line, tag); }
   };
 
-  // The row of the second such entry or, if there is none, of the first one in the lines that follow on the plate. Of
-  // the ids left over.
+  // The row of the second such entry or, if there is none, of the first one in the following lines of the plate. For
+  // the ids that the first guess did not find.
   struct SecondGuess {
     static int64_t PlaceOf(const int32_t* left, int64_t k) { return left[k]; }
     static uint64_t Match(const IndexLine*& line, uint8_t tag) {
@@ -85,7 +84,7 @@ class FastRowReader {
   template <bool kHinted, typename Guess, typename Keys>
   [[gnu::noinline]] int64_t Pass(const Keys& given, int64_t count, float* weights, uint32_t* hints,
                                  int32_t* left) const {
-    const FastRowReader reader(*this);  // which nothing written here can change, so it stays in registers
+    const FastRowReader reader(*this);  // a copy that no write here can alias, so it stays in registers
     const Keys keys = given;
     Block blocks[2];
     Block *now = &blocks[0], *next = &blocks[1];
@@ -105,7 +104,7 @@ class FastRowReader {
     int64_t first = 0;
     for (; first + kBlock < count; first += kBlock) {
       reader.MatchLines<kHinted, Guess>(*next);
-      // The lines of the block after next; the present block needs its own no more.
+      // The lines of the block after next; the current block no longer needs its own.
       if (first + 2 * kBlock < count) reader.template AskForLines<Guess>(keys, left, first + 2 * kBlock, *now);
       for (int64_t k = 0; k < kBlock; ++k) {
         AskForRow(next->records[k]);
@@ -142,8 +141,8 @@ class FastRowReader {
       const uint64_t matches = Guess::Match(line, RowIndex::TagOf(block.hashes[k]));
       const uint32_t row = line->rows[matches != 0 ? FirstMatch(matches) : 0];
       const std::byte* record = rows_.AtAllocated(row);
-      // Without a match the line itself goes for the record: it is no row (index_line.h), and asking for it asks for
-      // the line after it, where the second guess will look.
+      // Without a match the line itself stands in for the record: it is no live row (index_line.h), and prefetching it
+      // fetches the line after it, which the second guess searches.
       block.records[k] = matches != 0 ? record : reinterpret_cast<const std::byte*>(line);
       if constexpr (kHinted) block.rows[k] = row;
     }

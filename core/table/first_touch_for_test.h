@@ -1,8 +1,8 @@
-// Memory that calls back in the middle of what reads or writes it: what happens "meanwhile" happens every time, without
-// threads and luck.
+// Memory that calls back in the middle of a read or write of it: makes concurrent changes deterministic, without
+// threads.
 //
 // The first access to the second half makes the half accessible and calls `meanwhile`, in the thread that made the
-// access and once. That thread must hold nothing that `meanwhile` wants. One object at a time.
+// access and once. That thread must hold no lock that `meanwhile` takes. One object at a time.
 #pragma once
 
 #include <sys/mman.h>
@@ -43,7 +43,7 @@ class FirstTouch {
   std::span<T> As() {
     return {reinterpret_cast<T*>(memory_), 2 * half_bytes_ / sizeof(T)};
   }
-  // From now on the second half is waited for.
+  // From now on an access to the second half is caught.
   void Arm() { mprotect(memory_ + half_bytes_, half_bytes_, PROT_NONE); }
   bool was_touched() const { return was_touched_; }
 

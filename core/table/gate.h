@@ -1,9 +1,9 @@
-// Lets many calls through at once, and now and then one that must be alone: the cut, a mark, clear.
+// Admits many calls concurrently, and from time to time one that needs exclusive access: the cut, a mark, clear.
 //
-// The lone one waits for the calls in flight and holds back new ones, so it is never starved by them. Not recursive.
-// Calls that change rows say so (Writing): a reader that saw none of them inside, before and after, need not look
-// whether one disturbed it. A fork of the process waits for the calls in flight, too: the child sees what is behind the
-// gate as it is between calls.
+// The exclusive call waits for the calls in flight and blocks new ones, so they never starve it. Not recursive. Calls
+// that change rows declare it (Writing): a reader that saw no writing call inside, before and after its read, need not
+// validate what it read. A fork of the process waits for the calls in flight, too, so that the child sees the guarded
+// state as it is between calls.
 #pragma once
 
 #include <atomic>
@@ -73,22 +73,23 @@ class Gate final : AtRestInForks {
     Gate& gate_;
   };
 
-  // A word that is another whenever a writing call has begun or ended since. Readers put a ReadFence() between it and
-  // what they read.
+  // A word that differs whenever a writing call has begun or ended since. Readers put a ReadFence() between it and the
+  // data they read.
   uint64_t Writes() const { return writes_.load(std::memory_order_relaxed); }
   static bool IsNobodyWriting(uint64_t writes) { return writes % kOneBegun == 0; }
 
  private:
   static constexpr uint64_t kOneBegun = uint64_t{1} << 24;
 
-  // Waits until nobody is inside; from then on whoever comes waits.
+  // Waits until no call is inside; from then on new calls wait.
   void Close(std::unique_lock<std::mutex>& lock) {
     changed_.wait(lock, [&] { return !closed_; });
     closed_ = true;
     changed_.wait(lock, [&] { return inside_ == 0; });
   }
 
-  // The mutex stays locked while the process forks: nobody is half-way through a change of the members below either.
+  // The mutex stays locked while the process forks, so that no thread is in the middle of a change of the members
+  // below.
   void Rest() override {
     std::unique_lock lock(mutex_);
     Close(lock);
@@ -100,7 +101,7 @@ class Gate final : AtRestInForks {
     mutex_.unlock();
   }
   void GoOnInChild() override {
-    new (&changed_) std::condition_variable;  // it may count waiters that do not exist here
+    new (&changed_) std::condition_variable;  // it may count waiters that do not exist in the child
     closed_ = false;
     mutex_.unlock();
   }

@@ -148,7 +148,7 @@ bool GradientSums::SumCellsOf(size_t begin, size_t end, GradientsOf&& gradients_
   return finite;
 }
 
-// In a loop of its own: finding an address takes a load from anywhere, and many of these are under way at once here.
+// In a separate loop: finding an address takes a load with a random address, and many of these are in flight here.
 const float* const* GradientSums::FindGradients(size_t begin, size_t end) const {
   thread_local std::vector<const float*> found;
   const int32_t first = plan_.starts[plan_.splits[begin]];
@@ -163,7 +163,7 @@ const float* const* GradientSums::FindGradients(size_t begin, size_t end) const 
 
 template <int kWidth, typename Gradients>
 void GradientSums::SumColumns(size_t cell, int at, const Gradients gradients, int32_t last) {
-  constexpr int32_t kAhead = 24;  // occurrences between asking for a gradient and adding it
+  constexpr int32_t kAhead = 24;  // occurrences between the prefetch of a gradient and its addition
   const int64_t dim = dims_[cell % dims_.size()], begin = plan_.splits[cell], end = plan_.splits[cell + 1];
   const int32_t *starts = plan_.starts.data(), *order = plan_.order.data();
   const float* scales = layout_.scales.empty() ? nullptr : layout_.scales.data();

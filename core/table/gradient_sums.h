@@ -1,7 +1,7 @@
-// Gradients of the distinct ids of a plan: what all occurrences of an id ask for, summed in input order, in float32.
+// Gradients of the distinct ids of a plan: those of all occurrences of an id, summed in input order, in float32.
 //
-// The result does not depend on the number of threads. It lies in memory of its own, where the caller wants it, or,
-// when it was summed already, where the caller put it; the arrays that describe it must outlive it.
+// The result does not depend on the number of threads. It is stored in memory of this object, in memory passed by the
+// caller, or, when it was summed already, in the caller's input. The arrays of the layout must outlive this object.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace monolith {
 
-// Which input positions each distinct id of a batch has: the part of a plan that sums need (table/plan.h says what each
-// is).
+// The input positions of each distinct id of a batch: the part of a plan that sums need (the fields are described in
+// table/plan.h).
 struct Occurrences {
   std::span<const int64_t> table_splits;
   std::span<const int64_t> splits;
@@ -28,39 +28,41 @@ struct Occurrences {
 
 Occurrences OccurrencesOf(const Plan& plan);
 
-// How the gradients of a call lie.
+// Memory layout of the gradients of a call.
 struct GradientLayout {
   std::span<const float> values = {};
-  bool per_unique = false;                     // in plan order, summed already; otherwise one row per input position
-  std::span<const int32_t> rows = {};          // input position i takes row rows[i] of `values`; empty = row i
-  std::span<const float> scales = {};          // ... times scales[i]; empty = times 1
-  float scale = 1.0f;                          // of every sum
-  bool known_finite = false;                   // sums per unique id that were looked at already
-  std::span<const float* const> sources = {};  // in place of values and rows: where that of each input position is
+  bool per_unique = false;             // in plan order, summed already; otherwise one row per input position
+  std::span<const int32_t> rows = {};  // input position i takes row rows[i] of `values`; empty = row i
+  std::span<const float> scales = {};  // ... times scales[i]; empty = times 1
+  float scale = 1.0f;                  // factor of every sum
+  bool known_finite = false;           // per_unique only: the caller checked that the sums are finite
+  std::span<const float* const> sources =
+      {};  // replaces values and rows: address of the gradient of each input position
 };
 
 class GradientSums {
  public:
-  // dims[t]: floats of a row of table t. Throws kInvalidArgument when the layout's sizes are not the plan's. Sums go to
-  // `out`, which then has the size of all rows, or to memory of this object when it is empty.
+  // dims[t]: floats of a row of table t. Throws kInvalidArgument when the layout's sizes differ from the plan's. Sums
+  // go to `out`, which then has the size of all rows, or to memory of this object when `out` is empty.
   GradientSums(const Occurrences& plan, std::vector<int> dims, const GradientLayout& layout, std::span<float> out = {});
 
-  // Of plan.unique[place], which belongs to `table`; dims[table] floats.
+  // The sum of plan.unique[place], which belongs to `table`; dims[table] floats.
   const float* Of(int64_t place, int table) const { return sums_ + OffsetOf(place, table); }
-  // Where its floats begin among those of all unique ids.
+  // Offset of its floats among those of all unique ids.
   int64_t OffsetOf(int64_t place, int table) const {
     return single_dim_ != 0 ? place * single_dim_ : OffsetInCell(place, table);
   }
-  // Floats of all unique ids.
+  // Number of floats of all unique ids.
   int64_t num_sums() const { return num_sums_; }
   // False iff a sum is NaN or infinite.
   bool all_finite() const { return all_finite_; }
-  // The first input position whose own gradient is not finite and whose table `matters(table)`; -1 if there is none.
+  // The first input position whose own gradient is not finite and whose table satisfies `matters(table)`; -1 if there
+  // is none.
   template <typename Matters>
   int64_t FirstNonFinite(Matters&& matters) const {
     return FirstPosition(matters, [this](int64_t position, int table) { return !IsFiniteAt(position, table); });
   }
-  // The same of the sum that its gradient is part of: finite ones may add up to what is not.
+  // The first such input position whose sum is not finite: finite gradients may add up to an infinite sum.
   template <typename Matters>
   int64_t FirstNonFiniteSum(Matters&& matters) const {
     return FirstPosition(matters, [this](int64_t position, int table) { return !IsSumFiniteAt(position, table); });
@@ -80,14 +82,14 @@ class GradientSums {
   void CheckSizes() const;
   void LayOutCells();
   void SumAll();
-  // The sums of the cells [begin, end); true iff all of them are finite.
+  // Computes the sums of the cells [begin, end); true iff all of them are finite.
   bool SumCells(size_t begin, size_t end);
-  // ... of sums that were given.
+  // Copies the sums of the cells [begin, end) that the caller passed; true iff all of them are finite.
   bool CopyCells(size_t begin, size_t end);
-  // ... of gradients_of(cell), which says where the gradient of each occurrence of the cell is.
+  // As SumCells(), with gradients_of(cell) returning the address of the gradient of each occurrence of the cell.
   template <typename GradientsOf>
   bool SumCellsOf(size_t begin, size_t end, GradientsOf&& gradients_of);
-  // Floats [at, at + kWidth) of one cell. `last`: the last occurrence whose gradient may be asked for ahead.
+  // Sums floats [at, at + kWidth) of one cell. `last`: the last occurrence whose gradient may be prefetched.
   template <int kWidth, typename Gradients>
   void SumColumns(size_t cell, int at, Gradients gradients, int32_t last);
   // Scales the sums of one cell; true iff all of them are finite.
@@ -98,9 +100,9 @@ class GradientSums {
   int64_t SizeOfCell(size_t cell) const {
     return (plan_.splits[cell + 1] - plan_.splits[cell]) * dims_[cell % dims_.size()];
   }
-  // The gradient of every occurrence of these cells, in the order in which they are summed; in memory of this thread.
+  // Returns the gradient of every occurrence of these cells, in the order of summation; in thread-local memory.
   const float* const* FindGradients(size_t begin, size_t end) const;
-  // Where the gradient of occurrence order[k] is: by its position, or wherever it was found.
+  // Address of the gradient of occurrence order[k]: by its position, or by the list of addresses.
   struct InOrder {
     const float* first;
     int32_t dim;  // a product of two 64-bit numbers would take three times as long
@@ -116,7 +118,7 @@ class GradientSums {
   int64_t OffsetInCell(int64_t place, int table) const;
   bool IsFiniteAt(int64_t position, int table) const;
   bool IsSumFiniteAt(int64_t position, int table) const;
-  // The gradient of an input position.
+  // Returns the gradient of an input position.
   const float* At(int64_t position, int table) const {
     if (!layout_.sources.empty()) return layout_.sources[position];
     const int64_t row = layout_.rows.empty() ? position - plan_.table_splits[table] : layout_.rows[position];
@@ -127,11 +129,11 @@ class GradientSums {
   const std::vector<int> dims_;
   const int64_t single_dim_;  // of the only table; 0 when there are several
   const GradientLayout layout_;
-  std::vector<int64_t> first_value_;  // of each table, in gradients per input position
-  Buffer<int64_t> first_sum_;         // of each cell, unless there is one table only
+  std::vector<int64_t> first_value_;  // of each table, for gradients per input position
+  Buffer<int64_t> first_sum_;         // of each cell, unless there is only one table
   int64_t num_sums_ = 0;              // floats
   Buffer<float> owned_;
-  float* target_ = nullptr;  // where sums are written
+  float* target_ = nullptr;  // destination of the sums
   const float* sums_ = nullptr;
   bool all_finite_ = true;
 };

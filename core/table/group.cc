@@ -155,7 +155,7 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
     table->index.Clear();
     table->newest_time.store(0, std::memory_order_relaxed);
   }
-  // What was removed left no tombstones: nobody may ask for changes across this point.
+  // The removed rows left no tombstones, so changes across this point cannot be requested.
   history_floor_ = Now();
   AdvanceEpoch();
 }
@@ -222,7 +222,7 @@ std::vector<int64_t> Group::Ids(int table_number) const {
 std::map<uint32_t, int64_t> Group::RowsBySlot(int table_number) const {
   const Table& table = this->table(table_number);
   Gate::Shared call(gate_);
-  std::vector<int64_t> counts(kNumSlots + 1);  // the last one: of unknown slots
+  std::vector<int64_t> counts(kNumSlots + 1);  // the last one counts unknown slots
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
     BucketGuard guard(locks_[number], Access::kReads);
     table.shards[number].VisitAll(
@@ -254,7 +254,7 @@ TableStats Group::Stats(int table_number) const {
                       [&](const Tombstone& tombstone) { return tombstone.table == table.number; }));
     stats.tombstones += tombstones;
     stats.other_bytes += shard.MemoryBytes() + tombstones * sizeof(Tombstone);
-    if (table_number != 0) continue;  // what tables share counts for the first
+    if (table_number != 0) continue;  // memory shared by tables counts for the first
     stats.other_bytes += (bucket.tombstones.capacity() - bucket.tombstones.size()) * sizeof(Tombstone);
     if (bucket.filter != nullptr) stats.other_bytes += bucket.filter->MemoryBytes();
   }

@@ -27,7 +27,7 @@ struct AppliedSum : Applied {
 
 }  // namespace
 
-// Everything one call of Apply needs to know, worked out once; the walk calls Visit for each unique id under its lock.
+// The inputs of one call of Apply, computed once; the walk calls Visit for each unique id under its lock.
 class Applier {
  public:
   Applier(Group& group, const Plan& plan, const Update& update)
@@ -76,14 +76,14 @@ class Applier {
   }
 
  private:
-  // How a row of a table learns, when that is all there is to it: one segment, and nothing asked but its optimizer.
+  // Update rule of a table in the simple case: one segment, and nothing to do but to run its optimizer.
   struct Rule {
-    const RowOptimizer* optimizer = nullptr;  // null when there is more to it
+    const RowOptimizer* optimizer = nullptr;  // null in the general case
     UpdateContext context{};
     int state_offset = 0;
   };
 
-  // The general case: a row that is new, or a table with more than a Rule says.
+  // The general case: a new row, or a table that a Rule does not cover.
   [[gnu::noinline]] void ApplyGeneral(const PlannedId& id, const float* gradient, AppliedSum& applied) {
     const TableSpec& spec = id.table.spec;
     if (spec.nonfinite == NonFinite::kSkip && !AllFinite(gradient, spec.dim())) {
@@ -162,7 +162,7 @@ class Applier {
     return {segment.optimizer.get(), {learning_rate, update_.step, 0, nullptr}, segment.state_offset};
   }
 
-  // Nothing has been changed yet.
+  // Called before anything is changed.
   void RefuseNonFinite() const {
     const auto raises = [this](int table) { return tables_[table]->spec.nonfinite == NonFinite::kRaise; };
     int64_t position = gradients_.FirstNonFinite(raises);
@@ -183,8 +183,8 @@ class Applier {
     return id.record;
   }
 
-  // Null when admission keeps the id out. The row is made in scratch memory and then copied: its own memory has never
-  // been touched, and reading back there what was just written would wait for it.
+  // Returns null when admission rejects the id. The row is made in scratch memory and then copied: its own memory has
+  // never been touched, and reading back there what was just written would stall.
   std::byte* LearnNew(const PlannedId& id, const float* gradient) {
     const auto count = static_cast<uint32_t>(plan_.CountOf(id.place));
     if (group_.IsNotAdmitted(id.bucket, id.table, id.id, id.hash, count, update_.has_step ? update_.step : kNoStep))
@@ -240,7 +240,7 @@ class Applier {
     return newest;
   }
 
-  // For this thread: an adjusted gradient, and the payload of a new row.
+  // Thread-local memory for an adjusted gradient and the payload of a new row.
   float* Scratch() const {
     thread_local std::vector<float> scratch;
     const size_t size = static_cast<size_t>(max_dim_) + max_row_bytes_ / sizeof(float);
@@ -257,7 +257,7 @@ class Applier {
   std::vector<int64_t> first_value_;  // of each table, in `latest`
   std::vector<int> first_rate_;
   std::vector<Rule> rules_;  // of each table
-  int max_dim_ = 0;          // rounded up, so that what follows in scratch memory is aligned
+  int max_dim_ = 0;          // rounded up, so that the data after it in scratch memory is aligned
   size_t max_row_bytes_ = 0;
 };
 
@@ -271,7 +271,7 @@ Applied Group::Apply(const Plan& plan, const Update& update, std::span<const Pus
     const int64_t before = evicts_in_turn_ ? NewestTime(-1) : 0;
     applied = Applier(*this, plan, update).Run();
     RaiseNewestTime(-1, update.newest_time);
-    if (evicts_in_turn_) evicted = EvictInTurn(before, NewestTime(-1));  // in the gate: a cut has both or none
+    if (evicts_in_turn_) evicted = EvictInTurn(before, NewestTime(-1));  // inside the gate: a cut has both or none
     turns.Record();
   }
   if (evicted != 0) ReturnMemory();

@@ -1,7 +1,8 @@
-// A small group, threads that start together, and what row blocks say: for the stress tests of the tables.
+// A small group, threads that start together, and the decoded content of row blocks: for the stress tests of the
+// tables.
 //
-// Table 0 learns by Adagrad (state in the row), table 1 by SGD. Rows start at zero and the tests only write rows whose
-// weights are all equal, so a torn row shows.
+// Table 0 is trained by Adagrad (state in the row), table 1 by SGD. Rows start at zero and the tests only write rows
+// whose weights are all equal, so a torn row is detected.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -62,7 +63,7 @@ inline std::unique_ptr<Group> MakeTestGroup(const GroupOptions& options = {}) {
   return std::make_unique<Group>(std::move(specs), std::move(filter), options.max_row_epoch);
 }
 
-// Runs `work(thread number)` on so many threads at once and waits for all.
+// Runs `work(thread number)` on the given number of threads concurrently and waits for all.
 template <typename Work>
 void RunThreads(int count, const Work& work) {
   std::atomic<int> waiting{count};
@@ -76,7 +77,7 @@ void RunThreads(int count, const Work& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Ids all over int64, extremes included.
+// Ids spread over all of int64, extremes included.
 inline std::vector<int64_t> SpreadIds(int64_t count) {
   std::vector<int64_t> ids = {INT64_MIN, INT64_MAX};
   for (int64_t i = 2; i < count; ++i) ids.push_back(i * 0x100000001 - count);
@@ -127,7 +128,7 @@ inline Applied ApplyStep(Group* group, const std::vector<int64_t>& ids, float gr
   return group->Apply(plan, update);
 }
 
-// Reads ids of one table and expects every row to be of one value; returns the first weight of each.
+// Reads ids of one table and expects all weights of a row to be equal; returns the first weight of each.
 inline std::vector<float> LookupWhole(const Group& group, int table, const std::vector<int64_t>& ids) {
   const int dim = group.table(table).spec.dim();
   const auto count = static_cast<int64_t>(ids.size());
@@ -143,7 +144,7 @@ inline std::vector<float> LookupWhole(const Group& group, int table, const std::
   return firsts;
 }
 
-// What blocks hold, whatever their order and cut into blocks.
+// The content of blocks, independent of their order and of the division into blocks.
 struct Content {
   std::map<std::pair<uint32_t, int64_t>, std::string> rows;      // (table, key) -> time and payload
   std::set<std::tuple<uint32_t, int64_t, uint32_t>> tombstones;  // table, key, epoch of the removal
@@ -185,7 +186,7 @@ inline Content ReadAll(BlockSource* source) {
   return content;
 }
 
-// The rows as the reading calls show them, in the same form. REQUIRES: nobody writes.
+// Returns the rows that the reading calls return, in the same form. REQUIRES: no call writes.
 inline Content RowsOf(const Group& group) {
   Content content;
   for (int t = 0; t < group.num_tables(); ++t) {

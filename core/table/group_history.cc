@@ -1,4 +1,4 @@
-// Group's history: marks, what is kept of changes and for how long, and the numbering of epochs.
+// Group's history: marks, which changes are kept and for how long, and the numbering of epochs.
 #include <algorithm>
 #include <string>
 
@@ -112,7 +112,7 @@ void Group::Forget(uint64_t before) {
   if (!clock_.cut_is_open) DropForgotten();
 }
 
-// Drops what nobody can ask for any more. REQUIRES: no cut is open.
+// Drops history that can no longer be requested. REQUIRES: no cut is open.
 void Group::DropForgotten() {
   clock_.keeps_removals = is_followed_;
   const uint32_t kept_from = FirstRowEpochAfter(history_floor_);
@@ -135,8 +135,9 @@ void Group::AdvanceEpoch() {
   ++clock_.epoch;
 }
 
-// Rows have 24 bits for an epoch. When these run out, all epochs are counted from a later one: the oldest that somebody
-// may still ask for. It must leave room for more; whoever asks for something older is given everything.
+// Rows have 24 bits for an epoch. When these run out, all epochs are counted from a later base: the oldest epoch that
+// can still be requested, but no older than half the range, to leave room for new epochs. Requests for older changes
+// return all rows.
 void Group::MoveEpochBase() {
   const uint64_t oldest = clock_.cut_is_open ? cut_floor_ : Floor();
   const uint64_t base = std::max(oldest, Now() - max_row_epoch_ / 2);

@@ -20,8 +20,8 @@ constexpr int64_t kBucketsPerTask = 32;
 constexpr int64_t kIdsPerBlock = 1024;  // rows of a bag are gathered this many at a time before they are summed
 
 // Runs body(begin, end) -> hits over [0, count) in tasks and sums the hits. The last tasks are smaller than `per_task`,
-// so that all threads end at nearly the same time: one that waits for the others falls asleep, and the next call has to
-// wake it.
+// so that all threads finish at nearly the same time: a thread that waits for the others falls asleep, and the next
+// call has to wake it.
 template <typename Body>
 int64_t SumOverTasks(int64_t count, int64_t per_task, Body&& body) {
   if (count <= per_task) return count == 0 ? 0 : body(int64_t{0}, count);
@@ -42,8 +42,8 @@ struct Buckets {
   int64_t begin, end;
 };
 
-// The rows of the distinct ids of some buckets, end to end in plan order; leaves their hints. Returns how many there
-// are.
+// Reads the rows of the distinct ids of some buckets, end to end in plan order; leaves their hints. Returns the number
+// of rows found.
 int64_t ReadBuckets(RowReader& reader, std::span<const std::unique_ptr<Table>> tables, Plan& plan, Buckets buckets,
                     float* out) {
   size_t cell = buckets.begin * tables.size();
@@ -59,7 +59,7 @@ int64_t ReadBuckets(RowReader& reader, std::span<const std::unique_ptr<Table>> t
   });
 }
 
-// Pools bags of one table. The rows of neighbouring bags are read in blocks, however short the bags are.
+// Pools bags of one table. The rows of neighbouring bags are read in blocks, even if the bags are short.
 class BagPooler {
  public:
   BagPooler(BucketLock* locks, const Gate& gate, const Table& table, std::span<const int64_t> ids,
@@ -219,7 +219,7 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
   });
 }
 
-// A few buckets are read, and while their rows are near, each source gets its own.
+// Reads a few buckets at a time, and copies their rows to each source while they are in the cache.
 int64_t Group::ReadMerged(MergedPlans& merged, std::span<float> values, int64_t step) const {
   const auto tables = TablesOf(merged.plan);
   std::vector<int64_t> first_values = {0};  // of each source
@@ -254,7 +254,7 @@ int64_t Group::ReadKeys(int table_number, std::span<const int64_t> keys, const u
 int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std::span<const int64_t> given_splits,
                             Pooling pooling, int64_t first_n, std::span<float> values, int64_t step) const {
   const Table& table = this->table(table_number);
-  // What is checked is what is used, whatever the caller's other threads write there meanwhile.
+  // A copy, so that the checked values are used even if other threads of the caller write to the span meanwhile.
   const std::vector<int64_t> row_splits(given_splits.begin(), given_splits.end());
   CheckSplits("row_splits", row_splits, ids.size());
   if (pooling == Pooling::kFirstN && first_n < 1) throw Error(Code::kInvalidArgument, "first_n must be >= 1");
@@ -306,7 +306,7 @@ int64_t Group::LookupRows(int table_number, std::span<const int64_t> ids, std::s
         std::memcpy(weights.data() + i * dim, PayloadOf(record), sizeof(float) * dim);
         const auto* stored = reinterpret_cast<const uint8_t*>(PayloadOf(record)) + sizeof(float) * dim;
         std::copy_n(stored, state_bytes,
-                    state.data() + i * state_bytes);  // memcpy may not be given the null of an empty state
+                    state.data() + i * state_bytes);  // memcpy must not get the null pointer of an empty state
       }
     }
     return hits;

@@ -21,9 +21,9 @@ struct Count {
   }
 };
 
-// Rows of `dim` floats, of each input position one, in the order of a plan. In a pass of its own: a row lies anywhere
-// in the input, and many are on their way at once there. Each visit of the walk has misses of its own, and beside those
-// the same rows took four times as long, asked for ahead or not.
+// Returns the rows of `dim` floats, one for each input position, in the order of a plan. In a separate pass: rows are
+// scattered in the input, and many loads are in flight here. Each visit of the walk has cache misses of its own, and in
+// addition to those the same rows took four times as long, prefetched or not.
 Buffer<float> InPlanOrder(const Plan& plan, std::span<const float> rows, int dim) {
   Buffer<float> ordered(plan.num_ids() * dim);
   GatherRows({plan.order.data(), plan.order.size()}, dim, rows.data(), ordered.data());
@@ -32,8 +32,8 @@ Buffer<float> InPlanOrder(const Plan& plan, std::span<const float> rows, int dim
 
 }  // namespace
 
-// Occurrence by occurrence, in input order inside each bucket; equal ids share a bucket, so the last of them is written
-// last.
+// Writes occurrence by occurrence, in input order inside each bucket; equal ids share a bucket, so the last of them is
+// written last.
 class RowWriter {
  public:
   // `each_once`: equal ids are visited once.
@@ -231,7 +231,7 @@ int64_t Group::EraseExpired(uint32_t bucket, Table& table, int64_t now) {
 }
 
 int64_t Group::EvictInTurn(int64_t from, int64_t to) {
-  if (from == 0) return 0;  // the first update: there was nothing before it
+  if (from == 0) return 0;  // the first update: no row is older
   int64_t evicted = 0;
   for (auto& table : tables_) {
     const int64_t every = table->spec.evict_every_seconds;
@@ -277,16 +277,16 @@ void Group::ReturnMemory() {
 
 namespace {
 
-constexpr int64_t kSlackFrom = 1 << 16;  // from this cap on, evict a little more at once than asked
+constexpr int64_t kSlackFrom = 1 << 16;  // from this cap on, evict a few more rows at a time than required
 
-// Low scores go first.
+// Rows with low scores are evicted first.
 uint32_t ScoreOf(const TableSpec& spec, const RowHeader& row) {
   if (spec.cap_eviction == CapEviction::kLeastRecentlyUsed) return row.time;
   return FrequencyOf(row) << 25 | row.time >> 7;
 }
 
-// The score below which lie fewer than `rank` of the visited scores, and how many with exactly that score make up the
-// rest.
+// The score below which fewer than `rank` of the visited scores lie, and the number of rows with exactly that score
+// that make up the rest.
 struct Threshold {
   uint32_t score;
   int64_t ties;

@@ -74,7 +74,7 @@ void CheckSplits(const char* what, IdSpan splits, size_t num_ids) {
 }
 
 void CheckPlaces(std::span<const int32_t> inverse, int64_t num_unique) {
-  uint32_t highest = 0;  // a negative place is a very high one; without a branch the loop runs in vectors
+  uint32_t highest = 0;  // a negative index becomes a very high one; without a branch the loop is vectorised
   for (const int32_t place : inverse) highest = std::max(highest, static_cast<uint32_t>(place));
   if (!inverse.empty() && highest >= num_unique) {
     RefuseIds("inverse points to " + std::to_string(static_cast<int32_t>(highest)) + ", outside of the plan");

@@ -1,5 +1,5 @@
-// What calls that take batches check of their input before they touch anything. Each throws Error(kInvalidArgument)
-// that names the subject, what was expected and what came. Pure functions: any thread.
+// Checks of the input of calls that take batches, made before anything is changed. Each throws Error(kInvalidArgument)
+// that names the subject, the expected value and the value received. Pure functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@ namespace monolith {
 
 using IdSpan = std::span<const int64_t>;
 
-// More partitions, shards or parts than this are taken for a mistake.
+// A larger number of partitions, shards or parts is treated as a mistake.
 inline constexpr int64_t kMaxGroups = 1 << 20;
 
 [[noreturn]] void RefuseIds(const std::string& message);
 
-// At most 2^31 - 1 ids: places in a batch are int32 elsewhere.
+// At most 2^31 - 1 ids: positions in a batch are int32 elsewhere.
 void CheckCount(uint64_t count);
 // A number of groups in 1..kMaxGroups.
 void CheckGroups(int64_t count, const char* name);
 // Every index in 0..limit-1.
 void CheckIndices(IdSpan indices, int64_t limit);
-// At least one number, from 0 on, never decreasing. `subject` opens the message.
+// At least one number, from 0 on, never decreasing. The message begins with `subject`.
 void CheckRowSplits(IdSpan splits, const std::string& subject);
 // Row splits that end with this number of values.
 void CheckRagged(IdSpan splits, size_t num_values);
@@ -32,7 +32,7 @@ void CheckDims(IdSpan dims);
 void CheckSize(const char* what, size_t got, int64_t expected);
 // From 0 to the number of ids, never decreasing.
 void CheckSplits(const char* what, IdSpan splits, size_t num_ids);
-// Places among the distinct ids of a plan.
+// Indices of the distinct ids of a plan.
 void CheckPlaces(std::span<const int32_t> inverse, int64_t num_unique);
 // Lengths of inputs that lie end to end in `total` ids.
 void CheckLengths(IdSpan lengths, size_t total);

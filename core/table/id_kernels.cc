@@ -45,7 +45,7 @@ UniqueIds Unique(IdSpan ids) {
 }
 
 std::vector<int64_t> RowIds(IdSpan row_splits) {
-  const std::vector<int64_t> own(row_splits.begin(), row_splits.end());  // their owner may be writing there
+  const std::vector<int64_t> own(row_splits.begin(), row_splits.end());  // the caller may write to them concurrently
   CheckRowSplits(own, "");
   CheckCount(static_cast<uint64_t>(own.back()));
   std::vector<int64_t> rows(static_cast<size_t>(own.back()));
@@ -57,7 +57,8 @@ std::vector<int64_t> RowIds(IdSpan row_splits) {
 
 Grouping GroupByIndex(IdSpan group_of_each, int64_t num_groups) {
   CheckGroups(num_groups, "number of groups");
-  const std::vector<int64_t> own(group_of_each.begin(), group_of_each.end());  // their owner may be writing there
+  const std::vector<int64_t> own(group_of_each.begin(),
+                                 group_of_each.end());  // the caller may write to them concurrently
   CheckIndices(own, num_groups);
   return GroupUnchecked(own, static_cast<size_t>(num_groups));
 }
@@ -89,7 +90,7 @@ RaggedSplit SplitRagged(IdSpan part_of_each, IdSpan values, IdSpan row_splits, i
   RaggedSplit split{std::vector<int64_t>(values.size()), {}, std::move(grouping.positions), std::move(grouping.sizes)};
   for (size_t k = 0; k < values.size(); ++k) split.values[k] = values[static_cast<size_t>(split.positions[k])];
   split.row_splits.resize(static_cast<size_t>(num_parts) * row_splits.size());
-  // Positions ascend inside a part, so one walk beside the input's row splits counts the values of every row.
+  // Positions ascend inside a part, so one pass along the input's row splits counts the values of every row.
   auto position = split.positions.begin();
   auto out = split.row_splits.begin();
   for (const int64_t size : split.sizes) {
@@ -131,7 +132,7 @@ std::vector<int64_t> NormalizeMergedSplit(IdSpan row_splits, IdSpan sizes) {
 std::vector<int64_t> FindIds(IdSpan ids, IdSpan wanted) {
   CheckCount(ids.size());
   FirstSeen seen;
-  std::vector<int64_t> places;  // of the distinct ids
+  std::vector<int64_t> places;  // indices of the distinct ids
   for (size_t i = 0; i < ids.size(); ++i) {
     if (seen.NumberOf(ids[i]) == places.size()) places.push_back(static_cast<int64_t>(i));
   }

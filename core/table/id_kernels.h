@@ -1,12 +1,12 @@
 // Kernels over batches of ids: distinct ids, row numbers, grouping by owner, splitting and merging ragged batches.
-// Pure functions: they own nothing, keep nothing, and may be called from any thread.
+// Pure functions: they own nothing, keep nothing, and are thread-safe.
 //
-// Words used below
+// Terms used below
 //   row splits    r+1 offsets, first 0, never decreasing: row i holds the values splits[i] .. splits[i+1]-1
 //   distinct      in the order of first occurrence
-//   positions     positions[k] is the place in the input of the k-th output; scattering by it undoes a grouping
+//   positions     positions[k] is the input position of the k-th output; scattering by it undoes a grouping
 //
-// Wrong input throws Error(kInvalidArgument); nothing is written then.
+// Invalid input throws Error(kInvalidArgument); nothing is written then.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +19,23 @@ namespace monolith {
 
 struct UniqueIds {
   std::vector<int64_t> ids;      // distinct
-  std::vector<int32_t> inverse;  // input place -> place in ids
+  std::vector<int32_t> inverse;  // input position -> index in ids
   std::vector<int32_t> counts;   // occurrences of each of ids
 };
 // At most 2^31 - 1 ids.
 UniqueIds Unique(IdSpan ids);
 
-// The row number of each value.
+// Returns the row number of each value.
 std::vector<int64_t> RowIds(IdSpan row_splits);
 
 struct Grouping {
   std::vector<int64_t> positions;
   std::vector<int64_t> sizes;  // of each group
 };
-// Groups places 0..n-1 by their group number; a group keeps the order of its places.
+// Groups positions 0..n-1 by their group number; a group keeps the order of its positions.
 Grouping GroupByIndex(IdSpan group_of_each, int64_t num_groups);
 
-// GroupByIndex for numbers that are known to be good: no checks, any number of groups.
+// GroupByIndex without checks, for any number of groups. REQUIRES: valid group numbers.
 Grouping GroupUnchecked(IdSpan group_of_each, size_t num_groups);
 
 // Exclusive prefix sums, with the total at the end.
@@ -49,7 +49,8 @@ inline int64_t FloorMod(int64_t id, int64_t divisor) {
 
 // Which of `num_partitions` owns an id. Persisted in placements: do not change the rules.
 enum class PartitionRule {
-  kBucket,  // bucket * num_partitions / kNumBuckets: whole buckets, as even as they go; at most kNumBuckets partitions
+  kBucket,  // bucket * num_partitions / kNumBuckets: unsplit buckets, as evenly as possible; at most kNumBuckets
+            // partitions
   kMod,     // FloorMod(id, num_partitions)
 };
 
@@ -66,13 +67,13 @@ struct RaggedSplit {
   std::vector<int64_t> positions;   // of values in the input
   std::vector<int64_t> sizes;       // values of each part
 };
-// Sends each value of a ragged batch to one of `num_parts` ragged batches of as many rows.
+// Sends each value of a ragged batch to one of `num_parts` ragged batches with the same number of rows.
 RaggedSplit SplitRagged(IdSpan part_of_each, IdSpan values, IdSpan row_splits, int64_t num_parts);
 
 // Row splits of several batches, laid end to end, as the row splits of the batches laid end to end.
 std::vector<int64_t> NormalizeMergedSplit(IdSpan row_splits, IdSpan sizes);
 
-// The place in `ids` of each wanted id; the first one where an id is there twice. Throws iff one is not there.
+// Returns the index in `ids` of each wanted id; the first index if an id occurs twice. Throws iff an id is missing.
 std::vector<int64_t> FindIds(IdSpan ids, IdSpan wanted);
 
 }  // namespace monolith

@@ -1,4 +1,4 @@
-// One cache line of an index: 12 eight-bit tags, 12 row numbers and a count of entries that had to go past the line.
+// One cache line of an index: 12 eight-bit tags, 12 row numbers and a count of entries that overflowed to later lines.
 // Pure functions.
 #pragma once
 
@@ -19,26 +19,25 @@ inline constexpr int kLineEntries = 12;
 
 struct alignas(64) IndexLine {
   uint8_t tags[kLineEntries];  // 0 = empty
-  uint16_t zero;               // whoever takes a line for a row sees one that is not live (table/fast_row_reader.h)
-  uint16_t passed;             // entries stored in later lines because this one was full
+  uint16_t zero;    // makes a line that is read as a row look like one that is not live (table/fast_row_reader.h)
+  uint16_t passed;  // entries stored in later lines because this one was full
   uint32_t rows[kLineEntries];
 };
 static_assert(sizeof(IndexLine) == 64);
 
-// How far behind a line memory can be read: a reader who has not found a row in a line may copy from there as if it
-// had.
+// Number of readable bytes after a line: a reader that has not found a row in a line may copy from there as if it had.
 inline constexpr size_t kReadableBehindLine = 512;
 
-// What an index without lines is searched in, and what lies behind it.
+// The line searched in an index without lines, and the readable bytes after it.
 inline constexpr IndexLine kEmptyLines[1 + kReadableBehindLine / sizeof(IndexLine)] = {};
 inline constexpr const IndexLine& kEmptyLine = kEmptyLines[0];
 
-// Which entries of a line have a tag, as a word with one bit for each of them, `kMatchStride` apart. Free of branches:
-// which entry it is cannot be predicted. The portable form is always compiled, and compared with the other by
-// row_index_test.cc.
+// Returns which entries of a line have a tag, as a word with one bit for each of them, `kMatchStride` apart.
+// Branch-free: the matching entry cannot be predicted. The portable form is always compiled, and compared with the
+// other by row_index_test.cc.
 inline uint64_t MatchTagsPortable(const IndexLine& line, uint8_t tag) {
   constexpr uint64_t kOnes = 0x0101010101010101ull, kLows = 0x7f7f7f7f7f7f7f7full;
-  constexpr uint64_t kGather = 0x0002040810204081ull;  // brings the top bits of eight bytes together in the top byte
+  constexpr uint64_t kGather = 0x0002040810204081ull;  // gathers the top bits of eight bytes in the top byte
   const auto zero_bytes = [](uint64_t word) { return ~(((word & kLows) + kLows) | word | kLows); };
   uint64_t low;
   uint32_t high;

@@ -106,7 +106,7 @@ Loader::Loader(Group& group, uint32_t begin, uint32_t end, const std::vector<std
   for (const auto& table : group_.tables_) {
     const bool given = table->number < source_schemas.size() && !source_schemas[table->number].empty();
     maps_.push_back(MapFrom(*table, given ? source_schemas[table->number] : table->spec.SchemaText(false)));
-    // Without a schema of the source, the table's own rows and those of its serving or training twin are taken.
+    // Without a schema of the source, the table's own rows and those of its serving or training twin are accepted.
     maps_.back().schema_given = given;
     if (!given) maps_.back().digests = {table->digest, DigestOf(table->spec.SchemaText(!table->spec.serving))};
   }

@@ -1,4 +1,4 @@
-// Writes checked row blocks into a group: the second half of Loader, and the calls of a group that go through it.
+// Writes checked row blocks into a group: the second half of Loader, and the calls of a group that use it.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -23,8 +23,8 @@ void Count(const RowBlockHeader& block, Loaded* loaded) {
   }
 }
 
-// Where tasks begin in blocks that are ordered by bucket, and the end: each has whole buckets, and enough bytes to be
-// worth a thread.
+// Returns the bounds of tasks in blocks that are ordered by bucket: buckets are not divided, and each task has enough
+// bytes to be worth a thread.
 std::vector<size_t> TaskBounds(const std::vector<RowBlockView>& blocks) {
   constexpr uint64_t kBytesPerTask = uint64_t{64} << 10;
   std::vector<size_t> bounds = {0};
@@ -43,17 +43,17 @@ std::vector<size_t> TaskBounds(const std::vector<RowBlockView>& blocks) {
 
 }  // namespace
 
-// Some rows of a block on their way: found, and then written. A block without rows is a piece by itself.
+// Some rows of a block in flight: found, and then written. A block without rows is a piece by itself.
 struct Loader::Piece {
   const RowBlockView* block = nullptr;  // null: there is none
   bool is_first = false;                // of its block
   uint32_t places[RowFinder::kBlock];   // of its rows in the block
-  int64_t keys[RowFinder::kBlock];      // ours
+  int64_t keys[RowFinder::kBlock];      // this group's
   uint16_t buckets[RowFinder::kBlock];
   RowFinder finder;
 };
 
-// Takes the rows at *next, which goes on behind them; no lock is needed.
+// Loads the rows at *next into a piece and advances *next; needs no lock.
 void Loader::Ask(std::span<const RowBlockView> blocks, Place* next, Piece* piece) const {
   piece->block = nullptr;
   if (next->block == blocks.size()) return;
@@ -85,8 +85,8 @@ void Loader::Guess(Piece* piece) const {
   piece->finder.AskForRows(table);
 }
 
-// Three pieces are under way: the index lines of one arrive, the rows of the one before, and the one before that is
-// written.
+// Three pieces are in flight: the index lines of one arrive, the rows of the one before it arrive, and the one before
+// that is written.
 int64_t Loader::Write(std::span<const RowBlockView> blocks) {
   Piece pieces[3];
   Piece *asked = &pieces[0], *guessed = &pieces[1], *written = &pieces[2];
@@ -198,7 +198,7 @@ void Loader::WriteTombstones(const RowBlockView& block) {
 }
 
 void Loader::WriteFilter(const RowBlockView& block) {
-  if (group_.admission_ == nullptr) return;  // the group lets every id in: counts have no use
+  if (group_.admission_ == nullptr) return;  // the group admits every id: counts have no use
   Bucket& bucket = group_.buckets_[block.header().bucket];
   std::unique_ptr<FilterSlice> filter = group_.admission_->MakeSlice();
   filter->Load(std::string(block.payload_bytes()));

@@ -11,10 +11,10 @@ namespace monolith {
 namespace {
 
 constexpr uint64_t kWorthReturning = uint64_t{8} << 20;
-constexpr uint64_t kLeastAtOnce = uint64_t{16} << 10;  // for less, asking the system is not worth it
-constexpr uint64_t kFewEntries = 4;                    // an index with room for so many times its entries is made anew
+constexpr uint64_t kLeastAtOnce = uint64_t{16} << 10;  // a system call is not worth it for less
+constexpr uint64_t kFewEntries = 4;                    // an index with room for this many times its entries is rebuilt
 
-// The whole pages inside a piece of memory.
+// The complete pages inside a piece of memory.
 struct Pages {
   Pages(std::byte* from, std::byte* to)
       : begin(reinterpret_cast<uintptr_t>(from) + PageBytes() - 1), end(reinterpret_cast<uintptr_t>(to)) {
@@ -38,7 +38,7 @@ class RecordSweep {
   void Extent(uint64_t extent) {
     const uint64_t begin = extent * rows_.extent_records();
     const uint64_t end = std::min(begin + rows_.extent_records(), rows_.allocated());
-    uint64_t first = begin;  // record behind the last row
+    uint64_t first = begin;  // record after the last row
     for (uint64_t row = begin; row < end; ++row) {
       if (!IsLive(*HeaderOf(At(row)))) continue;
       ReturnBetween(first, row);
@@ -58,7 +58,7 @@ class RecordSweep {
     for (uint64_t row = first; row < last; ++row) {
       RowHeader& header = *HeaderOf(At(row));
       const bool in_memory = header.meta == kListedMeta || header.key == kKeyOfHoleInMemory;
-      if (!in_memory) continue;  // never used, or given back before
+      if (!in_memory) continue;  // never used, or returned before
       header.meta = kHoleMeta;
       header.key = kKeyOfHoleInMemory;
       returned += pages.Contains(At(row), sizeof(RowHeader));

@@ -21,18 +21,18 @@ namespace monolith {
 namespace {
 
 constexpr int64_t kIdsPerTask = 4096;   // below this, waking another thread costs more than it saves
-constexpr int64_t kIdsPerBlock = 1024;  // hashed and counted while they are near
-// Distinct ids of a part and their slots, of 2 bytes each, should lie in the second-level cache whoever else uses it.
+constexpr int64_t kIdsPerBlock = 1024;  // hashed and counted while they are in the cache
+// The distinct ids of a part and their slots, of 2 bytes each, should fit the second-level cache even if it is shared.
 // Of 1 to 128 parts for 4,096 x 26 ids of zipf 1.05 by one thread, 8 were the fastest on an Intel Xeon with 1 MiB of
-// it, and 16 on a Neoverse N1 with as much.
+// it, and 16 on a Neoverse N1 with the same size.
 #ifdef __aarch64__
 constexpr int64_t kIdsPerPart = int64_t{1} << 13;
 #else
 constexpr int64_t kIdsPerPart = int64_t{1} << 14;
 #endif
 
-// One part with everything in it for one thread. For several, deals the ids out to parts first, run after run, and so
-// by table inside a part; a run is what one task deals out of one table.
+// With one thread, all ids are one part. With several, the ids are first distributed to parts, run after run, and so by
+// table inside a part; a run is what one task distributes of one table.
 class Planner {
  public:
   Planner(std::span<const int64_t> ids, std::vector<int64_t> table_splits, bool dedup,
@@ -41,7 +41,7 @@ class Planner {
     plan_.num_tables = static_cast<int>(table_splits.size()) - 1;
     plan_.deduplicated = dedup;
     plan_.table_splits = std::move(table_splits);
-    // More than there are threads: one that the system delays holds up less.
+    // More parts than threads, so that a thread delayed by the system holds up less.
     const int threads = NumThreads();
     num_chunks_ = static_cast<int>(std::clamp<int64_t>(NumIds() / kIdsPerTask, 1, threads == 1 ? 1 : 2 * threads));
     const auto least = static_cast<uint64_t>(num_chunks_ == 1 ? 1 : 2 * num_chunks_);
@@ -126,7 +126,7 @@ class Planner {
     unique_buckets_ = memory_.Take<uint16_t>(size);
   }
 
-  // In input order, those of one task after those of another.
+  // In input order, the runs of one task after those of another.
   void MakeRuns() {
     size_t table = 0;
     for (int chunk = 0; chunk < num_chunks_; ++chunk) {
@@ -153,8 +153,8 @@ class Planner {
     for (size_t r = chunk == 0 ? 0 : runs_of_chunks_[chunk - 1]; r < runs_of_chunks_[chunk]; ++r) body(runs_[r], r);
   }
 
-  // The only pass that reads what was given: its owner may be writing there, and what was counted must be what is
-  // dealt out.
+  // The only pass that reads the input: the caller may write to it concurrently, and the ids distributed must be those
+  // counted.
   void Count() {
     ForRuns([this](Run run, size_t r) {
       uint32_t counts[kNumBuckets];
@@ -173,8 +173,8 @@ class Planner {
     });
   }
 
-  // From how many ids of each part run r has, in Counters(r + 1), to where they end; and in Counters(0), to where the
-  // parts begin. A run begins where the one before it ends.
+  // Turns the number of ids of each part in run r, in Counters(r + 1), into the end of these ids; and writes the start
+  // of the parts to Counters(0). A run begins where the one before it ends.
   void PlaceParts() {
     uint32_t* begins = Counters(0);
     std::fill_n(begins, num_parts_, 0u);
@@ -199,14 +199,14 @@ class Planner {
     });
   }
 
-  // Where the ids that a part has of each table end.
+  // Returns the ends of the ids of each table in a part.
   std::vector<uint32_t> TableEnds(size_t p) {
     std::vector<uint32_t> ends;
     for (const size_t num_runs : runs_of_tables_) ends.push_back(Counters(num_runs)[p] - part_begins_[p]);
     return ends;
   }
 
-  // Makes the plan of each part, with numbers from 0 on, where the part is.
+  // Makes the plan of each part, with numbers from 0 on, in the part's own memory.
   void PlanParts() {
     num_unique_.resize(num_parts_);
     const auto size_of = [this](int p) { return part_begins_[p + 1] - part_begins_[p]; };
@@ -234,8 +234,8 @@ class Planner {
 
   size_t CellsPerPart() const { return static_cast<size_t>(plan_.num_tables) << shift_; }
 
-  // Puts the plans of the parts end to end, and the numbers of their ids back in input order: neighbours there are of
-  // different parts, so that the threads that plan these would write the same cache lines.
+  // Concatenates the plans of the parts, and puts the numbers of their ids back in input order. Not done by
+  // PlanParts(): neighbours in input order belong to different parts, whose threads would write the same cache lines.
   void Join() {
     std::vector<int32_t> firsts;  // of each part
     int32_t total = 0;
@@ -268,17 +268,17 @@ class Planner {
   Plan plan_;
   int num_chunks_;  // of the input, one task each
   size_t num_parts_;
-  int shift_;  // from a bucket to its part
+  int shift_;  // shift from a bucket to its part
   std::vector<Run> runs_;
   std::vector<size_t> runs_of_chunks_, runs_of_tables_;  // up to this one, and its own
   Buffer<uint32_t> counters_;                            // [runs + 1][parts]: see PlaceParts()
   std::vector<uint32_t> part_begins_;                    // [parts + 1]
   ArrayBlock memory_;                                    // of the arrays that follow
-  int64_t* own_ids_ = nullptr;                           // as they were when they were counted
+  int64_t* own_ids_ = nullptr;                           // their values when they were counted
   uint16_t* own_buckets_ = nullptr;
   DealtIds dealt_{};             // part by part
-  uint32_t* numbers_ = nullptr;  // of the ids of each part in its plan, where the part is
-  int64_t* unique_ = nullptr;    // of each part, where the part is
+  uint32_t* numbers_ = nullptr;  // of the ids of each part in its plan, in the memory of the part
+  int64_t* unique_ = nullptr;    // of each part, in the memory of the part
   int32_t* starts_ = nullptr;
   uint16_t* unique_buckets_ = nullptr;
   std::vector<uint32_t> num_unique_;  // [parts]
@@ -317,13 +317,14 @@ void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::s
 }
 
 void GatherRows(std::span<const int32_t> places, int dim, const float* rows, float* out) {
-  constexpr int64_t kAhead = 16;  // rows between asking for one and copying it
+  constexpr int64_t kAhead = 16;  // rows between the prefetch of a row and its copy
   const auto row = [&](int64_t i) { return rows + static_cast<int64_t>(places[i]) * dim; };
   ForPieces(static_cast<int64_t>(places.size()), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float* ahead = row(std::min(i + kAhead, end - 1));
       Prefetch(ahead);
-      Prefetch(ahead + dim - 1);  // it may begin anywhere in a line; the hardware follows a longer row by itself
+      Prefetch(ahead + dim -
+               1);  // it may begin anywhere in a line; for longer rows the hardware prefetcher takes effect
       CopyFloats(out + i * dim, row(i), dim);
     }
   });
@@ -333,7 +334,7 @@ bool IsPlanOf(const Plan& plan, std::span<const int64_t> ids) {
   if (static_cast<int64_t>(ids.size()) != plan.num_ids()) return false;
   std::atomic<bool> same{true};
   ForPieces(plan.num_ids(), [&](int64_t begin, int64_t end) {
-    int64_t differences = 0;  // without a branch: they are nearly always the same
+    int64_t differences = 0;  // branch-free: they are nearly always the same
     for (int64_t i = begin; i < end; ++i) differences += plan.unique[plan.inverse[i]] != ids[i];
     if (differences != 0) same.store(false, std::memory_order_relaxed);
   });

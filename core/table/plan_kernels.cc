@@ -12,21 +12,21 @@
 namespace monolith {
 namespace {
 
-// Its owner may be writing there: what is looked at twice must be the same twice.
+// The caller may write to the value concurrently: a value that is used twice must be read once.
 template <typename T>
 T ReadOnce(const T* from) {
   return __atomic_load_n(from, __ATOMIC_RELAXED);
 }
 
-// The smaller of two, of which the compiler may not make a branch: it knows no more about the result.
+// The smaller of two, compiled without a branch: the compiler has no information about the result.
 uint32_t MinWithoutBranch(uint32_t a, uint32_t b) {
   uint32_t least = std::min(a, b);
   asm("" : "+r"(least));
   return least;
 }
 
-// Where the next id of each part goes. A copy of where they begin: the counters of another run may share a cache line
-// with these, and whoever deals that one out would take it away again and again.
+// Destination of the next id of each part. A copy of the begins: the counters of another run may share a cache line
+// with these, and the thread that distributes that run would cause false sharing.
 class NextOfParts {
  public:
   NextOfParts(const uint32_t* begins, int shift) : shift_(shift) { std::copy_n(begins, kNumBuckets >> shift, next_); }
@@ -37,8 +37,8 @@ class NextOfParts {
   uint32_t next_[kNumBuckets];
 };
 
-// An open hash table of numbers; an empty slot has the largest number there is. At most half full, and where ids repeat
-// as they do in batches, at most a quarter.
+// An open hash table of numbers; an empty slot has the largest number. At most half full, and at most a quarter with
+// the repetitions that are common in batches.
 template <typename Slot>
 class Slots {
  public:
@@ -54,9 +54,9 @@ class Slots {
   Buffer<Slot> slots_;
 };
 
-// The smaller of what is in a slot and the next number is the number of the id that is there or, if none is, of this
-// one; and then the id of that number is this one, unless the slot is another's. That alone is a branch, and seldom
-// taken.
+// The smaller of the slot's content and the next number is the number of the id in the slot or, if the slot is empty,
+// of this id; and then the id with that number is this one, unless the slot holds another id. That alone is a branch,
+// and seldom taken.
 template <typename Slot, bool kManyTables, bool kGiven>
 void NumberBySlots(const Part& part, DistinctOfPart& distinct, uint32_t* numbers) {
   Slots<Slot> memory(part.size());
@@ -71,7 +71,8 @@ void NumberBySlots(const Part& part, DistinctOfPart& distinct, uint32_t* numbers
   uint32_t next = 0, j = 0;
   for (int table = 0; table < part.num_tables; ++table) {
     const uint32_t first = next, end = part.table_ends[table];
-    const uint64_t salt = HashInProcess(static_cast<uint64_t>(table));  // or equal ids of tables would share a slot
+    const uint64_t salt =
+        HashInProcess(static_cast<uint64_t>(table));  // otherwise equal ids of several tables would share a slot
     for (; j < end; ++j) {
       const int64_t id = ReadOnce(ids + j);
       unique[next] = id;
@@ -104,7 +105,7 @@ void NumberBySlots(const Part& part, DistinctOfPart& distinct, uint32_t* numbers
 
 DistinctOfPart RoomFor(const Part& part) {
   DistinctOfPart distinct;
-  distinct.ids = Buffer<int64_t>(part.size() + 1);  // the next one is written before it is known to be one
+  distinct.ids = Buffer<int64_t>(part.size() + 1);  // one more: the next id is written before it is known to be new
   if (part.buckets != nullptr) distinct.buckets = Buffer<uint16_t>(part.size() + 1);
   distinct.counts = Buffer<uint32_t>(part.size() + 1);
   distinct.table_ends = Buffer<uint32_t>(static_cast<size_t>(part.num_tables));
@@ -134,7 +135,7 @@ void CountParts(const uint16_t* buckets, int64_t count, int shift, uint32_t* cou
 
 void DealOut(const int64_t* ids, const uint16_t* buckets, int64_t count, int32_t first_position, int shift,
              const uint32_t* begins, const DealtIds& out) {
-  const DealtIds to = out;  // which nothing written here can change
+  const DealtIds to = out;  // a copy that no write here can alias
   NextOfParts next(begins, shift);
   const auto deal = [&](int64_t i) __attribute__((always_inline)) {
     const uint32_t at = next.Take(buckets[i]);

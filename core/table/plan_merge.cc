@@ -21,10 +21,10 @@ namespace {
 constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread costs more than it saves
 constexpr int kBucketsPerTask = 32;
 
-// The distinct ids of one source, and what is asked of them.
+// The distinct ids of one source, and their counts.
 struct Input {
   const int64_t* keys = nullptr;
-  const Plan* plan = nullptr;  // null: the ids came as a part
+  const Plan* plan = nullptr;  // null: the ids were received as a part
   std::span<const int32_t> counts;
 
   bool is_part() const { return plan == nullptr; }
@@ -35,12 +35,12 @@ struct Input {
   }
 };
 
-// The ids of one cell, each with its number: 0, 1, 2, ... as they come. Owned by one thread, used for cell after cell.
+// Numbers the ids of one cell in order of arrival: 0, 1, 2, ... Owned by one thread, used for cell after cell.
 class CellNumbers {
  public:
-  // `size`: how many ids may come. They are written to `ids`.
+  // `size`: upper bound of the number of ids. They are written to `ids`.
   void Begin(uint32_t size, int64_t* ids) {
-    bits_ = std::bit_width(size) + 2;  // sparse: a search that goes on costs more than clearing what it may pass
+    bits_ = std::bit_width(size) + 2;  // sparse: probing further costs more than clearing the slots
     const size_t slots = size_t{1} << bits_;
     if (slots_.size() < slots) {
       slots_.resize(slots);
@@ -52,13 +52,13 @@ class CellNumbers {
     count_ = 0;
   }
 
-  // Numbers the ids of one source. Calls belongs(id), which throws for one that may not come, on what it numbers: the
-  // memory of others is read once. Throws kInvalidArgument for an id that comes twice.
+  // Numbers the ids of one source. Calls belongs(id), which throws for an id that must not occur here, with the value
+  // that it numbers: memory of the caller is read once. Throws kInvalidArgument for an id that occurs twice.
   template <typename Belongs>
   void Number(std::span<const int64_t> given, uint32_t source, const Belongs& belongs, int32_t* numbers) {
-    // In a loop of its own, without jumps: the hashes of many ids are under way at once here.
+    // In a separate loop without branches: the hashes of many ids are in flight here.
     const int shift = 64 - bits_;
-    int64_t* ids = ids_ + count_;  // no more of them than are left to come
+    int64_t* ids = ids_ + count_;  // bounded by the ids that are still to come
     uint32_t* first_slots = first_slots_.data();
     for (size_t j = 0; j < given.size(); ++j) {
       ids[j] = given[j];
@@ -88,14 +88,14 @@ class CellNumbers {
 
  private:
   std::vector<uint32_t> slots_;        // open addressing: number + 1, 0 = empty
-  std::vector<uint32_t> seen_;         // source that last brought each number
-  std::vector<uint32_t> first_slots_;  // where the search for each id of a source begins
+  std::vector<uint32_t> seen_;         // source that last had each number
+  std::vector<uint32_t> first_slots_;  // first slot to probe for each id of a source
   int64_t* ids_ = nullptr;
   int bits_ = 0;
   uint32_t count_ = 0;
 };
 
-// Calls; what it throws says of which part.
+// Calls `call` and adds the number of the part to the error it throws.
 template <typename Call>
 void OfPart(size_t number, const Call& call) {
   try {
@@ -152,14 +152,14 @@ class Merger {
     ParallelFor(num_tasks_, [&](int task) { body(task * cells_per_task, (task + 1) * cells_per_task); });
   }
 
-  // Where the ids of a cell go before it is known how many there are of the cells before it.
+  // Provisional offset of the ids of a cell, used before the sizes of the cells before it are known.
   int64_t RoomOf(size_t cell) const {
     int64_t begin = 0;
     for (const MergedSource& source : merged_.sources) begin += source.splits[cell];
     return begin;
   }
 
-  // Numbers the distinct ids of the cell; returns how many there are.
+  // Numbers the distinct ids of the cell; returns their number.
   uint32_t NumberCell(CellNumbers& numbers, size_t cell) {
     const int64_t begin = RoomOf(cell), size = RoomOf(cell + 1) - begin;
     if (size == 0) return 0;
@@ -193,7 +193,7 @@ class Merger {
     }
   }
 
-  // What was numbered inside the cell gets its place in the plan.
+  // Converts the numbers inside the cell to indices in the plan.
   void PlaceCell(size_t cell) {
     Plan& plan = merged_.plan;
     const int64_t first = plan.splits[cell], size = plan.splits[cell + 1] - first;
@@ -216,7 +216,7 @@ class Merger {
       if (count < 1) [[unlikely]]
         RefuseCount();
       int32_t& sum = merged_.plan.counts[source.places[j]];
-      // Others may send any counts: the sum stays at the largest.
+      // Other processes may send any counts: the sum saturates.
       sum = static_cast<int32_t>(std::min<int64_t>(int64_t{sum} + count, std::numeric_limits<int32_t>::max()));
     }
   }
@@ -240,7 +240,7 @@ class Merger {
 
   const std::vector<Input> inputs_;
   MergedPlans merged_;
-  const std::span<const uint8_t> has_wide_;  // of the tables, where ids came from outside
+  const std::span<const uint8_t> has_wide_;  // of the tables, if ids came from other processes
   size_t num_tables_, num_cells_;
   int num_tasks_;
   bool has_buckets_, has_counts_ = false;
@@ -281,7 +281,7 @@ class InputLinker {
 
  private:
   void LinkCell(size_t cell) {
-    thread_local std::vector<int32_t> next;  // where the next occurrence of each id of the cell goes
+    thread_local std::vector<int32_t> next;  // destination of the next occurrence of each id of the cell
     const int64_t first = plan_.splits[cell], size = plan_.splits[cell + 1] - first;
     if (size == 0) return;
     next.assign(static_cast<size_t>(size), 0);
@@ -316,7 +316,7 @@ class InputLinker {
   MergedPlans& merged_;
   Plan& plan_;
   const size_t num_tables_;
-  std::vector<int64_t> shifts_;  // [source][table]: from a position in its input to that in the input of all
+  std::vector<int64_t> shifts_;  // [source][table]: from a position in its input to that in the merged input
 };
 
 void RequireMergeable(std::span<const Plan* const> plans) {

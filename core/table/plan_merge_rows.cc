@@ -24,7 +24,7 @@ void ForBuckets(int64_t num_ids, Body&& body) {
   ParallelFor(tasks, [&](int task) { body(task * width, (task + 1) * width); });
 }
 
-// How the rows of an id that several sources have become one.
+// How the rows of an id that several sources have are combined.
 struct Add {
   static void Row(float* row, const float* values, float scale, int dim) {
     if (scale == 1.0f) return AddFloats(row, values, dim);
@@ -42,7 +42,7 @@ struct CellRows {
   float scale;
 };
 
-// How many of the places from `at` on follow each other.
+// Returns how many of the indices from `at` on are consecutive.
 int64_t RunFrom(std::span<const int32_t> places, int64_t at) {
   const auto size = static_cast<int64_t>(places.size());
   int64_t end = at + 1;
@@ -50,7 +50,7 @@ int64_t RunFrom(std::span<const int32_t> places, int64_t at) {
   return end - at;
 }
 
-// A call to memcpy costs more than the copy of a few rows, and moves many faster.
+// A call to memcpy costs more than copying a few rows, but is faster for many.
 void CopyRun(float* to, const float* from, int64_t count) {
   constexpr int64_t kFew = 64;
   if (count <= kFew) return CopyFloats(to, from, static_cast<int>(count));
@@ -62,8 +62,8 @@ void CopyScaled(float* to, const float* from, float scale, int64_t count) {
   if (scale != 1.0f) ScaleFloats(to, scale, static_cast<int>(count));
 }
 
-// Takes the rows of the next source into those of the cell. The ids of a cell are numbered as they come, so those that
-// have the numbers after all others' are new.
+// Merges the rows of the next source into those of the cell. The ids of a cell are numbered in order of arrival, so
+// those with numbers above all earlier ones are new.
 template <typename Join>
 void TakeCell(const CellRows& rows, int64_t first, int dim, float* out, int64_t* num_known) {
   const auto size = static_cast<int64_t>(rows.places.size());
@@ -81,7 +81,7 @@ void TakeCell(const CellRows& rows, int64_t first, int dim, float* out, int64_t*
   }
 }
 
-// Puts the rows of all sources together, bucket by bucket; true iff all are finite.
+// Merges the rows of all sources, bucket by bucket; true iff all are finite.
 template <typename Join>
 bool JoinBuckets(const MergedPlans& merged, std::span<const Values> values, std::span<const float> scales, float* out,
                  int begin, int end) {
@@ -137,7 +137,7 @@ void RequireSources(const MergedPlans& merged, size_t num_times, bool of_parts) 
   }
 }
 
-// Whether one number says it all: that of the sources whose rows count.
+// Whether one time is enough: all sources with rows have the same single one.
 bool AreOne(std::span<const std::span<const int64_t>> times) {
   const std::span<const int64_t>* first = nullptr;
   for (const auto& each : times) {

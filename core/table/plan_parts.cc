@@ -31,7 +31,7 @@ void WritePart(const Plan& plan, const PlanSlice& slice, bool with_counts, int64
   std::memcpy(to, slice.cells.data(), slice.cells.size_bytes());
   to += slice.cells.size();
   if (!with_counts) return;
-  to[CountWords(slice.keys.size()) - 1] = 0;  // what fills it up is always the same
+  to[CountWords(slice.keys.size()) - 1] = 0;  // padding is always zero
   auto* counts = reinterpret_cast<int32_t*>(to);
   for (size_t i = 0; i < slice.keys.size(); ++i) counts[i] = plan.CountOf(slice.first_key + static_cast<int64_t>(i));
 }

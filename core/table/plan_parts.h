@@ -1,12 +1,13 @@
-// A plan cut into the parts of those who own consecutive buckets, and a part as it travels: in one array of words.
+// A plan split into the parts of owners of consecutive buckets, and the form in which a part is sent: one array of
+// words.
 //
-// Cutting copies nothing: an owner's ids, and the values of its rows, lie side by side in the plan's order. What
-// travels of a part between ranks is
+// Splitting copies nothing: an owner's ids, and the values of its rows, are contiguous in the plan's order. Ranks send
+// a part as
 //
 //   num_keys, num_cells, has_counts | keys i64 [num_keys] | cells (cell u32, count u32) [num_cells]
-//   | counts i32 [num_keys] if there are any, filled up to a whole word
+//   | counts i32 [num_keys] if there are any, padded to a multiple of 8 bytes
 //
-// and no word at all where an owner gets no id. Pure functions over values; the plan outlives what is cut from it.
+// and as no word at all if an owner gets no id. Pure functions over values; the plan outlives its parts.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct PlanSlice {
 
 class SlicedPlan {
  public:
-  // dims[t]: floats of a row of table t. Throws kInvalidArgument unless the owners have all buckets, one after another.
+  // dims[t]: floats of a row of table t. Throws kInvalidArgument unless the owners cover all buckets, one after
+  // another.
   SlicedPlan(const Plan& plan, std::span<const int> dims, std::span<const BucketRange> owners);
   const PlanSlice& at(int owner) const { return slices_[static_cast<size_t>(owner)]; }
   int num_owners() const { return static_cast<int>(slices_.size()); }
@@ -39,7 +41,7 @@ class SlicedPlan {
   int64_t num_values_ = 0;
 };
 
-// Throws kInvalidArgument unless the ranges are all buckets, one after another; some may be empty.
+// Throws kInvalidArgument unless the ranges cover all buckets, one after another; some may be empty.
 void RequireAllBuckets(std::span<const BucketRange> owners);
 
 // The parts of all owners, end to end.
@@ -49,8 +51,8 @@ struct PlanParts {
 };
 PlanParts PartsOf(const Plan& plan, std::span<const int> dims, std::span<const BucketRange> owners, bool with_counts);
 
-// Where the ids of a part lie, but for the cells, which are copied: the words may be somebody else's. Throws
-// kInvalidArgument for words whose sizes do not fit; what the ids are is not looked at.
+// View of the ids of a part. The cells are copied, since the words may belong to another process. Throws
+// kInvalidArgument for words whose sizes do not fit; the ids themselves are not checked.
 struct ReadPart {
   std::vector<CellCount> cells;
   std::span<const int64_t> keys;

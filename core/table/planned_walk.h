@@ -1,7 +1,7 @@
 // Visits the ids of a plan bucket by bucket, under each bucket's lock, on all threads.
 //
-// Inside a bucket the visits come in plan order, whatever the number of threads. A bucket that is locked by someone
-// else is put off until the others of the task are done. A lock is held for at most kIdsPerHold ids.
+// Inside a bucket the visits come in plan order, whatever the number of threads. A bucket locked by another thread is
+// deferred until the others of the task are done. A lock is held for at most kIdsPerHold ids.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct PlannedId {
   Bucket& bucket;
   uint32_t bucket_number;
   Table& table;
-  int table_place;  // of the table among those of the plan
-  int64_t place;    // in plan.unique
+  int table_place;  // index of the table among those of the plan
+  int64_t place;    // index in plan.unique
   int64_t id;
   uint64_t hash;
   uint32_t row;           // kNoRow iff the id is not in the table
@@ -35,7 +35,7 @@ struct PlannedId {
 template <typename Local>
 class PlannedWalk {
  public:
-  // `hinted`: the plan's hints are of these tables' rows. `logged`: shards note the changes that visits make.
+  // `hinted`: the plan's hints are of these tables' rows. `logged`: shards record the changes that visits make.
   PlannedWalk(BucketLock* locks, Bucket* buckets, std::span<Table* const> tables, const Plan& plan, bool hinted,
               bool logged)
       : locks_(locks),
@@ -72,9 +72,9 @@ class PlannedWalk {
   size_t CellOf(uint32_t bucket) const { return static_cast<size_t>(bucket) * plan_.num_tables; }
   int64_t BeginOf(uint32_t bucket) const { return plan_.splits[CellOf(bucket)]; }
 
-  // Some ids of the plan on their way: found, and then visited.
+  // Some ids of the plan in flight: found, and then visited.
   struct Block {
-    int64_t first = 0;  // place of the first id in the plan
+    int64_t first = 0;  // index of the first id in the plan
     RowFinder finder;
   };
 
@@ -89,7 +89,7 @@ class PlannedWalk {
 
   struct MixedBlock : Block {
     MixedBlock(const PlannedWalk& the_walk, size_t first_cell) : walk(the_walk), cell(first_cell) {}
-    // `from` never goes back.
+    // `from` never decreases.
     void SetTables(int64_t from) {
       for (int i = 0; i < this->finder.count(); ++i) {
         while (from + i >= walk.plan_.splits[cell + 1]) ++cell;
@@ -139,8 +139,8 @@ class PlannedWalk {
     int ids_ = 0;
   };
 
-  // Three blocks are under way: the index lines of one arrive, the rows of the one before are asked for, and the one
-  // before that is visited.
+  // Three blocks are in flight: the index lines of one arrive, the rows of the one before it are prefetched, and the
+  // one before that is visited.
   template <typename AnyBlock, typename Visitor>
   void VisitBuckets(uint32_t begin, uint32_t end, const AnyBlock& empty, Visitor& visitor, Local& local) {
     Holder holder(locks_);
@@ -173,7 +173,7 @@ class PlannedWalk {
     }
   }
 
-  // Takes the ids from `first` on, none from `last` on; no lock is needed.
+  // Loads the ids in [first, last) into a block; needs no lock.
   template <typename AnyBlock>
   void Ask(int64_t first, int64_t last, AnyBlock& block) const {
     block.first = std::min(first, last);
@@ -197,9 +197,9 @@ class PlannedWalk {
     }
   }
 
-  // From the hints of an earlier read, or from the index as it is now. The pages of all rows are looked up in a short
-  // loop: a request keeps a Neoverse N1 waiting until its page is known, together with all that does not fit the
-  // reorder buffer, and a visit fills that alone.
+  // Finds rows from the hints of an earlier read, or from the current index. The pages of all rows are translated in a
+  // short loop: a prefetch stalls a Neoverse N1 until its page is translated, together with everything that does not
+  // fit the reorder buffer, and a visit alone fills that buffer.
   template <typename AnyBlock>
   void Guess(AnyBlock& block) const {
     if (hinted_) {
@@ -210,9 +210,10 @@ class PlannedWalk {
     block.finder.AskForPages();
   }
 
-  // Before each visit it asks for a row of `next`: many requests at once would keep the visits after them waiting, and
-  // rows of no cache took half as long again. Leaves out the buckets that it finds locked and notes them in `busy`;
-  // with null it visits all, and the lock is held. A function of its own: what it needs stays in registers.
+  // Visits a block. Prefetches one row of `next` before each visit: many prefetches in a burst would stall the visits
+  // after them, and rows outside of the caches took 1.5 times as long. Skips the buckets that are locked and adds them
+  // to `busy`; with null it visits all, and the lock is held. A separate function, so that its variables stay in
+  // registers.
   template <typename AnyBlock, typename Visitor>
   [[gnu::noinline]] void VisitBlock(AnyBlock& block, const AnyBlock& next, Holder& holder, std::vector<uint32_t>* busy,
                                     Visitor& visitor, Local& local) {

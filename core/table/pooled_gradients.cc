@@ -1,4 +1,4 @@
-// The way back of PooledLayout: from the gradients of outputs to sums for the rows.
+// The backward pass of PooledLayout: from the gradients of outputs to sums for the rows.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -18,19 +18,19 @@ namespace monolith {
 namespace {
 
 constexpr int64_t kFloatsPerTask = 1 << 16;
-// With fewer groups of slots than this there is not enough to do side by side.
+// With fewer groups of slots than this there is not enough parallel work.
 constexpr size_t kGroupsForThreads = 4;
 
 [[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }
 
-// The input positions of each distinct id, in input order. REQUIRES: every place is in [0, num_unique).
+// The input positions of each distinct id, in input order. REQUIRES: every index is in [0, num_unique).
 struct Grouped {
   Grouped(std::span<const int32_t> inverse, int64_t num_unique) : starts(num_unique + 1), order(inverse.size()) {
     std::fill_n(starts.data(), starts.size(), 0);
     for (const int32_t place : inverse) ++starts[place];
     int32_t total = 0;
     for (int64_t place = 0; place <= num_unique; ++place) total += std::exchange(starts[place], total);
-    // Every start moves to the end of its own positions, which is the start of the next one's.
+    // Every start advances to the end of its own positions, which is the start of the next one's.
     for (size_t position = 0; position < inverse.size(); ++position) {
       order[starts[inverse[position]]++] = static_cast<int32_t>(position);
     }
@@ -42,11 +42,11 @@ struct Grouped {
   Buffer<int32_t> order;
 };
 
-// Adds rows of floats to others and notices sums that are not finite: times zero they give NaN, all others zero. A sum
+// Adds rows of floats to others and detects sums that are not finite: times zero they give NaN, all others zero. A sum
 // that is not finite stays so, whatever is added to it later.
 class Adder {
  public:
-  // sum += gradient * scale. kDim: how many floats, or 0 where `dim` says it.
+  // sum += gradient * scale. kDim: the number of floats, or 0 if `dim` gives it.
   template <int kDim>
   void Add(float* sum, const float* gradient, float scale, int dim) {
     const int count = kDim == 0 ? dim : kDim;
@@ -74,14 +74,14 @@ class Adder {
   // One register of any processor: gcc keeps arrays of floats in memory instead, which takes twice as long.
   static constexpr int kLanes = 4;
   using Lanes [[gnu::vector_size(sizeof(float) * kLanes)]] = float;
-  static constexpr int kNumZeros = 4;  // so that one addition need not wait for another
+  static constexpr int kNumZeros = 4;  // several, so that the additions do not depend on each other
 
   Lanes zeros_[kNumZeros] = {};
 };
 
 }  // namespace
 
-// Slots that may have ids in common stay together: no two groups touch one row.
+// Slots that may have ids in common stay together: no two groups write to the same row.
 std::vector<std::vector<int>> PooledLayout::GroupByOwner(const std::vector<PooledSlot>& slots) {
   std::vector<std::vector<int>> groups;
   std::vector<int> owners;
@@ -169,7 +169,7 @@ bool PooledLayout::AddAll(std::span<const SlotIds> ids, int64_t num_examples, st
 template <int kDim, typename SumOf>
 bool PooledLayout::AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples,
                            const SlotGradient& gradient, SumOf sum_of) const {
-  constexpr int64_t kAhead = 16;  // examples between asking for memory and adding there
+  constexpr int64_t kAhead = 16;  // examples between the prefetch of memory and the addition
   const int dim = kDim == 0 ? dims_[slot.table] : kDim;
   const int64_t stride = gradient.stride, first = ids.first;
   Adder adder;

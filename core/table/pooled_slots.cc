@@ -14,8 +14,8 @@ namespace monolith {
 namespace {
 
 constexpr int64_t kExamplesPerTask = 256;
-// Slot by slot, so that a loop knows all about its slot; few examples at a time, so that what the slots write side by
-// side is still in the cache. The rows of the next block are asked for while one is copied.
+// Slot by slot, so that a loop handles one slot only; few examples at a time, so that the neighbouring outputs of the
+// slots are still in the cache. The rows of the next block are prefetched while one is copied.
 constexpr int64_t kExamplesPerBlock = 32;
 
 [[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }

@@ -1,5 +1,5 @@
 // The records that one shard owns: runs in ascending order, four bytes each. Small tables have a run for every 8 rows,
-// so its size counts. Used under the shard's lock.
+// so the size of a run matters. Used under the shard's lock.
 #pragma once
 
 #include <algorithm>
@@ -22,22 +22,22 @@ class RecordRuns {
   Run back() const { return Unpacked(packed_.back()); }
   size_t MemoryBytes() const { return packed_.capacity() * sizeof(packed_[0]); }
 
-  // The first run that has records from this number on; size() if there is none.
+  // Index of the first run that has records from this number on; size() if there is none.
   size_t FirstFrom(uint32_t record) const {
     const auto is_before = [record](uint32_t run) { return Unpacked(run).end() <= record; };
     return static_cast<size_t>(std::partition_point(packed_.begin(), packed_.end(), is_before) - packed_.begin());
   }
 
-  // Runs that follow each other become one, but none that lies on both sides of a multiple of kLongestRun: the memory
-  // of a run is in one piece. REQUIRES: it comes after all others, is no longer than kLongestRun, and its own memory is
-  // in one piece.
+  // Appends a run. Adjacent runs are merged, except across a multiple of kLongestRun: the memory of a run is
+  // contiguous. REQUIRES: the run comes after all others, is no longer than kLongestRun, and its own memory is
+  // contiguous.
   void Add(Run run) {
     if (!empty() && back().end() == run.begin && back().count + run.count <= kLongestRun &&
         run.begin % kLongestRun != 0) {
       packed_.back() = Packed({back().begin, back().count + run.count});
       return;
     }
-    // By a quarter: twice as much, of which half is never used, would be half a byte for each row of a small table.
+    // By a quarter: doubling, of which half may never be used, would cost half a byte per row of a small table.
     if (packed_.size() == packed_.capacity()) packed_.reserve(packed_.size() + packed_.size() / 4 + 4);
     packed_.push_back(Packed(run));
   }

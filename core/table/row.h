@@ -1,5 +1,5 @@
-// What every row begins with. A row is changed only under its bucket's lock; readers without the lock validate
-// afterwards (table/bucket_lock.h).
+// Header of every row. A row is changed only under its bucket's lock; readers without the lock validate afterwards
+// (table/bucket_lock.h).
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,9 @@ static_assert(sizeof(RowHeader) == 16);
 inline constexpr uint32_t kNoRow = 0xffffffffu;
 inline constexpr uint32_t kMaxFrequency = 127;
 
-// A record without a row has one of two metas. A listed one is in its shard's list of free records, by its key. A hole
-// is in no list, and found by looking; its memory may have been given back, and then its key reads as zero, too.
+// A record without a row has one of two metas. A listed record is in its shard's list of free records, linked by its
+// key. A hole is in no list and found by scanning; its memory may have been returned to the system, and then its key
+// reads as zero, too.
 inline constexpr uint32_t kListedMeta = 2;
 inline constexpr uint32_t kHoleMeta = 0;
 inline constexpr int64_t kKeyOfHoleInMemory = -1;
@@ -35,7 +36,7 @@ inline const RowHeader* HeaderOf(const std::byte* row) { return reinterpret_cast
 inline std::byte* PayloadOf(std::byte* row) { return row + sizeof(RowHeader); }
 inline const std::byte* PayloadOf(const std::byte* row) { return row + sizeof(RowHeader); }
 
-// True iff a record holds the row of a key. Free of branches: readers guess rows, and now and then it is another's.
+// True iff a record holds the row of a key. Branch-free: readers guess rows, and some guesses are wrong.
 inline bool IsRowOf(const std::byte* row, int64_t key) {
   return ((HeaderOf(row)->key ^ key) | int64_t{!IsLive(*HeaderOf(row))}) == 0;
 }

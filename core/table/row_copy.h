@@ -14,7 +14,7 @@ inline void CopyPiece(float* __restrict to, const float* __restrict from) {
   std::memcpy(to, from, sizeof(float) * kCount);
 }
 
-// In pieces of known size, which become registers: a call to memcpy costs more than the copy of a usual row.
+// In pieces of known size, which become registers: a call to memcpy costs more than copying a typical row.
 inline void CopyFloats(float* __restrict to, const float* __restrict from, int count) {
   for (; count >= 16; count -= 16, to += 16, from += 16) CopyPiece<16>(to, from);
   if ((count & 8) != 0) CopyPiece<8>(to, from), to += 8, from += 8;
@@ -37,8 +37,8 @@ inline void ScaleFloats(float* values, float scale, int count) {
   for (int i = 0; i < count; ++i) values[i] *= scale;
 }
 
-// True iff no element is NaN or infinite: those have all bits of the exponent set, and one more carries into the sign.
-// In integers, which compilers may add up in any order and so do by vectors.
+// True iff no element is NaN or infinite: those have all bits of the exponent set, and adding one carries into the
+// sign. In integers, whose sum compilers may reorder and therefore vectorise.
 inline bool AllFinite(const float* values, size_t count) {
   constexpr uint32_t kExponent = 0x7f800000, kLowestOfIt = 0x00800000, kSign = 0x80000000;
   uint32_t carries = 0;

@@ -1,12 +1,11 @@
 // Guesses the rows of a block of ids, so that their cache and address-translation misses overlap.
 //
-// Short loops over the block: hash the ids; ask memory for their index lines; match the tags; ask for the rows that
-// they point to. What a caller does in between and afterwards, with this block or with others, happens while the
-// answers arrive.
+// Short loops over the block: hash the ids; prefetch their index lines; match the tags; prefetch the rows that they
+// point to. Other work of the caller, with this block or with others, overlaps with the memory accesses.
 //
-// Nothing is locked: the result is a guess, and memory may be changing meanwhile (table/bucket_lock.h). Settle() turns
-// a guess into the answer, exactly so under the bucket's lock; without it, iff the bucket's version has not moved.
-// Under the thread sanitizer nothing is guessed. Used by one thread.
+// Nothing is locked: the result is a guess, and memory may change concurrently (table/bucket_lock.h). Settle() turns a
+// guess into the answer: always under the bucket's lock; without it, iff the bucket's version has not changed. Under
+// the thread sanitizer nothing is guessed. Used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +17,9 @@
 
 namespace monolith {
 
-enum class Purpose { kReading, kWriting };  // how much of a row will be needed: its weights, or all of it
+enum class Purpose { kReading, kWriting };  // which part of a row will be accessed: its weights, or all of it
 
-// The table of a block's ids, when it is one for all of them: everything that is the same for all ids is at hand.
+// The table of a block's ids, if all ids have the same one: values common to all ids are computed once.
 class OneTable {
  public:
   OneTable(const Table& table, Purpose purpose) : table_(table), index_(table.index), rows_(table.rows.view()) {
@@ -32,7 +31,7 @@ class OneTable {
   size_t asked_bytes(int) const { return asked_bytes_; }
 
   static size_t AskedBytes(const Table& table, Purpose purpose) {
-    constexpr size_t kMost = 512;  // the hardware follows a longer row by itself
+    constexpr size_t kMost = 512;  // for longer rows the hardware prefetcher takes effect
     return std::min(purpose == Purpose::kReading ? table.spec.read_bytes() : table.rows.record_bytes(), kMost);
   }
 
@@ -43,7 +42,7 @@ class OneTable {
   size_t asked_bytes_;
 };
 
-// Tables that change from id to id of a block.
+// The tables of a block's ids, if they differ from id to id.
 class ManyTables {
  public:
   static constexpr int kBlock = 32;
@@ -62,14 +61,14 @@ class ManyTables {
 
 class RowFinder {
  public:
-  static constexpr int kBlock = 32;  // pages in flight must also fit the processor's first translation buffer
+  static constexpr int kBlock = 32;  // pages in flight must also fit the processor's first-level TLB
 
   int count() const { return count_; }
   int64_t id(int i) const { return ids_[i]; }
   uint64_t hash(int i) const { return hashes_[i]; }
   uint32_t bucket(int i) const { return BucketOfHash(hashes_[i]); }
 
-  // Begins a block. `buckets` is null when the ids tell them. REQUIRES: count <= kBlock; ids stay where they are.
+  // Starts a block. `buckets` is null when the ids determine them. REQUIRES: count <= kBlock; ids stay in place.
   void Take(const int64_t* ids, const uint16_t* buckets, int count) {
     ids_ = ids;
     count_ = count;
@@ -80,44 +79,44 @@ class RowFinder {
     }
   }
 
-  // Guesses from the index as it is now, in two steps: what is done between them happens while the lines arrive.
+  // Guess from the current index, in two steps: other work between them overlaps with the arrival of the lines.
   template <typename Tables>
   void AskForLines(const Tables& tables);
   template <typename Tables>
   void GuessFromLines(const Tables& tables);
-  // In place of them, when an earlier read left the rows: only those that it did not find have lines to ask for.
+  // Replaces both steps when an earlier read left the rows: only ids that it did not find need index lines.
   template <typename Tables>
   void AskForUnhintedLines(const Tables& tables, const uint32_t* hints);
   template <typename Tables>
   void GuessFromHints(const Tables& tables, const uint32_t* hints);
 
-  // Asks memory for the row that was guessed for id i.
+  // Prefetches the row that was guessed for id i.
   template <typename Tables>
   [[gnu::always_inline]] void AskForRow(const Tables& tables, int i) const {
     const std::byte* record = records_[i];
     if (record == nullptr) [[unlikely]]
-      return;  // asking for address 0 would make the processor look for a page that is not there
+      return;  // a prefetch of address 0 would start a page walk that fails
     Prefetch(record);
     Prefetch(record + kCacheLine);
     if (tables.asked_bytes(i) > 2 * kCacheLine)
       PrefetchLines(record + 2 * kCacheLine, tables.asked_bytes(i) - 2 * kCacheLine);
   }
-  // Has the processor look up the pages of all rows that were guessed, and asks for their first lines.
+  // Starts the address translation of all rows that were guessed, and prefetches their first lines.
   [[gnu::always_inline]] void AskForPages() const {
     for (int i = 0; i < count_; ++i) {
       if (records_[i] != nullptr) PrefetchFar(records_[i]);
     }
   }
-  // For callers that have nothing to do between one request and the next.
+  // For callers without other work between one prefetch and the next.
   template <typename Tables>
   [[gnu::always_inline]] void AskForRows(const Tables& tables) const {
     for (int i = 0; i < count_; ++i) AskForRow(tables, i);
   }
 
-  // The home line of id i in the index as it is now, for an insert under the bucket's lock.
+  // Returns the home line of id i in the current index, for an insert under the bucket's lock.
   const IndexLine* HomeLine(const Table& table, int i) const { return HomeLine(table.index.ShapeOf(bucket(i)), i); }
 
-  // The record of id i, null iff it has none; *row becomes its number or kNoRow.
+  // Returns the record of id i, null iff it has none; sets *row to its number or kNoRow.
   template <typename Tables>
   [[gnu::always_inline]] std::byte* Settle(const Tables& tables, int i, uint32_t* row) const {
     std::byte* record = records_[i];
@@ -130,7 +129,7 @@ class RowFinder {
  private:
   std::byte* Search(const Table& table, int i, uint32_t* row) const;
 
-  // An index that has as many lines as when it was asked has the same ones (IndexMemory::Replace).
+  // An index with the same number of lines as at the prefetch still has the same lines (IndexMemory::Replace).
   [[gnu::always_inline]] const IndexLine* HomeLine(const IndexShape& shape, int i) const {
     return shape.num_lines == num_lines_[i] ? lines_[i] : shape.HomeLineOf(hashes_[i]);
   }
@@ -153,7 +152,7 @@ class RowFinder {
     records_[i] = nullptr;
   }
 
-  // Rows whose tag is the same by chance, for Search().
+  // Prefetches the other rows with a matching tag, for Search().
   template <typename Tables>
   [[gnu::always_inline]] void AskForOthers(const Tables& tables, int i, const IndexLine& line, uint64_t matches) const {
     for (; matches != 0; matches &= matches - 1) {
@@ -162,8 +161,8 @@ class RowFinder {
     }
   }
 
-  // Calls visit(line) for the two lines after the home line of id i, where nearly all of its passed-on entries are,
-  // until it says true.
+  // Calls visit(line) for the two lines after the home line of id i, which hold nearly all of its overflowed entries,
+  // until it returns true.
   template <typename Tables, typename Visit>
   [[gnu::always_inline]] void ForLinesAfterHome(const Tables& tables, int i, Visit&& visit) {
     const IndexShape shape = tables.index(i).ShapeOf(bucket(i));
@@ -174,7 +173,7 @@ class RowFinder {
     }
   }
 
-  // No index has so many lines.
+  // Marks all lines as not prefetched: no index has UINT32_MAX lines.
   void AskForNothing() { std::fill_n(num_lines_, count_, UINT32_MAX); }
 
   void GuessNothing() {
@@ -185,8 +184,8 @@ class RowFinder {
   int count_ = 0;
   const int64_t* ids_ = nullptr;
   uint64_t hashes_[kBlock];
-  const IndexLine* lines_[kBlock];  // home lines, in indexes of
-  uint32_t num_lines_[kBlock];      // so many lines
+  const IndexLine* lines_[kBlock];  // home lines, in indexes that have
+  uint32_t num_lines_[kBlock];      // this number of lines
   uint32_t rows_[kBlock];
   std::byte* records_[kBlock];
 };
@@ -209,7 +208,7 @@ template <typename Tables>
 template <typename Tables>
 [[gnu::always_inline]] inline void RowFinder::GuessFromLines(const Tables& tables) {
   if constexpr (kReadersLock) return GuessNothing();
-  int passed_on[kBlock];  // ids whose home line was full once
+  int passed_on[kBlock];  // ids whose home line has overflowed
   int num_passed_on = 0;
   for (int i = 0; i < count_; ++i) {
     const IndexLine& line = *lines_[i];

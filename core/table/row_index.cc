@@ -10,14 +10,14 @@
 namespace monolith {
 namespace {
 
-// The load at which an index grows, and how much: both differ between siblings, so that they do not all grow in one
+// The load at which an index grows, and by how much: both differ between siblings, so that they do not all grow in one
 // batch. At such loads about 3 % of the entries have overflowed their home line and cost a second line to find.
 constexpr double kMinFullLoad = 0.83;
 constexpr double kMaxFullLoad = 0.89;
 constexpr double kSlowestGrowth = 1.25;
 constexpr double kFastestGrowth = 1.45;
 constexpr uint16_t kStickyPassed =
-    0xffff;  // saturated: searches go on past such a line for ever, which is slow but right
+    0xffff;  // saturated: searches always continue past such a line, which is slow but correct
 
 uint32_t EntriesAtFullLoad(uint32_t num_lines, double phase) {
   if (num_lines <= 2) return num_lines * kLineEntries;
@@ -57,7 +57,7 @@ uint32_t RowIndex::LinesFor(uint32_t entries, double phase) const {
   const auto grown = static_cast<uint64_t>(now * growth);
   const auto needed = static_cast<uint64_t>(entries / (kLineEntries * kMinFullLoad)) + 1;
   const uint32_t free = now < kPlateLines ? 0 : memory_->LinesOnPlates(bucket_);
-  // What is needed is rounded up; what is added for growth beyond that, to the nearest, or memory would be given away.
+  // The required size is rounded up; the room for growth beyond it is rounded to the nearest, to save memory.
   return std::max(
       {now, RoundUp(needed), free > now ? free : RoundUp(grown - std::min<uint64_t>(grown, kPlateLines / 2))});
 }

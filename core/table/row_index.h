@@ -1,10 +1,10 @@
-// From the hash of an id to the number of its row, for one table in one bucket.
+// Maps the hash of an id to the number of its row, for one table in one bucket.
 //
-// The key itself lives in the row, so a match of tags (table/index_line.h) is only a candidate: 1 in 255 of other ids'
-// entries has the same tag. An entry sits in its home line or, if that was full, in the first later line with room; a
-// search ends at the first line that nothing went past.
+// The key itself is stored in the row, so a match of tags (table/index_line.h) is only a candidate: 1 in 255 of other
+// ids' entries has the same tag. An entry is in its home line or, if that was full, in the first later line with room;
+// a search ends at the first line that no entry overflowed.
 //
-// All changes need the bucket's lock. Readers without it may take the shape of an index and search that
+// All changes need the bucket's lock. Readers without it may read the shape of an index and search that
 // (table/index_memory.h).
 #pragma once
 
@@ -19,8 +19,8 @@ namespace monolith {
 
 class RowIndex {
  public:
-  // The bucket takes the top bits of a hash, the tag the lowest. The home line is found by a hash that only this
-  // process knows (base/process_key.h): however ids are chosen, few of them share a line.
+  // The bucket uses the top bits of a hash, the tag the lowest. The home line is found by a hash that is secret to this
+  // process (base/process_key.h): however ids are chosen, few of them share a line.
   static uint8_t TagOf(uint64_t hash) {
     const auto tag = static_cast<uint8_t>(hash);
     return tag == 0 ? 1 : tag;
@@ -30,7 +30,7 @@ class RowIndex {
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
 
-  // Must come before everything else; the memory outlives the index.
+  // Must be called before everything else; the memory outlives the index.
   void Use(IndexMemory* memory, uint32_t bucket) {
     memory_ = memory;
     bucket_ = bucket;
@@ -40,24 +40,24 @@ class RowIndex {
   IndexShape shape() const { return memory_->ShapeOf(bucket_); }
   uint32_t size() const { return memory_->SizeOf(bucket_); }
 
-  // The row for which is_key(row) holds among those inserted under `hash`; kNoRow if none.
+  // Returns the row for which is_key(row) holds among those inserted under `hash`; kNoRow if none.
   template <typename IsKey>
   static uint32_t Find(const IndexShape& shape, uint64_t hash, IsKey&& is_key) {
     return Find(shape, hash, shape.HomeLineOf(hash), is_key);
   }
-  // The same, for whoever has the home line already.
+  // As above, for callers that have the home line already.
   template <typename IsKey>
   static uint32_t Find(const IndexShape& shape, uint64_t hash, const IndexLine* home, IsKey&& is_key) {
     const uint32_t row = FindIn(*home, TagOf(hash), is_key);
     return row != kNoRow || home->passed == 0 ? row : FindAfterHome(shape, hash, is_key);
   }
 
-  // True iff Grow() should come before one more entry: there is no room, or there are more lines to be had for nothing.
+  // True iff Grow() should precede the next insert: there is no room, or more lines are available for free.
   bool ShouldGrow() const {
     const uint32_t entries = size();
     if (entries >= limit_) return true;
-    // One that is far emptier than its neighbours would be rebuilt for nothing. There is no hurry, so not every entry
-    // asks.
+    // An index that is far emptier than its neighbours would be rebuilt for nothing. Growth is not urgent, so only
+    // every 16th entry checks.
     return entries % 16 == 0 && limit_ >= kOnPlates && entries >= limit_ / 2 &&
            memory_->LinesOnPlates(bucket_) > shape().num_lines;
   }
@@ -71,33 +71,32 @@ class RowIndex {
     Replace(rebuild, phase);
   }
 
-  // REQUIRES: Grow() came if ShouldGrow(), and no entry for this row yet.
+  // REQUIRES: Grow() was called if ShouldGrow(), and there is no entry for this row yet.
   void Insert(uint64_t hash, uint32_t row) { Insert(hash, row, shape().HomeLineOf(hash)); }
-  // The same, for whoever has the home line already.
+  // As above, for callers that have the home line already.
   void Insert(uint64_t hash, uint32_t row, const IndexLine* home) {
-    // Searches hand lines out as constant; they are this index's own.
+    // Searches return lines as constant; they belong to this index.
     if (!Put(*const_cast<IndexLine*>(home), hash, row)) [[unlikely]]
       InsertAfterHome(hash, row);
     memory_->SetSize(bucket_, size() + 1);
   }
   // REQUIRES: the entry exists.
   void Erase(uint64_t hash, uint32_t row);
-  // Comes with IndexMemory::Clear().
+  // Called together with IndexMemory::Clear().
   void Forget() { limit_ = 0; }
 
  private:
-  // Lines being filled in a scratch buffer of this thread.
+  // Lines being filled in a thread-local scratch buffer.
   struct Rebuild {
     explicit Rebuild(uint32_t lines);
     void Insert(uint64_t hash, uint32_t row);
     uint32_t num_lines;
     IndexLine* lines;
-    uint8_t*
-        used;  // entries of each line: looking for an empty place right after a write to the line would wait for it
+    uint8_t* used;  // entries of each line: searching the line for a free entry right after a write to it would stall
   };
 
   static constexpr uint32_t kOnPlates =
-      kPlateLines * kLineEntries / 2;  // an index for that many entries is not a small one
+      kPlateLines * kLineEntries / 2;  // an index with that many entries is not a small one
 
   template <typename IsKey>
   static uint32_t FindIn(const IndexLine& line, uint8_t tag, IsKey&& is_key) {

@@ -48,7 +48,7 @@ int64_t RowReader::ReadFast(const Request& request, int64_t count) {
   if (kReadersLock || count < Fast::kBlock || !Gate::IsNobodyWriting(writes)) return -1;
   const uint32_t bucket = request.buckets == nullptr ? BucketOf(request.ids[0]) : request.buckets[0];
   if (!Fast(request.table).Suits(bucket)) return -1;
-  ReadFence();  // that nobody wrote was seen before everything that follows
+  ReadFence();  // the absence of writers is checked before everything that follows
   int32_t left[kMost];
   int64_t hits = count;
   for (int64_t first = 0; first < count; first += kMost) {
@@ -61,10 +61,10 @@ int64_t RowReader::ReadFast(const Request& request, int64_t count) {
       num_left = some.buckets == nullptr ? ReadBlocks<kDim>(some, PlainKeys{some.ids}, whole, left)
                                          : ReadBlocks<kDim>(some, BucketedKeys{some.ids, some.buckets}, whole, left);
     }
-    for (int64_t i = whole; i < size; ++i) left[num_left++] = static_cast<int32_t>(i);  // what fills no block
+    for (int64_t i = whole; i < size; ++i) left[num_left++] = static_cast<int32_t>(i);  // ids that fill no block
     hits -= num_left - ReadLeft<kDim>(some, {left, static_cast<size_t>(num_left)});
   }
-  ReadFence();  // and everything was read before it is asked again
+  ReadFence();  // everything is read before the second check
   return gate_.Writes() == writes ? hits : -1;
 }
 

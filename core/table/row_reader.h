@@ -1,9 +1,9 @@
-// Looks rows up without locks.
+// Lock-free lookups of rows.
 //
-// While nobody writes, most rows of a table are found and copied by the fast reader (table/fast_row_reader.h).
-// Otherwise, and for the others, blocks of rows are found (table/row_finder.h) and copied; then the reader checks that
-// no writer touched their buckets meanwhile, and repeats under the lock the few ids for which one did. Used by one
-// thread; must not outlive the group it reads.
+// While no call writes, most rows of a table are found and copied by the fast reader (table/fast_row_reader.h).
+// Otherwise, and for the remaining ids, blocks of rows are found (table/row_finder.h) and copied; then the reader
+// checks that no writer changed their buckets meanwhile, and repeats under the lock the few ids for which one did. Used
+// by one thread; must not outlive the group it reads.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@
 
 namespace monolith {
 
-// What to read and where to put it.
+// Table to read from and destination.
 struct RowWish {
   const Table* table;
-  float* weights;  // takes table->spec.dim() floats, zeros for an id that is not there
+  float* weights;  // receives table->spec.dim() floats, zeros for a missing id
 };
 
 class RowReader {
@@ -30,12 +30,13 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // The rows of `ids` in one table, end to end. `buckets` has those of the ids, and is null when the ids tell them. If
-  // `hints` is not null, the row of ids[i], or kNoRow, goes to hints[i]. Returns how many of the ids were there.
+  // Reads the rows of `ids` in one table, end to end. `buckets` has those of the ids, and is null when the ids
+  // determine them. If `hints` is not null, the row of ids[i], or kNoRow, goes to hints[i]. Returns the number of ids
+  // found.
   int64_t ReadTable(const Table& table, std::span<const int64_t> ids, const uint16_t* buckets, float* weights,
                     uint32_t* hints);
 
-  // As ReadTable(), from the table and to the place that wish_of(i) says for ids[i]; it is asked in order.
+  // As ReadTable(), with wish_of(i) returning the table and the destination of ids[i]; it is called in order.
   template <typename WishOf>
   int64_t ReadTables(std::span<const int64_t> ids, const uint16_t* buckets, uint32_t* hints, WishOf&& wish_of) {
     int64_t hits = 0;
@@ -57,10 +58,10 @@ class RowReader {
   }
 
  private:
-  // Reads what the finder took: copy(i, record) for an id that has a record, zeros at weights_of(i) for the others.
+  // Reads the ids of the finder: copy(i, record) for an id that has a record, zeros at weights_of(i) for the others.
   template <typename Tables, typename WeightsOf, typename Copy>
   int64_t ReadBlock(const Tables& tables, uint32_t* hints, WeightsOf&& weights_of, Copy&& copy);
-  // Under the lock: an id that a writer disturbed, or that was not where it should be.
+  // Reads under the lock an id that a writer disturbed, or that was not in the expected row.
   uint32_t ReadAgain(const Table& table, int i, float* weights);
   void CopyRow(const TableSpec& spec, const std::byte* record, float* weights) const {
     if (spec.reads_raw()) [[likely]] {
@@ -69,7 +70,7 @@ class RowReader {
       spec.ReadWeights(PayloadOf(record), weights, step_);
     }
   }
-  // The usual sizes of a row, known to the compiler; 0 = whatever the table says.
+  // Typical row sizes, known to the compiler; 0 = the table's size.
   template <int kDim>
   int64_t ReadTableOf(const Table& table, std::span<const int64_t> ids, const uint16_t* buckets, float* weights,
                       uint32_t* hints);
@@ -81,13 +82,13 @@ class RowReader {
     float* weights;
     uint32_t* hints;
   };
-  // By the fast reader; -1 when that may not be used, or a writer came in between.
+  // Reads with the fast reader; -1 when it cannot be used, or a write happened meanwhile.
   template <int kDim>
   int64_t ReadFast(const Request& request, int64_t count);
-  // Of one piece of a request, a multiple of the reader's blocks; the places that are left over go to `left`.
+  // Reads one piece of a request, a multiple of the reader's blocks; positions of the ids not found go to `left`.
   template <int kDim, typename Keys>
   static int64_t ReadBlocks(const Request& request, const Keys& keys, int64_t count, int32_t* left);
-  // What it left over: the ids at `places` of the request. Returns how many were there.
+  // Reads the ids that the fast reader did not find, at `places` of the request. Returns the number of ids found.
   template <int kDim>
   int64_t ReadLeft(const Request& request, std::span<const int32_t> places);
 
@@ -104,7 +105,7 @@ template <typename Tables, typename WeightsOf, typename Copy>
   uint32_t versions[RowFinder::kBlock];
   uint32_t rows[RowFinder::kBlock];
   for (int i = 0; i < count; ++i) versions[i] = locks_[finder_.bucket(i)].Version();
-  ReadFence();  // the versions were read before everything that follows
+  ReadFence();  // the versions are read before everything that follows
   finder_.AskForLines(tables);
   finder_.GuessFromLines(tables);
   finder_.AskForRows(tables);
@@ -118,7 +119,7 @@ template <typename Tables, typename WeightsOf, typename Copy>
       --hits;
     }
   }
-  ReadFence();  // and everything was read before the versions are looked at again
+  ReadFence();  // everything is read before the versions are checked
   static_assert(RowFinder::kBlock <= 32);
   uint32_t again =
       kReadersLock ? static_cast<uint32_t>((uint64_t{1} << count) - 1) : 0;  // bit i: id i must be read under the lock

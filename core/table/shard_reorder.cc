@@ -18,7 +18,8 @@ IdSpan RowOf(IdSpan values, IdSpan splits, size_t row) {
   return values.subspan(static_cast<size_t>(splits[row]), static_cast<size_t>(splits[row + 1] - splits[row]));
 }
 
-// The second half of ReorderFused: orders the distinct ids by their (shard, input) pair and gives their rows offsets.
+// The second half of ReorderFused: orders the distinct ids by their (shard, input) pair and assigns offsets to their
+// rows.
 FusedReorder LayOut(IdSpan distinct, IdSpan pairs, IdSpan inverse, int64_t num_shards, IdSpan dims) {
   const size_t num_inputs = dims.size();
   Grouping grouping = GroupUnchecked(pairs, static_cast<size_t>(num_shards) * num_inputs);
@@ -40,7 +41,7 @@ FusedReorder LayOut(IdSpan distinct, IdSpan pairs, IdSpan inverse, int64_t num_s
   return fused;
 }
 
-// Everything FillByOffsets relies on, checked before the first write.
+// Checks everything that FillByOffsets relies on, before the first write.
 void CheckFill(IdSpan positions, IdSpan position_splits, size_t num_values, IdSpan offsets, IdSpan offset_splits,
                IdSpan dims, size_t num_floats) {
   CheckDims(dims);
@@ -112,7 +113,7 @@ FusedReorder ReorderFused(IdSpan ids, IdSpan lengths, int64_t num_shards, IdSpan
   const auto num_inputs = static_cast<int64_t>(lengths.size());
   std::vector<int64_t> distinct;
   std::vector<int64_t> pairs;    // shard * num_inputs + input of each distinct id
-  std::vector<int64_t> inverse;  // input place -> distinct
+  std::vector<int64_t> inverse;  // input position -> distinct
   inverse.reserve(ids.size());
   for (int64_t input = 0; input < num_inputs; ++input) {
     const size_t base = distinct.size();
@@ -137,7 +138,7 @@ UniqueKeys UniqueWithOffsets(IdSpan keys, IdSpan row_splits, IdSpan dims) {
   }
   UniqueKeys unique;
   unique.row_splits.push_back(0);
-  std::vector<int64_t> key_of_each;  // occurrence -> place in unique.keys
+  std::vector<int64_t> key_of_each;  // occurrence -> index in unique.keys
   std::vector<int64_t> offset_of_each;
   for (size_t row = 0; row < dims.size(); ++row) {
     const auto base = static_cast<int64_t>(unique.keys.size());
@@ -158,7 +159,7 @@ UniqueKeys UniqueWithOffsets(IdSpan keys, IdSpan row_splits, IdSpan dims) {
 
 void FillByOffsets(IdSpan positions, IdSpan position_splits, std::span<const float> values, IdSpan offsets,
                    IdSpan offset_splits, IdSpan dims, std::span<float> buffer) {
-  // Their owners may be writing to them: what was checked is what is followed.
+  // The caller may write to them concurrently: copies ensure that the checked values are used.
   const auto own = [](IdSpan span) { return std::vector<int64_t>(span.begin(), span.end()); };
   const std::vector<int64_t> keys = own(positions), key_splits = own(position_splits), places = own(offsets),
                              place_splits = own(offset_splits), widths = own(dims);

@@ -1,7 +1,7 @@
-// The reorderings that send the ids of a batch to shards and bring their rows back into one buffer of floats.
-// Pure functions: they own nothing, keep nothing, and may be called from any thread.
+// The reorderings that send the ids of a batch to shards and gather their rows in one buffer of floats.
+// Pure functions: they own nothing, keep nothing, and are thread-safe.
 //
-// Words as in table/id_kernels.h. Wrong input throws Error(kInvalidArgument); nothing is written then.
+// Terms as in table/id_kernels.h. Invalid input throws Error(kInvalidArgument); nothing is written then.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,11 @@ struct FusedReorder {
   std::vector<int64_t> ids;          // shard after shard, in a shard input after input, distinct inside an input
   std::vector<int64_t> shard_sizes;  // ids of each shard
   std::vector<int64_t> pair_sizes;   // ids of (shard, input), shard-major
-  std::vector<int64_t> offsets;      // of each input id: the place of its row's first float when rows follow `ids`
+  std::vector<int64_t> offsets;      // of each input id: index of its row's first float when rows follow `ids`
 };
 // `ids` holds the inputs end to end, input i with `lengths[i]` ids whose rows have `dims[i]` floats. The shard of an id
-// is id mod num_shards; with `spare_first_shard` and more than 4 shards, shard 0 stays empty and the others share them.
+// is id mod num_shards; with `spare_first_shard` and more than 4 shards, shard 0 stays empty and the others share its
+// ids.
 FusedReorder ReorderFused(IdSpan ids, IdSpan lengths, int64_t num_shards, IdSpan dims, bool spare_first_shard);
 
 struct UniqueKeys {

@@ -1,4 +1,4 @@
-// Lays the ids of many slots end to end as the keys of their rows, and says in which bucket each is.
+// Converts the ids of many slots to the keys of their rows, end to end, and computes the bucket of each.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace monolith {
 
-// What becomes of an id of one slot. If `wide` is 0: key = (id ^ taken) | given, if (id ^ taken) has none of the
-// forbidden bits. Otherwise any id is taken, and its key is that of table/slot_keys.h, with the slot's number in
+// How an id of one slot becomes a key. If `wide` is 0: key = (id ^ taken) | given, if (id ^ taken) has none of the
+// forbidden bits. Otherwise any id is accepted, and its key is that of table/slot_keys.h, with the slot's number in
 // `given` and the wide keys' bit and index in `wide`.
 struct SlotBits {
   uint64_t taken = 0;
@@ -21,7 +21,7 @@ struct SlotBits {
 int PackSlotIds(std::span<const std::span<const int64_t>> slots, std::span<const SlotBits> bits, int64_t* keys,
                 uint16_t* buckets);
 
-// The same for the ids of one slot, of which false is said instead; `keys` may be where the ids are.
+// As above for the ids of one slot; returns false if an id has a forbidden bit. `keys` may alias the ids.
 bool PackIds(std::span<const int64_t> ids, const SlotBits& bits, int64_t* keys, uint16_t* buckets);
 
 }  // namespace monolith

@@ -1,4 +1,4 @@
-// One table: what its rows are, and where they lie, bucket by bucket.
+// One table: the layout of its rows, and their storage, bucket by bucket.
 //
 // Owned by a Group, whose locks and gate guard it: a shard and its records need the lock of their bucket, except for
 // lookups, which check afterwards (table/bucket_lock.h). The first three members never change; the counters may be read
@@ -22,7 +22,7 @@ namespace monolith {
 void RaiseTo(std::atomic<int64_t>& number, int64_t least);
 
 struct Table {
-  // Small indexes take memory from `blocks`, which outlives the table.
+  // Small indexes allocate memory from `blocks`, which outlives the table.
   Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks);
 
   const TableSpec spec;
@@ -31,12 +31,12 @@ struct Table {
   RecordPool rows;
   IndexMemory index;
   std::unique_ptr<TableShard[]> shards;  // one per bucket
-  std::atomic<int64_t> newest_time{0};   // of all updates, in Unix seconds; rows that are gone included
+  std::atomic<int64_t> newest_time{0};   // of all updates, in Unix seconds; removed rows included
   std::atomic<uint64_t> evicted{0};      // rows removed by expiry or cap
   std::mutex cap_mutex;                  // held while rows above the cap are evicted
 
   int64_t Size() const;
-  // Throws kInvalidArgument for an id that does not tell its bucket: a wide key (table/slot_keys.h).
+  // Throws kInvalidArgument for an id that does not determine its bucket: a wide key (table/slot_keys.h).
   void RequireIds(std::span<const int64_t> ids) const;
   void RaiseNewestTime(int64_t time) { RaiseTo(newest_time, time); }
 };

@@ -9,8 +9,8 @@
 namespace monolith {
 namespace {
 
-// How many records a shard that has `size` takes at a time: on average half of them are unused, and every run has to be
-// listed, if only every other one, because many follow each other. This makes the sum of both least.
+// Number of records that a shard of the given size allocates at a time. On average half of them are unused, and every
+// run has to be listed, in practice every other one, because many are adjacent. This minimises the sum of both.
 uint32_t RunLength(uint32_t size, size_t record_bytes) {
   constexpr double kListedBytes = sizeof(uint32_t) / 2.0;
   const auto length = static_cast<uint32_t>(std::sqrt(2.0 * kListedBytes * size / static_cast<double>(record_bytes)));
@@ -117,8 +117,8 @@ void TableShard::Forget() {
 
 void TableShard::KeepImage(const RecordPool& rows, uint32_t row) {
   const std::byte* record = rows.AtAllocated(row);
-  // The first steps after a cut keep many images at once: growing step by step would copy each of them again and touch
-  // fresh pages twice. Room that is not used is never touched, and so takes no memory.
+  // The first steps after a cut keep many images: growing step by step would copy each of them again and touch fresh
+  // pages twice. Unused capacity is never touched, and so takes no memory.
   if (images_.capacity() == 0) images_.reserve(std::max<size_t>(kFirstImages, size()) * rows.record_bytes());
   images_.insert(images_.end(), record, record + rows.record_bytes());
 }
@@ -139,7 +139,7 @@ void TableShard::ShiftEpochs(const RecordPool& rows, const EpochShift& shift) {
 }
 
 size_t TableShard::MemoryBytes() const {
-  // Room for images that was never written to is not memory.
+  // Capacity for images that was never written to takes no memory.
   return sizeof(*this) + runs_.MemoryBytes() + images_.size() + log_.MemoryBytes();
 }
 

@@ -1,4 +1,4 @@
-// The rows of one table in one bucket: its index, its records, and what is remembered of their changes.
+// The rows of one table in one bucket: its index, its records, and the record of their changes.
 //
 // Owned by a Group. Every member needs the bucket's lock, except that lookups without it may read the shape of the
 // index and follow row numbers through the pool (table/bucket_lock.h).
@@ -19,13 +19,13 @@
 
 namespace monolith {
 
-// Where the group's history stands; constant while a call lasts, because cut and mark wait for the calls in flight.
+// The position of the group's history; constant during a call, because cut and mark wait for the calls in flight.
 struct HistoryClock {
-  uint32_t epoch = 1;  // of changes made now
+  uint32_t epoch = 1;  // of current changes
   bool cut_is_open = false;
   uint32_t cut_epoch = 0;       // the open cut holds every change of this epoch or before
-  bool keeps_removals = false;  // somebody may ask which rows were removed
-  bool logs_changes = false;    // somebody will ask which rows were changed
+  bool keeps_removals = false;  // removals of rows may be requested
+  bool logs_changes = false;    // changes of rows will be requested
 };
 
 class TableShard {
@@ -41,21 +41,21 @@ class TableShard {
     return RowIndex::Find(index.shape(), hash, [&](uint32_t row) { return Holds(rows, row, key); });
   }
 
-  // A live row for a key that has none, its payload unset. `bucket` spreads the growth of the shards over time. `home`
-  // is the home line of the key in the index as it is now, for whoever has searched it; null: nobody has.
+  // Inserts a live row for a key that has none, its payload unset. `bucket` spreads the growth of the shards over time.
+  // `home` is the home line of the key in the current index if the caller has searched it, or null.
   uint32_t Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock,
                   const IndexLine* home = nullptr);
-  // Makes room in the index for `entries` in all.
+  // Makes room in the index for `entries` in total.
   void Reserve(RecordPool& rows, uint32_t bucket, uint32_t entries);
   void Erase(RecordPool& rows, uint32_t row, const HistoryClock& clock);
-  // Free records are in no list from now on (table/row.h): their memory may be given back.
+  // Removes all free records from the list (table/row.h), so that their memory may be returned to the system.
   void ListNoFreeRecords();
   // Frees every record for reuse by this shard.
   void EraseAll(RecordPool& rows, const HistoryClock& clock);
-  // Forgets every record. Comes with RecordPool::Clear() and IndexMemory::Clear().
+  // Drops every record. Called together with RecordPool::Clear() and IndexMemory::Clear().
   void Forget();
 
-  // Comes before every change of a live row: keeps its old image for an open cut and notes the change.
+  // Must precede every change of a live row: keeps its old image for an open cut and records the change.
   void BeforeChange(const RecordPool& rows, uint32_t row, const HistoryClock& clock) {
     BeforeChange(rows.AtAllocated(row), row, rows, clock);
   }
@@ -69,8 +69,8 @@ class TableShard {
     header.meta = MakeMeta(FrequencyOf(header), clock.epoch);
   }
 
-  // Calls visit(row number, record) for the live rows numbered from `from` on, at most `limit` records looked at;
-  // returns where to go on, kNoRow at the end. Row numbers ascend.
+  // Calls visit(row number, record) for the live rows numbered from `from` on and examines at most `limit` records;
+  // returns the row number to resume at, kNoRow at the end. Row numbers ascend.
   template <typename Visit>
   uint32_t VisitRecords(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const;
   // As VisitRecords(), for a visit(row number).
@@ -83,21 +83,21 @@ class TableShard {
     VisitFrom(rows, 0, kNoRow, visit);
   }
 
-  // The cut. OpenCut() begins it at row number 0; rows below the cursor have been written out and need no image any
+  // The cut. OpenCut() starts it at row number 0; rows below the cursor have been written out and need no image any
   // more.
   void OpenCut() { cut_cursor_ = 0; }
   void AdvanceCut(uint32_t cursor) { cut_cursor_ = cursor; }
-  // Ends the cut here and hands over the old images: whole records end to end.
+  // Ends the cut here and returns the old images: complete records end to end.
   std::vector<std::byte> TakeImages();
 
-  // Rows changed in epoch `first` or later, each once, ascending; false when the log does not reach back that far and
-  // all rows must be seen.
+  // Returns the rows changed in epoch `first` or later, each once, ascending; false when the log does not reach back
+  // that far and all rows must be scanned.
   bool ChangedFrom(uint32_t first, std::vector<uint32_t>* rows) const { return log_.From(first, rows); }
   void ForgetChanges(uint32_t before) { log_.Forget(before); }
-  // Empties the log, which is complete for later epochs from then on, or for none after StopLog().
+  // Empties the log. From then on it is complete for later epochs, or for none after StopLog().
   void RestartLog(uint32_t epoch) { log_.Restart(epoch); }
   void StopLog() { RestartLog(UINT32_MAX); }
-  // Changes of rows will be noted soon; any thread may say so.
+  // Prefetches the log before changes of rows. Thread-safe.
   [[gnu::always_inline]] void AskForLog() const { log_.AskAhead(); }
 
   // Renumbers the epochs of rows, images and log.
@@ -120,11 +120,11 @@ class TableShard {
       if (const uint32_t row = TakeUsed(rows); row != kNoRow) return row;
     return TakeFresh(rows);
   }
-  // A record that was erased; if there is none kNoRow, and then there are fresh ones.
+  // Returns a record that was erased; kNoRow if there is none, and then there are fresh ones.
   uint32_t TakeUsed(RecordPool& rows);
   uint32_t TakeFresh(RecordPool& rows) {
     const auto row = static_cast<uint32_t>(runs_.back().end() - fresh_--);
-    if (fresh_ != 0) {  // the next one will be wanted soon, and nothing else brings its memory near
+    if (fresh_ != 0) {  // prefetch the next one, which will be used soon
       PrefetchLines(rows.AtAllocated(row) + rows.record_bytes(), rows.record_bytes());
     }
     return row;
@@ -132,9 +132,9 @@ class TableShard {
   uint32_t TakeHole(RecordPool& rows);
 
   RecordRuns runs_;
-  uint32_t fresh_ = 0;      // records of the last run never used yet
+  uint32_t fresh_ = 0;      // number of unused records of the last run
   uint32_t free_ = kNoRow;  // head of the list of erased records, linked through their keys
-  uint32_t holes_ = 0;      // at most so many, all of them from here on:
+  uint32_t holes_ = 0;      // upper bound of the number of holes, all of them at or after first_hole_
   uint32_t first_hole_ = 0;
 
   uint32_t cut_cursor_ = kNoRow;
@@ -145,12 +145,12 @@ class TableShard {
 
 template <typename Visit>
 uint32_t TableShard::VisitRecords(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const {
-  constexpr uint32_t kAhead = 16;  // records between asking for a header and looking at it
+  constexpr uint32_t kAhead = 16;  // records between the prefetch of a header and its visit
   const RecordPool::View records = rows.view();
   const size_t record_bytes = rows.record_bytes(), first_run = runs_.FirstFrom(from);
   size_t asked_run = first_run;
   const std::byte* asked = nullptr;
-  uint64_t left_to_ask = 0;  // of the run before `asked_run`
+  uint64_t left_to_ask = 0;  // number of records of the run before `asked_run` that remain to be prefetched
   const auto ask_for_next = [&] {
     if (left_to_ask == 0) {
       if (asked_run == runs_.size()) return;

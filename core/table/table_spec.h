@@ -1,5 +1,4 @@
-// What a row of a table holds and how the table treats ids. Filled by one thread, then owned and left constant by a
-// Group.
+// The layout of a table's rows and its treatment of ids. Filled by one thread, then owned by a Group and constant.
 //
 // Payload of a training row: weights f32[dim], then each segment's optimizer state, end to end. Payload of a serving
 // row: each segment's compressed bytes, end to end.
@@ -24,7 +23,7 @@ inline uint32_t SlotOf(int64_t id) { return static_cast<uint32_t>(static_cast<ui
 
 inline constexpr int64_t kSecondsPerDay = 86400;
 
-enum class NonFinite { kRaise, kSkip, kApply };  // what a NaN or infinite gradient does
+enum class NonFinite { kRaise, kSkip, kApply };  // effect of a NaN or infinite gradient
 enum class CapEviction { kLeastRecentlyUsed, kLeastFrequentlyUsed };
 
 struct Kernel {  // kind and parameters of an optimizer, initializer, compressor or filter
@@ -39,20 +38,20 @@ struct Segment {
   std::unique_ptr<Initializer> initializer;
   std::unique_ptr<RowOptimizer> optimizer;
   std::unique_ptr<Compressor> compressor;
-  int first_dim;  // in the row's weights
+  int first_dim;  // offset in the row's weights
   int state_bytes;
   int state_offset;  // from the start of a training payload
   int compressed_bytes;
   int compressed_offset;  // from the start of a serving payload
 };
 
-// A number for each slot, or one for all.
+// A value for each slot, or one for all.
 class SlotValues {
  public:
   explicit SlotValues(uint32_t all) : all_(all) {}
   // Throws kInvalidArgument for a slot outside [0, kNumSlots) or a negative value.
   void Set(uint32_t all, std::span<const int32_t> slots, std::span<const int32_t> values);
-  // kNumSlots stands for a slot that nobody knows.
+  // kNumSlots stands for an unknown slot.
   uint32_t Of(uint32_t slot) const { return slot < by_slot_.size() ? by_slot_[slot] : all_; }
   uint32_t Largest() const;
 
@@ -78,21 +77,22 @@ class TableSpec {
   uint64_t max_rows = 0;  // 0 = no cap
   CapEviction cap_eviction = CapEviction::kLeastRecentlyUsed;
   SlotValues expire_days{36500};
-  int64_t evict_every_seconds = 0;  // of event time, in which updates look at every row once; 0 = they do not
+  int64_t evict_every_seconds = 0;  // period of event time in which updates check every row once; 0 = they do not
   SlotValues min_counts{0};
 
-  // Numbers of the slots that take any int64 (table/slot_keys.h); the index of a wide key is a place among them. Throws
-  // kInvalidArgument unless they ascend, are numbers of slots, and at most kMaxWideSlots.
+  // Sets the numbers of the slots that accept any int64 (table/slot_keys.h); the index of a wide key is an index of
+  // this list. Throws kInvalidArgument unless they ascend, are numbers of slots, and at most kMaxWideSlots.
   void SetWideSlots(std::span<const int32_t> numbers);
   const std::vector<int32_t>& wide_slots() const { return wide_slots_; }
-  // The slot of a key; kNumSlots for one that is not among the wide ones.
+  // Returns the slot of a key; kNumSlots for a wide key without a wide slot.
   uint32_t SlotOfKey(int64_t key) const {
     if (wide_slots_.empty() || !IsWideKey(key)) [[likely]]
       return SlotOf(key);
     const uint32_t index = WideIndexOf(key);
     return index < wide_slots_.size() ? static_cast<uint32_t>(wide_slots_[index]) : kNumSlots;
   }
-  // What admission counts a key by, `hash` being HashInBucket(): as RowSeed(), it follows from table, slot and id.
+  // Returns the hash by which admission counts a key; `hash` is HashInBucket(). Like RowSeed(), it depends on table,
+  // slot and id only.
   uint64_t CountedHash(uint64_t hash, int64_t key) const;
   uint32_t MinCountOf(int64_t key) const { return min_counts.Of(SlotOfKey(key)); }
 
@@ -104,29 +104,28 @@ class TableSpec {
   int payload_bytes() const { return serving ? serving_payload_bytes() : training_payload_bytes(); }
   // Header, payload, and padding to 8 bytes.
   size_t row_bytes() const;
-  // Of a row, header included, that a lookup reads.
+  // Bytes of a row, header included, that a lookup reads.
   size_t read_bytes() const;
-  // True iff a lookup copies the weights as they lie in the row; otherwise it goes through ReadWeights().
+  // True iff a lookup copies the weights as stored in the row; otherwise it calls ReadWeights().
   bool reads_raw() const { return !serving && !quantises_training_; }
-  // True iff a segment's optimizer looks at the weights as the worker saw them.
+  // True iff a segment's optimizer uses the weights that the worker read.
   bool uses_latest() const { return uses_latest_; }
   bool HasExpired(int64_t key, int64_t time, int64_t now) const {
     return now - time >= static_cast<int64_t>(expire_days.Of(SlotOfKey(key))) * kSecondsPerDay;
   }
 
-  // Whether a vector need not be stored, because skip_zero was asked for: its squared length is zero or denormal. NaN
-  // is stored.
+  // Whether a vector need not be stored because of skip_zero: its squared length is zero or denormal. NaN is stored.
   bool LeavesOut(const float* weights) const;
 
-  // One line that says what a row is made of; two tables with the same text can exchange rows byte by byte.
+  // One line that describes the layout of a row; two tables with the same text can exchange rows byte by byte.
   std::string SchemaText() const { return SchemaText(serving); }
   std::string SchemaText(bool as_serving) const;
 
-  // What a row draws at random follows from slot and id, whatever other slots the table has.
+  // Seed of a row's random values. Depends on slot and id only, not on the other slots of the table.
   uint64_t RowSeed(int64_t key) const;
   // Fills the payload of a new row, padding included.
   void InitPayload(int64_t id, std::byte* payload) const;
-  // Weights as a reader sees them: through the retriever in training, decompressed in serving.
+  // Returns weights as a reader sees them: through the retriever in training, decompressed in serving.
   void ReadWeights(const std::byte* payload, float* weights, int64_t step) const;
   void Compress(const float* weights, std::byte* bytes) const;
   void Decompress(const std::byte* bytes, float* weights) const;

@@ -6,7 +6,7 @@ namespace monolith {
 namespace {
 
 struct Middle {
-  int64_t quartile;  // the lower one of each
+  int64_t quartile;  // the lower one in both cases
   int64_t median;
 };
 

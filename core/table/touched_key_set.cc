@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kFirstCells = 16;
 
-// Keys are chosen outside: where they go is not to be foreseen there. Stripes take the upper bits (StripeOf).
+// Keys are chosen outside of the process, so their cells must not be predictable. Stripes use the upper bits
+// (StripeOf).
 uint64_t HashOf(int64_t id) { return HashInProcess(static_cast<uint64_t>(id)); }
 size_t CellOf(uint64_t hash) { return hash >> 16; }
 
@@ -80,7 +81,7 @@ void TouchedKeySet::Cells::AppendTo(std::vector<int64_t>* ids) const {
 void TouchedKeySet::Lock::lock() {
   int expected = kOpen;
   if (state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed)) return;
-  // Whoever has waited keeps the mark that others may wait: a wake-up too many does no harm, one too few does.
+  // A thread that has waited keeps the mark for further waiters: a spurious wake-up is harmless, a missing one is not.
   while (state_.exchange(kHeldAndAwaited, std::memory_order_acquire) != kOpen) {
     state_.wait(kHeldAndAwaited, std::memory_order_relaxed);
   }
@@ -116,7 +117,7 @@ bool TouchedKeySet::InsertIfRoom(int64_t id, uint64_t hash) {
   if (size > capacity_) return false;
   if (stripe.cells.Contains(id, hash)) return true;
   stripe.cells.ReserveOne();
-  // Counted before it is added, and only while there is room: inserts into other stripes count at the same time.
+  // Counted before it is added, and only while there is room: inserts into other stripes count concurrently.
   while (!size_.compare_exchange_weak(size, size + 1, std::memory_order_relaxed)) {
     if (size > capacity_) return false;
   }
@@ -125,7 +126,8 @@ bool TouchedKeySet::InsertIfRoom(int64_t id, uint64_t hash) {
 }
 
 int64_t TouchedKeySet::ClearAndInsert(int64_t id, uint64_t hash) {
-  // All memory is taken before and freed after the locks are held: nothing can fail half-way, and others wait less.
+  // All memory is allocated before and freed after the locks are held: no operation fails half-way, and others wait
+  // less.
   std::vector<Cells> cells(num_stripes_);
   cells[StripeOf(hash)].ReserveOne();
   cells[StripeOf(hash)].Add(id, hash);

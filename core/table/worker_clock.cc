@@ -33,7 +33,8 @@ void RequirePossible(const Push& push) {
              ", which is part of the same update, was not; repeat whole updates");
 }
 
-// Batches of a worker whose last one is `seq`. Strangers may say any number: the sum wraps, it does not overflow.
+// Number of batches of a worker whose last one is `seq`. Clients may send any number: the sum wraps, it does not
+// overflow.
 uint64_t StepsBehind(int64_t seq) { return static_cast<uint64_t>(seq) + 1; }
 
 }  // namespace

@@ -1,13 +1,14 @@
-// What was applied of every worker: the last batch of each, changed together with the rows.
+// The updates applied of every worker: the last batch of each, changed together with the rows.
 //
-// Owned by a Group; every call is safe from any thread. A worker pushes its updates one after another; each push names
-// the one before it, so that a repeated one is recognised and a missing one is noticed. Join() begins an incarnation of
-// a worker: pushes of an earlier one, which may still be on their way, are refused from then on.
+// Owned by a Group; thread-safe. A worker pushes its updates one after another; each push names the one before it, so
+// that a repeated push is recognised and a missing one is detected. Join() starts an incarnation of a worker: pushes of
+// an earlier one, which may still be in flight, are rejected from then on.
 //
-// Order of locks: the group's gate (shared), then workers' turns, ascending, then buckets. Whoever waits for a turn
-// inside the gate waits for a push or a Join() that is inside as well; so a call that closes the gate (the cut) does
-// not wait in a circle, and once it is alone no push is half done. Of the mutexes here only a turn is held while rows
-// change; the others are held for a few instructions, and asking how far a worker came never waits for its push.
+// Lock order: the group's gate (shared), then workers' turns, ascending, then buckets. A thread that waits for a turn
+// inside the gate waits for a push or a Join() that is inside as well; so a call that closes the gate (the cut) cannot
+// deadlock, and once it has exclusive access no push is half done. Of the mutexes here only a turn is held while rows
+// change; the others are held for a few instructions, and reading the last applied batch of a worker never waits for
+// its push.
 #pragma once
 
 #include <atomic>
@@ -26,24 +27,24 @@ namespace monolith {
 
 inline constexpr int64_t kNothingApplied = -1;
 
-// A batch of a worker, and where the input stood behind it.
+// A batch of a worker, and the input position after it.
 struct BatchStamp {
   int64_t worker = 0;
-  int64_t seq = 0;  // number of the batch, >= 0, growing
+  int64_t seq = 0;  // number of the batch, >= 0, increasing
   std::string position;
   int64_t event_time_ms = 0;
   bool operator==(const BatchStamp&) const = default;
 };
 
-// The place of one update among those of its worker.
+// The position of one update in the sequence of its worker's updates.
 struct Push {
   int64_t incarnation = 0;             // from Join()
-  int64_t first_seq = 0;               // lowest number of the batches that are summed in it
-  BatchStamp stamp;                    // of the highest one
+  int64_t first_seq = 0;               // lowest number of the batches summed in it
+  BatchStamp stamp;                    // of the highest-numbered batch
   int64_t previous = kNothingApplied;  // number of this worker's push before it
 };
 
-// Refuses a push whose previous one is not `last`, the last one of its worker that was applied.
+// Rejects a push whose previous one is not `last`, the last applied push of its worker.
 [[noreturn]] void RefuseGap(const Push& push, int64_t last);
 
 class WorkerClocks {
@@ -59,22 +60,22 @@ class WorkerClocks {
   WorkerClocks(const WorkerClocks&) = delete;
   WorkerClocks& operator=(const WorkerClocks&) = delete;
 
-  // Begins a new incarnation, whose number no other one had here, of any worker. Waits for a push of the worker that
-  // is under way: `last` is final for all earlier incarnations.
+  // Starts a new incarnation, whose number is unique among the incarnations of all workers here. Waits for an in-flight
+  // push of the worker: `last` is final for all earlier incarnations.
   Joined Join(int64_t worker);
   // Replaces all stamps and ends all incarnations. Throws kInvalidArgument, and changes nothing, for two stamps of one
-  // worker or a negative seq. REQUIRES: no push is under way.
+  // worker or a negative seq. REQUIRES: no push is in flight.
   void Resume(std::span<const BatchStamp> stamps);
-  // Of all workers of which something was applied, by worker. Exact for all of them at once iff no push is under way.
+  // Stamps of all workers with applied updates, by worker. They form a consistent state iff no push is in flight.
   std::vector<BatchStamp> Stamps() const;
   // The number of the worker's last batch, or kNothingApplied.
   int64_t LastApplied(int64_t worker) const;
-  // How many batches were counted: of every worker the number of its last one, plus one. Batches that were summed into
-  // one push count each, and so do those that were discarded before it.
+  // Number of batches counted: for every worker the number of its last one, plus one. Batches that were summed into one
+  // push count each, and so do those that were discarded before it.
   int64_t Steps() const { return steps_.load(); }
-  // Steps() without those of the worker, whose last batch is that of the same moment.
+  // Steps() without those of the worker, consistent with the worker's last batch.
   int64_t StepsOfOthers(int64_t worker) const;
-  // Throws kFailedPrecondition unless the incarnation is the worker's present one.
+  // Throws kFailedPrecondition unless the incarnation is the worker's current one.
   void Require(int64_t worker, int64_t incarnation) const;
 
  private:
@@ -82,15 +83,15 @@ class WorkerClocks {
     std::mutex turn;  // held by a push from before its check until its stamp is recorded, and by Join()
 
     mutable std::mutex mutex;  // guards the members below
-    int64_t incarnation = 0;   // the present one; 0 = none
-    bool was_resumed = false;  // a resume ended its last incarnation
+    int64_t incarnation = 0;   // the current one; 0 = none
+    bool was_resumed = false;  // a Resume() ended its last incarnation
     std::optional<BatchStamp> last;
   };
 
   // Null for a worker that neither joined nor has a stamp.
   Worker* Find(int64_t worker) const;
   Worker& FindOrAdd(int64_t worker);
-  // Throws kFailedPrecondition for a worker that Find() does not know.
+  // Throws kFailedPrecondition for a worker that Find() does not find.
   Worker& FindForPush(const Push& push) const;
   // REQUIRES: state.mutex is held.
   static void RequireCurrent(const Worker& state, int64_t worker, int64_t incarnation);
@@ -101,19 +102,19 @@ class WorkerClocks {
   std::map<int64_t, std::unique_ptr<Worker>> workers_;  // none is ever removed
 };
 
-// The turn of one push: others of its worker, and Join(), wait until it is destroyed. Used by one thread, inside the
-// group's gate. What ends without Record() was not applied.
+// The turn of one push: other pushes of its worker, and Join(), wait until it is destroyed. Used by one thread, inside
+// the group's gate. A push whose turn ends without Record() was not applied.
 class WorkerClocks::Turn {
  public:
-  // Throws kInvalidArgument for numbers that cannot be, kFailedPrecondition for an incarnation that is over, for an
-  // update of which only a part was applied, and for one whose previous push is not the last one here.
+  // Throws kInvalidArgument for invalid numbers, kFailedPrecondition for an ended incarnation, for an update of which
+  // only a part was applied, and for one whose previous push is not the last one here.
   Turn(WorkerClocks& clocks, const Push& push);
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
   // True iff the update was applied before; then it must not be applied again.
   bool is_duplicate() const { return is_duplicate_; }
-  // Comes right after the rows changed. REQUIRES: it is no duplicate; called once.
+  // Must be called right after the rows changed. REQUIRES: it is no duplicate; called once.
   void Record() noexcept;
 
  private:
@@ -124,8 +125,8 @@ class WorkerClocks::Turn {
   bool is_duplicate_ = false;
 };
 
-// The turns of the pushes of one update, of any number of workers or none: that of each is taken in ascending order of
-// the workers, whatever the order of the pushes, so that two such updates never wait for each other in a circle.
+// The turns of the pushes of one update, of any number of workers or none. They are acquired in ascending order of the
+// workers, whatever the order of the pushes, so that two such updates cannot deadlock.
 class WorkerClocks::Turns {
  public:
   // Throws what a Turn throws, kInvalidArgument for two pushes of one worker, and kFailedPrecondition where some of the
@@ -134,7 +135,7 @@ class WorkerClocks::Turns {
 
   // True iff there are pushes and all were applied before; then the update must not be applied again.
   bool are_duplicates() const { return are_duplicates_; }
-  // Comes right after the rows changed. REQUIRES: they are no duplicates; called once.
+  // Must be called right after the rows changed. REQUIRES: they are no duplicates; called once.
   void Record() noexcept;
 
  private:
