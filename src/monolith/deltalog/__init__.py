@@ -1,7 +1,8 @@
-"""The delta log: what changed in the tables of a run, numbered, fenced and checked, for everybody who follows it.
+"""The delta log: the changes of a run's tables as numbered, fenced and checksummed records for its followers.
 
-May import: `tables`, the Kafka client of `data`, and what is below. Read `log.py` first; `increment.py` has one record,
-`replay.py` the rules by which records count, `transport.py` what files, objects and Kafka have in common.
+May import: `tables`, the Kafka client of `data`, and lower packages. Read `log.py` first; `increment.py` defines one
+record, `replay.py` the rules that decide which records count, `transport.py` the interface that files, objects and
+Kafka implement.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is wrong with the records of a part: a pure machine that goes on behind each of them.
+"""Finds all faults in the records of a part: a pure state machine that continues after each fault.
 
-`Replay` stops at the first record that is wrong, as a reader must; this one names all of them.
+`Replay` stops at the first faulty record, as a reader must; `Audit` reports all of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class Fault(enum.Enum):
-    """A way in which a log can be wrong."""
+    """Kind of a fault in a log."""
 
     GAP = "gap"
     """Increments are missing."""
     CORRUPT = "corrupt"
-    """Not what was written."""
+    """A record differs from what was written."""
     FOREIGN = "foreign"
-    """Of another model."""
+    """The record belongs to another model."""
     DOUBLED = "doubled"
-    """The same increment once more."""
+    """The increment is a duplicate."""
     REORDERED = "reordered"
-    """An increment behind one that comes later."""
+    """The increment follows one with a higher number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,34 +41,34 @@ class Finding:
     fault: Fault
     part: str
     text: str
-    """What is wrong and where: part, generation, number, file and offset."""
+    """Description and location: part, generation, number, file and offset."""
     generation: int | None = None
     number: int | None = None
-    """Of the increment; of a gap, the first that is missing."""
+    """Number of the increment; for a gap, of the first missing increment."""
 
 
 class Audit:
-    """The machine for one part. Feed it with `take`, then ask `findings`."""
+    """State machine for one part. Feed it with `take`, then read `findings`."""
 
     def __init__(self, part: str, *, place: str) -> None:
         self.part = part
         self.records = 0
-        """That count."""
+        """Number of records that count."""
         self.replaced = 0
-        """Records of writers that were replaced: there, and rightly so."""
+        """Number of records of replaced writers; not a fault."""
         self._place = place
         self._replay = Replay(part, place=place)
         self._found: list[Finding] = []
         self._missing: list[tuple[range, Finding]] = []
-        """What a gap left out, which may still come."""
+        """Numbers of each gap, which may still appear later (reordered)."""
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything that is wrong so far."""
+        """All faults found so far."""
         return self._found + [finding for _, finding in self._missing]
 
     def take(self, record: bytes, *, where: str) -> Increment | None:
-        """The next record; what it holds, if it counts."""
+        """Checks the next record; returns its increment if the record counts."""
         expected = self._replay.next_number
         outcome = self._replay.take(record, where=where)
         found = outcome.increment
@@ -111,7 +111,7 @@ class Audit:
         self._go_on_behind(None if outcome.verdict is Verdict.CORRUPT else found)
 
     def _go_on_behind(self, found: Increment | None) -> None:
-        """What comes next is judged by the record that was wrong, where it is known; anything may come otherwise."""
+        """Continues after a faulty record with the next number; after an unreadable one, any number is accepted."""
         before = self._replay
         is_foreign = before.wrong is not None and before.wrong.verdict is Verdict.FOREIGN
         self._replay = Replay(self.part, place=self._place, schema=None if is_foreign else before.schema)
@@ -122,7 +122,7 @@ class Audit:
             self._replay.generation, self._replay.writer = before.generation, before.writer
 
     def _remember_schema(self, found: Increment) -> None:
-        """Rows look as the first opening says, or a later one that begins anew with a base of its own."""
+        """Takes the schema from the first opening, or from a later one that starts at a base of its own."""
         if found.kind is not IncrementKind.OPENING or not found.payload:
             return
         if self._replay.schema is None or found.base is not None:

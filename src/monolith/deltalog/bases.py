@@ -1,4 +1,4 @@
-"""Bases of a log: where a reader may begin, and the numbers behind which the log goes on from there."""
+"""Bases of a log: states from which a reader may start, each with the number of its last increment in every part."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A state of all tables, and the position that it has reached."""
+    """A saved state of all tables and its position in the log."""
 
     name: str
     kind: BaseKind
     """``snapshots``: a folder with a snapshot of serving rows for each store. ``checkpoint``: the prefix of one."""
     path: str
     numbers: dict[str, int]
-    """Part -> number of the last increment that is contained."""
+    """Part -> number of the last increment that the base contains."""
     stores: dict[str, str] = field(default_factory=dict)
-    """Store -> its folder below `path`; the manifest of a checkpoint says that itself, and names alone count here."""
+    """Store -> its folder below `path`; for a checkpoint only the names count, since its manifest lists the folders."""
     created_ms: int = 0
     step: int = 0
     dense: str | None = None
-    """File of the dense weights below `path`; None: they are in the log, or nowhere."""
+    """File of the dense weights below `path`; None: they are only in the log, or not published."""
     after: dict[str, int] = field(default_factory=dict)
-    """Part -> number of its last increment: of others that had these rows before. They come first: what they wrote must
-    not come over this."""
+    """Part of a previous owner of these rows -> number of its last increment. A reader applies those parts first, so
+    that they do not overwrite this base.
+    """
 
     def __post_init__(self) -> None:
         if not is_name(self.name) or self.name.startswith("."):
@@ -43,11 +44,11 @@ class Base:
 
     @property
     def document(self) -> str:
-        """Name of its document."""
+        """Name of the document that describes this base."""
         return self.name + _SUFFIX
 
     def holds(self, part: str) -> bool:
-        """Whether a reader can begin a part here: the position is known, and the rows or weights are there."""
+        """Returns whether a reader can start a part here: the base has its position and its rows or weights."""
         if part not in self.numbers:
             return False
         rows = store_of(part)
@@ -56,24 +57,24 @@ class Base:
         return self.dense is not None or self.kind == "checkpoint"
 
     def at(self, numbers: Mapping[str, int]) -> Base:
-        """The same state at another position."""
+        """Returns this base at another position."""
         return replace(self, numbers={**self.numbers, **numbers})
 
     def to_bytes(self) -> bytes:
-        """The text of its document."""
+        """Encodes the document of this base."""
         return json.dumps({**asdict(self), "format": "monolith-base", "version": 1}, indent=1).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> Base:
-        """What `to_bytes` wrote.
+        """Decodes what `to_bytes` wrote.
 
         Raises:
-            DataLossError: anything else.
+            DataLossError: the text is not the document of a base.
         """
         try:
             document: dict[str, Any] = json.loads(text)
             if document.pop("format") != "monolith-base" or document.pop("version") != 1:
-                raise ValueError("not a base of version 1")  # noqa: TRY301 - one place tells what is wrong
+                raise ValueError("not a base of version 1")  # noqa: TRY301 - one handler reports every fault
             base = cls(**document)
             if not all(type(number) is int for number in (*base.numbers.values(), *base.after.values())):
                 raise TypeError(f"numbers are {base.numbers}, {base.after}")  # noqa: TRY301 - the same

@@ -1,13 +1,13 @@
-"""Which generations of a part in a folder count, and how far.
+"""Decides which generations of a part in a folder count, and up to which number.
 
-Of writers that open a part at once, one may not have seen what another has written. So every opening tells which
-generation it goes on from, and its number tells how much of it: a chain leads from the newest generation back to the
-first one, and what is not on it counts for nobody.
+When writers open a part concurrently, one may not have seen the records of another. Therefore every opening names the
+generation that it continues, and its number bounds the records of that generation that count: a chain leads from the
+newest generation back to the first one. Records off the chain do not count for any reader.
 
-A chain is certain if nobody can pass over its beginning any more. That is so
+A chain is settled once no later opening can bypass its newest generation. This holds
 
-1. for the newest generation that somebody has begun, once its opening is there: whoever comes later sees it;
-2. for a generation with a second record: behind the first one its writer has found that nobody else had begun.
+1. for the newest generation in the folder, once its opening is written: every later writer sees it;
+2. for a generation with a second record: after the first one its writer has verified that no other had begun.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NO_END = 1 << 64
-"""Behind every number."""
+"""Greater than every number."""
 
 
 class Opening(NamedTuple):
-    """What the first record of a generation tells."""
+    """The first record of a generation."""
 
     number: int
     follows: int | None
-    """The generation that it goes on from; None: the newest one before it that has an opening."""
+    """The generation that it continues; None: the newest one before it that has an opening."""
 
 
 class Lineage:
-    """The chain of a part. Belongs to one thread; remembers what cannot change any more."""
+    """The chain of generations of a part. Not thread-safe; caches openings, which never change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,11 +43,11 @@ class Lineage:
         self._ends: dict[int, int] = {}
 
     def end_of(self, generation: int) -> int | None:
-        """The first number of a generation that does not count.
+        """Returns the first number of a generation that does not count.
 
         Returns:
-            0 where nothing of it counts; `NO_END` where there is no newer one; None: it is not known, because a
-            writer is opening the part, or an opening is damaged.
+            0 if no record of it counts; `NO_END` if there is no newer generation; None if undecided, because a writer
+            is opening the part or an opening is damaged.
         """
         if generation not in self._ends:
             newer, certain = self._newer_than(generation)
@@ -62,18 +62,18 @@ class Lineage:
         return self._ends[generation]
 
     def surely_counts(self, segment: Segment, first: int) -> bool:
-        """Whether a segment is known to be of the log, from its first number on."""
+        """Returns whether a segment certainly belongs to the log, from its first number on."""
         end = self.end_of(segment.generation)
         if end is None:
             return self._has_second_record([segment])
         return first < end
 
-    # Inside
+    # Internals
 
     def _newer_than(self, generation: int) -> tuple[list[Segment], int | None]:
-        """The segments of newer generations, and the newest of them that nobody can pass over.
+        """Returns the segments of newer generations, and the newest settled one of those generations.
 
-        They are listed once more after the newest opening was read: who began before that may have missed it.
+        The folder is listed again after the newest opening was read: a writer that began earlier may have missed it.
         """
         opened = None
         while True:
@@ -91,9 +91,9 @@ class Lineage:
         return None
 
     def _end_on_chain(self, certain: int, generation: int, newer: list[Segment]) -> int | None:
-        """Goes back from a certain generation to this one, or to an older one that passes it over.
+        """Walks the chain from a settled generation back to this one, or to an older one that bypasses it.
 
-        None: an opening on the way is damaged, and what it followed is not known.
+        Returns None if an opening in between is damaged, so that its predecessor is unknown.
         """
         end, at = NO_END, certain
         while at > generation:
@@ -109,12 +109,12 @@ class Lineage:
         return end if at == generation else 0
 
     def _opening(self, generation: int, segments: list[Segment]) -> Opening | None:
-        """What a generation begins with; None: nothing yet, or it is damaged."""
+        """Returns the opening of a generation; None if it is not written yet, or damaged."""
         if generation not in self._openings:
             first = next((each for each in segments if each.generation == generation), None)
             if first is None:
                 return None
-            if first.place:  # what was before it is trimmed
+            if first.place:  # earlier segments were trimmed
                 head = first_head(self._folder, first)
                 return None if head is None else Opening(head.number, None)
             pieces = self._pieces(first, 1)
@@ -123,7 +123,7 @@ class Lineage:
             number = pieces[0].head.number
             try:
                 follows = decode(pieces[0].data, origin=first.name).follows
-            except DataLossError:  # a reader reports it
+            except DataLossError:  # readers report the damage
                 return Opening(number, None)
             self._openings[generation] = Opening(number, None if follows is None or follows >= generation else follows)
         return self._openings[generation]
@@ -133,13 +133,13 @@ class Lineage:
         return first is not None and is_damaged_at_start(self._folder, first)
 
     def _has_second_record(self, segments: list[Segment]) -> bool:
-        """Whether the writer of some segments of one generation went on behind its first record."""
+        """Returns whether the writer of these segments, all of one generation, wrote more than the opening."""
         if any(each.place for each in segments):
             return True
         return sum(each.is_whole for each in self._pieces(segments[0], 2)) > 1
 
     def _pieces(self, segment: Segment, count: int) -> list[Piece]:
-        """The first pieces of a segment; none where it has gone."""
+        """Returns the first pieces of a segment; none if the file was removed."""
         try:
             descriptor = os.open(self._folder / segment.name, os.O_RDONLY)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The segment files of one part of a log on this machine: their names, their order, and what is in one.
+"""The segment files of one part of a log in a folder: names, order and contents.
 
-A segment is records end to end. Its name tells generation and place in it, ``00000003-000001.log``. The first record of
-the first segment of a generation is its opening.
+A segment is a sequence of records without padding between them. Its name holds the generation and the index of the
+segment in it, such as ``00000003-000001.log``. The first record of the first segment of a generation is its opening.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ _NAME = re.compile(r"(\d{8})-(\d{6})\.log")
 
 
 class Segment(NamedTuple):
-    """A segment file; they sort in the order of their records."""
+    """A segment file. Segments sort in the order of their records."""
 
     generation: int
     place: int
-    """Among the segments of its generation."""
+    """Index among the segments of its generation."""
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """Name of the file."""
         return f"{self.generation:08d}-{self.place:06d}.log"
 
 
 class Piece(NamedTuple):
-    """What a segment has at an offset."""
+    """The contents of a segment at an offset."""
 
     head: Head | None
-    """None: no good head."""
+    """None: no valid head."""
     data: bytes
-    """The record, or whatever is there instead."""
+    """The record, or the bytes found instead."""
     is_whole: bool
-    """True iff it is a record with the right checksum, of the generation of its segment."""
+    """True iff it is a record with a valid checksum, of the generation of its segment."""
     may_come: bool
-    """True iff it may be a record that is being written: the file ends within it, or has only zeros from here on."""
+    """True iff a record may still be being written here: the file ends within it, or holds only zeros from here on."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a record was written here and cannot be read any more."""
+        """Whether a record was written here and is no longer readable."""
         return not self.is_whole and not self.may_come
 
 
@@ -58,10 +58,10 @@ NOTHING = Piece(None, b"", is_whole=False, may_come=True)
 
 
 def segments_in(folder: Path) -> list[Segment]:
-    """The segments of a part, in order; none where there is no folder."""
+    """Returns the segments of a part, in order; none if the folder does not exist."""
     with named_errors(str(folder), "listed"):
         try:
-            names = os.listdir(folder)  # noqa: PTH208 - half the time of Path.iterdir, and it is asked at every append
+            names = os.listdir(folder)  # noqa: PTH208 - twice as fast as Path.iterdir, and called at every append
         except FileNotFoundError:
             return []
     matches = (_NAME.fullmatch(name) for name in names)
@@ -69,7 +69,7 @@ def segments_in(folder: Path) -> list[Segment]:
 
 
 def first_head(folder: Path, segment: Segment) -> Head | None:
-    """Of the first record; None where it is not written yet, its head is damaged or foreign, or the file has gone."""
+    """Returns the head of the first record; None if not written yet, damaged or foreign, or if the file was removed."""
     try:
         with (folder / segment.name).open("rb") as file:
             head = read_head(file.read(HEAD.size), origin=segment.name)
@@ -79,7 +79,7 @@ def first_head(folder: Path, segment: Segment) -> Head | None:
 
 
 def is_damaged_at_start(folder: Path, segment: Segment) -> bool:
-    """Whether the first record of a segment was written and cannot be read any more."""
+    """Returns whether the first record of a segment was written and is no longer readable."""
     try:
         descriptor = os.open(folder / segment.name, os.O_RDONLY)
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def is_damaged_at_start(folder: Path, segment: Segment) -> bool:
 
 
 def piece_at(descriptor: int, offset: int, *, segment: Segment) -> Piece:
-    """What is at an offset of an open segment; no more is read than the file has."""
+    """Reads the piece at an offset of an open segment, never past the end of the file."""
     head_bytes = os.pread(descriptor, HEAD.size, offset)
     if not head_bytes:
         return NOTHING
@@ -102,19 +102,19 @@ def piece_at(descriptor: int, offset: int, *, segment: Segment) -> Piece:
     if head.generation != segment.generation:
         return Piece(head, head_bytes, is_whole=False, may_come=False)
     if os.fstat(descriptor).st_size < offset + head.record_bytes:
-        # A record that others follow is not being written: the file has lost bytes of it.
+        # A record with successors is complete, so this one has lost bytes.
         may_come = next_whole(descriptor, offset, segment) is None
         return Piece(head, head_bytes, is_whole=False, may_come=may_come)
     data = _pread(descriptor, head.record_bytes, offset)
     if _has_checksum(data, head):
         return Piece(head, data, is_whole=True, may_come=False)
-    # After a power failure the last record may have its room and not its end.
+    # After a power failure the file may have the length of the last record but not its end.
     is_last = os.fstat(descriptor).st_size <= offset + head.record_bytes
     return Piece(head, data, is_whole=False, may_come=is_last and not any(data[-TAIL.size :]))
 
 
 def next_magic(descriptor: int, offset: int) -> int:
-    """Where the next record may begin, from an offset on; the end of the file where none does."""
+    """Returns where the next record may begin, at or after an offset; the end of the file if there is none."""
     while data := os.pread(descriptor, 1 << 20, offset):
         words = np.frombuffer(data[: len(data) // 8 * 8], "<u4")[::2]
         found = np.flatnonzero(words == MAGIC)
@@ -125,7 +125,7 @@ def next_magic(descriptor: int, offset: int) -> int:
 
 
 def next_whole(descriptor: int, offset: int, segment: Segment) -> int | None:
-    """Offset of the next whole record behind one that cannot be read; None: there is none."""
+    """Returns the offset of the next intact record after an unreadable one, or None."""
     size = os.fstat(descriptor).st_size
     while (offset := next_magic(descriptor, offset + 8)) < size:
         try:
@@ -139,7 +139,7 @@ def next_whole(descriptor: int, offset: int, segment: Segment) -> int | None:
 
 
 class LastRecord(NamedTuple):
-    """The last record of a part, as it was found: a later search starts there."""
+    """The last record of a part. A later search starts there."""
 
     segment: Segment
     offset: int
@@ -147,20 +147,20 @@ class LastRecord(NamedTuple):
 
 
 def last_record(folder: Path, segments: list[Segment], known: LastRecord | None = None) -> LastRecord | None:
-    """The last record of some segments in order; None where there is none.
+    """Returns the last record of the given segments, or None.
 
-    A damaged record counts: it was written, so its number is taken. An unfinished one does not.
+    A damaged record counts: it was written, so its number is used. An unfinished one does not.
 
     Args:
-        folder: Of the part.
-        segments: In order.
-        known: What was found before: of its segment only what came since is read, if it is still there.
+        folder: Folder of the part.
+        segments: The segments, in order.
+        known: The result of an earlier call; if that record is still in place, only what follows it is read.
     """
     for segment in reversed(segments):
         try:
             descriptor = os.open(folder / segment.name, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # a writer that could not open the part has removed it
+            continue  # removed by a writer that failed to open the part
         try:
             found = known if known is not None and known.segment == segment and _is_there(descriptor, known) else None
             found = _last_in(descriptor, segment, found)
@@ -172,7 +172,7 @@ def last_record(folder: Path, segments: list[Segment], known: LastRecord | None 
 
 
 def _last_in(descriptor: int, segment: Segment, found: LastRecord | None) -> LastRecord | None:
-    """The last record of one segment, behind one that is known."""
+    """Returns the last record of one segment, searching after `found` if given."""
     offset = 0 if found is None else found.offset + found.head.record_bytes
     while True:
         piece = piece_at(descriptor, offset, segment=segment)
@@ -187,7 +187,7 @@ def _last_in(descriptor: int, segment: Segment, found: LastRecord | None) -> Las
 
 
 def _with_damaged(found: LastRecord | None, piece: Piece) -> LastRecord | None:
-    """Counts a damaged record behind the last whole one; one without a readable head has at least the next number."""
+    """Counts a damaged record after the last intact one; without a readable head it has at least the next number."""
     if found is None:
         return None
     number = found.head.number + 1
@@ -197,7 +197,7 @@ def _with_damaged(found: LastRecord | None, piece: Piece) -> LastRecord | None:
 
 
 def _is_there(descriptor: int, record: LastRecord) -> bool:
-    """Whether a record that was whole is where it was: nobody has cut the file off and written another one."""
+    """Returns whether a record found earlier is still in place: the file was not truncated and rewritten."""
     try:
         head = read_head(os.pread(descriptor, HEAD.size, record.offset), origin=record.segment.name)
     except DataLossError:
@@ -206,9 +206,9 @@ def _is_there(descriptor: int, record: LastRecord) -> bool:
 
 
 def _ends_early(descriptor: int, offset: int, head_bytes: bytes) -> bool:
-    """Whether a file ends within a head, or has only zeros from somewhere in it up to its end.
+    """Returns whether the file ends within a head, or holds only zeros from some byte of the head to its end.
 
-    After a power failure a file may have room for a record that was not written, or not to its end.
+    After a power failure a file may be extended for a record of which nothing, or only the beginning, was written.
     """
     start = head_bytes[: len(_MAGIC_BYTES)]
     if any(start) and not _MAGIC_BYTES.startswith(start):
@@ -232,7 +232,7 @@ def _has_checksum(data: bytes, head: Head) -> bool:
 
 
 def _pread(descriptor: int, size: int, offset: int) -> bytes:
-    """All of it, as far as the file goes: one call reads at most 2 GiB, and may read less."""
+    """Reads `size` bytes, or up to the end of the file. One `os.pread` reads at most 2 GiB and may read less."""
     data = os.pread(descriptor, size, offset)
     while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
         data += more

@@ -1,4 +1,4 @@
-"""A place in the segment files of a part."""
+"""Reads the segment files of a part in order."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class FileTail:
     """`monolith.deltalog.transport.Tail` over segment files.
 
     Args:
-        folder: Of the part; it may come later.
-        number: The first number that is wanted; None: the first that is there.
+        folder: Folder of the part; it may be created later.
+        number: The first number to read; None: the first that exists.
     """
 
     def __init__(self, folder: Path, number: int | None) -> None:
@@ -43,14 +43,14 @@ class FileTail:
         self._descriptor: int | None = None
         self._offset = 0
         self._size = 0
-        """Of the segment, when it was last read."""
+        """Size of the segment when it was last read."""
         self._next: int | None = None
-        """Number behind the last record that was handed out."""
+        """Number after that of the last returned record."""
         self._handed: tuple[Path, int] | None = None
-        """File and offset of what was handed out last."""
+        """File and offset of the last returned bytes."""
 
     def next(self) -> bytes | None:
-        """The next record, once it is known that it was written before anybody else took the part."""
+        """Returns the next record once it is settled: written before another writer took the part. None: not yet."""
         with named_errors(str(self._folder), "read"):
             while self._segment is not None or self._begin():
                 piece, later, end = self._look()
@@ -69,11 +69,11 @@ class FileTail:
 
     @property
     def where(self) -> str:
-        """File and offset."""
+        """File and offset of the last returned bytes."""
         return "" if self._handed is None else f"file '{self._handed[0]}', offset {self._handed[1]}"
 
     def skip(self) -> None:
-        """Looks for the next whole record of the segment."""
+        """Moves to the next intact record of the segment."""
         if self._descriptor is None:
             return
         with named_errors(str(self._folder), "read"):
@@ -81,7 +81,7 @@ class FileTail:
             self._offset = os.fstat(self._descriptor).st_size if following is None else following
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Polls the size of the file."""
+        """Waits for more bytes by polling the file size."""
         waited = 0.0
         while waited < seconds and not stop.wait(min(POLL_SECONDS, seconds - waited)):
             waited += POLL_SECONDS
@@ -89,7 +89,7 @@ class FileTail:
                 return
 
     def bytes_behind(self) -> int:
-        """The sizes of the segments, less what was read of this one."""
+        """Returns the total size of this and later segments, less what was read of this one."""
         sizes = 0
         for segment in segments_in(self._folder):
             if self._segment is None or segment >= self._segment:
@@ -101,7 +101,7 @@ class FileTail:
         return sizes
 
     def unread_bytes(self) -> int:
-        """Bytes of the segment from here on; where no record follows, those of an unfinished or damaged one."""
+        """Returns the bytes of the segment from here on; with no record left, those of an unfinished or damaged one."""
         return 0 if self._descriptor is None else max(0, os.fstat(self._descriptor).st_size - self._offset)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class FileTail:
             self._descriptor = None
             self._segment = None
 
-    # Inside
+    # Internals
 
     @property
     def _segment_or_fail(self) -> Segment:
@@ -119,9 +119,10 @@ class FileTail:
         return self._segment
 
     def _begin(self) -> bool:
-        """Enters the last segment that is known to count and whose first number is not behind the wanted one.
+        """Enters the last segment that certainly counts and whose first number is not above the wanted one.
 
-        Where there is none, it enters the first one, whether that has a record yet or not.
+        Without such a segment, enters the first one, even if it has no record yet. Returns False if there is no
+        segment.
         """
         wanted = self._wanted if self._next is None else self._next
         segments = segments_in(self._folder)
@@ -130,13 +131,13 @@ class FileTail:
         try:
             self._enter(segments[0] if wanted is None else self._last_before(wanted, segments))
         except FileNotFoundError:
-            return False  # it was trimmed just now
+            return False  # trimmed meanwhile
         if wanted is not None:
             self._skip_below(wanted)
         return self._segment is not None
 
     def _skip_below(self, wanted: int) -> None:
-        """Moves to a number, or to the first record behind it; to damage that may have held it."""
+        """Moves to a number or the first one above it, or to damage that may have held it."""
         while True:
             piece = self._piece()
             if piece.is_damaged and not self._skip_damage_below(piece, wanted):
@@ -148,7 +149,7 @@ class FileTail:
                 self._offset += len(piece.data)
 
     def _skip_damage_below(self, piece: Piece, wanted: int) -> bool:
-        """Moves behind a damaged record of a lower number; stays where its number is not known to be lower."""
+        """Moves past a damaged record if its number is certainly below the wanted one. Returns whether it moved."""
         before = self._offset
         self.skip()
         following = self._piece().head
@@ -174,10 +175,11 @@ class FileTail:
         return piece_at(self._descriptor, self._offset, segment=self._segment_or_fail)
 
     def _look(self) -> tuple[Piece, list[Segment], int | None]:
-        """What is here, the segments behind this one, and the number at which this generation ends, if that is known.
+        """Returns the piece here, the later segments, and the end of this generation, or None if undecided.
 
-        Segments are listed after a record was read: what its writer has written later counts only if it is still alone.
-        Where there is no record but something behind, that is looked at first: what counts is there by then.
+        Segments are listed after a record was read: a record written after a new segment appeared may not count. If
+        there is no record but there are later segments, the piece is read again after listing them: by then every
+        record of this segment that counts is written.
         """
         while True:
             piece, later = self._piece(), self._later()
@@ -193,16 +195,16 @@ class FileTail:
         return NO_END if not later or later[0].generation == own else self._lineage.end_of(own)
 
     def _was_taken_back(self, piece: Piece) -> bool:
-        """Whether a writer that could not open the part has removed its empty segment; another may have its name."""
+        """Returns whether this empty segment was removed by its writer, which failed to open the part."""
         if self._descriptor is None or self._offset or piece.data:
             return False
         return os.fstat(self._descriptor).st_nlink == 0
 
     def _hand_over(self, piece: Piece) -> bytes:
-        """What is here, whether it is a record or not; the place stays.
+        """Returns the bytes here, whether they are a record or not, without advancing.
 
         Raises:
-            DataLossError: it is a record of another segment.
+            DataLossError: they are a record of another segment.
         """
         segment = self._segment_or_fail
         self._handed = (self._folder / segment.name, self._offset)
@@ -221,23 +223,23 @@ class FileTail:
         return piece.data
 
     def _is_settled(self, piece: Piece, later: list[Segment], end: int | None) -> bool:
-        """Whether this record is part of the log, whatever its writer and others do from now on."""
+        """Returns whether this record is part of the log for good, whatever writers do from now on."""
         if not piece.is_whole or piece.head is None:
             return False
         if not later or later[0].generation == self._segment_or_fail.generation:
             return True
-        if end is None:  # somebody is opening the part, and has seen what its writer went on behind
+        if end is None:  # a pending opener has seen every record that has a successor
             return self._has_successor(piece)
         return piece.head.number < end
 
     def _has_successor(self, piece: Piece) -> bool:
-        """Whether another record is behind it: its writer has found then that it was still alone."""
+        """Returns whether a record follows: then its writer had verified that it still owned the part."""
         assert self._descriptor is not None  # noqa: S101 - the piece was read from it
         behind = self._offset + len(piece.data)
         return piece_at(self._descriptor, behind, segment=self._segment_or_fail).is_whole
 
     def _is_damage(self, piece: Piece, later: list[Segment], end: int | None) -> bool:
-        """Whether records are missing here that others come after; the end of a writer that was killed is none."""
+        """Returns whether records are missing here that others follow. The torn end of a killed writer is no damage."""
         if piece.is_whole or not piece.data:
             return False
         if later[0].generation == self._segment_or_fail.generation:
@@ -250,10 +252,10 @@ class FileTail:
         return [each for each in segments_in(self._folder) if self._segment is not None and each > self._segment]
 
     def _enter_next(self, later: list[Segment], end: int | None) -> bool:
-        """Enters the next segment of this generation or, where it is known how far this one counts, of a newer one.
+        """Enters the next segment of this generation or, once it is decided how far this one counts, of a newer one.
 
         A newer one without an opening belongs to a writer that died or is opening the part. One whose opening is
-        damaged is entered where nothing else tells how far this one counts.
+        damaged is entered if nothing else decides how far this one counts.
         """
         following: Segment | None = later[0]
         if later[0].generation != self._segment_or_fail.generation:
@@ -261,7 +263,7 @@ class FileTail:
             following = None if end == NO_END else next((each for each in later if is_next(self._folder, each)), None)
         if following is None:
             return False
-        with contextlib.suppress(FileNotFoundError):  # it was trimmed; the next call looks for what is there now
+        with contextlib.suppress(FileNotFoundError):  # trimmed; the next call lists the segments again
             self._enter(following)
         return True
 

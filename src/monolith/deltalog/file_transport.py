@@ -1,9 +1,9 @@
-"""A log in a folder of this machine, or of a file system that all readers and writers mount.
+"""A log in a local folder, or in a file system that all readers and writers mount.
 
-No lock is held, so that nobody waits for a process that stands still. A writer takes the part by making the first
-segment of the next generation, which only one can; after that it looks how far the one before it has come. That one
-looks after every append whether there is a newer generation, and so does a reader after every read: what was written
-before the segment was made, the new writer has seen; what was written later counts for nobody.
+No lock is held, so that a suspended process blocks no other. A writer claims the part by creating the first segment of
+the next generation, which succeeds for one writer only; then it reads up to which number the previous generation goes.
+The previous writer checks for a newer generation after every append, and a reader after every read: the new writer has
+seen the records written before its segment was created, and later ones do not count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from monolith.deltalog.increment import Head
 
 MARKER = "delta_log.json"
-"""Tells that a folder is a log."""
+"""File that identifies a folder as a log."""
 MARKER_TEXT = b'{"format": "monolith-delta-log", "version": 1}\n'
 _DOCUMENTS = "bases"
 _PARTS = "parts"
@@ -49,30 +49,30 @@ class FileTransport:
     """`monolith.deltalog.transport.Transport` over segment files.
 
     Args:
-        folder: Of the log; made by the first writer.
-        segment_bytes: A segment that has so many bytes is followed by another one; trimming removes whole segments.
+        folder: Folder of the log; created by the first writer.
+        segment_bytes: Size at which a new segment is started; trimming removes entire segments.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = Path(folder).absolute()
         self._segment_bytes = segment_bytes
         self._last: dict[str, LastRecord] = {}
-        """Part -> what it ended with when somebody asked; any thread may put a newer one there."""
+        """Part -> its last record as of the last `extent`; any thread may replace it by a newer one."""
 
     @property
     def place(self) -> str:
-        """The folder."""
+        """Absolute path of the folder."""
         return str(self._folder)
 
     def parts(self) -> list[str]:
-        """Names of the folders that have records, damaged ones among them."""
+        """Returns the names of the folders that have records, including damaged ones."""
         self._require_log()
         with named_errors(self.place, "listed"):
             found = [each.name for each in (self._folder / _PARTS).iterdir()] if self._has_parts else []
         return sorted(name for name in found if self.extent(name) is not None or self._is_damaged(name))
 
     def extent(self, part: str) -> Extent | None:
-        """By the heads of the segments and the records of the last one."""
+        """Returns what a part has, from the heads of its segments and the records of the last one."""
         folder = self._part(part)
         segments = segments_in(folder)
         with named_errors(str(folder), "read"):
@@ -85,7 +85,7 @@ class FileTransport:
         return Extent(first, last.head.number + 1, last.segment.generation, last.head.writer)
 
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> FileAppender:
-        """Makes the first segment of a generation, then looks where the one before it has ended."""
+        """Creates the first segment of a generation, then reads where the previous generation ended."""
         require_part(part)
         folder = self._make_folder(part)
         for attempt in itertools.count():
@@ -94,19 +94,19 @@ class FileTransport:
             try:
                 return self._opened(part, folder, opening, after_writer)
             except ContendedError:
-                pass  # somebody else opened it at the same time; one of us comes last
+                pass  # another writer opens it concurrently; retry, so that one of the two is last
             except AbortedError:
                 if after_writer is not None:
                     raise
-            time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))  # noqa: S311 - spreads load, guards nothing
+            time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))  # noqa: S311 - jitter, not security
         raise AssertionError("unreachable")
 
     def tail(self, part: str, number: int | None) -> FileTail:
-        """A place in the segment that has the number."""
+        """Returns a reader of the segments from a number on."""
         return FileTail(self._part(part), number)
 
     def trim(self, part: str, below: int) -> int:
-        """Removes segments that have nothing but lower numbers."""
+        """Removes segments that hold only lower numbers; returns the first number that is left."""
         folder = self._part(part)
         lineage = Lineage(folder)
         for segment, following in itertools.pairwise(segments_in(folder)):
@@ -125,7 +125,7 @@ class FileTransport:
     # Documents
 
     def put_document(self, name: str, text: bytes) -> None:
-        """A file that takes the place of the one before it."""
+        """Writes a file, atomically replacing a previous one."""
         self._make_folder(None)
         with named_errors(name, "written"):
             (self._folder / _DOCUMENTS).mkdir(exist_ok=True)
@@ -135,7 +135,7 @@ class FileTransport:
         _core.sync_directory(str(path.parent))
 
     def documents(self) -> dict[str, bytes]:
-        """Every JSON file among them; one that vanishes meanwhile was removed."""
+        """Returns every JSON file; one that vanishes meanwhile was removed."""
         found: dict[str, bytes] = {}
         folder = self._folder / _DOCUMENTS
         with named_errors(str(folder), "read"):
@@ -152,16 +152,16 @@ class FileTransport:
             (self._folder / _DOCUMENTS / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: no resources are held."""
 
-    # Inside
+    # Internals
 
     @property
     def _has_parts(self) -> bool:
         return (self._folder / _PARTS).is_dir()
 
     def _is_damaged(self, part: str) -> bool:
-        """Whether a part begins with a record that cannot be read."""
+        """Returns whether the first record of a part is unreadable."""
         folder = self._part(part)
         return any(is_damaged_at_start(folder, each) for each in segments_in(folder))
 
@@ -176,7 +176,7 @@ class FileTransport:
             )
 
     def _make_folder(self, part: str | None) -> Path:
-        """The folder of a part, and of the log, each known for good to the folder that it is in."""
+        """Creates the folders of the log and of a part, and syncs their parent folders."""
         folder = self._folder if part is None else self._part(part)
         with named_errors(str(folder), "made"):
             if self._holds_other_things():
@@ -195,7 +195,7 @@ class FileTransport:
         return folder
 
     def _holds_other_things(self) -> bool:
-        """Whether it is the folder of something else: one that another writer makes just now holds the marker alone."""
+        """Returns whether the folder is not a log; one that another writer is creating holds only the marker."""
         if not self._folder.is_dir():
             return False
         others = [each.name for each in self._folder.iterdir() if not each.name.lstrip(".").startswith(MARKER)]
@@ -220,7 +220,8 @@ class FileTransport:
                 appender.close()
                 raise
         except BaseException:
-            # Nobody is to wait for an opening that does not come. Where it is there all the same, it stays.
+            # Readers must not wait for an opening that never comes. If the opening was written after all, the segment
+            # stays.
             if first_head(folder, segment) is None:
                 with contextlib.suppress(OSError):
                     path.unlink()
@@ -232,7 +233,7 @@ class FileTransport:
             raise replaced(self.place, part, -1 if last is None else last.generation)
 
     def _claimed(self, folder: Path) -> int:
-        """The generation that is ours now: nobody else has made its first segment."""
+        """Claims the next generation by creating its first segment exclusively; returns it."""
         while True:
             highest = max((each.generation for each in segments_in(folder)), default=0)
             path = folder / Segment(highest + 1, 0).name
@@ -246,7 +247,7 @@ class FileTransport:
 
 
 class FileAppender:
-    """Writes the segments of one generation."""
+    """Appends to the segments of one generation."""
 
     def __init__(self, folder: Path, part: str, segment: Segment, segment_bytes: int) -> None:
         self._folder = folder
@@ -256,8 +257,8 @@ class FileAppender:
         self._offset = 0
         self._descriptor: int | None = os.open(folder / segment.name, os.O_WRONLY)
 
-    def append(self, number: int, record: bytes) -> None:  # noqa: ARG002 - records tell their numbers
-        """Writes, waits for the disk, and looks whether the part is still ours."""
+    def append(self, number: int, record: bytes) -> None:  # noqa: ARG002 - a record contains its number
+        """Writes the record, syncs it, and verifies that this writer still owns the part."""
         path = self._folder / self._segment.name
         with named_errors(str(path), "written"):
             if self._offset >= self._segment_bytes:
@@ -277,7 +278,7 @@ class FileAppender:
             raise replaced(str(self._folder.parent.parent), self._part, newer[-1].generation)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -291,11 +292,11 @@ class FileAppender:
 
 
 class ContendedError(UnavailableError):
-    """Somebody else has made a segment and has not written to it yet."""
+    """Another writer has created a segment and not yet written its opening."""
 
 
 def replaced(place: str, part: str, newest: int) -> AbortedError:
-    """What a writer is told that has lost its part."""
+    """Returns the error for a writer that has lost its part."""
     return AbortedError(
         f"delta log '{place}', part {part!r}: another writer has the part now, with generation {newest}; this one was"
         " replaced and must end"

@@ -1,8 +1,8 @@
 """One record of a delta log as bytes. Byte grammar: docs/formats/delta_log.md.
 
-A record describes itself: its head tells its length and has a checksum of its own, so that a reader of a stream of
-bytes knows a record that is still being written from one that was changed. No length is believed before it was compared
-with the bytes at hand.
+A record is self-describing: its head holds its length and a checksum of the head, so that a reader of a byte stream can
+distinguish a record that is still being written from a corrupt one. Every length is checked against the available bytes
+before use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 """Version of a record.
 
-To change it: raise the number, describe the new form in docs/formats/delta_log.md under its version, keep reading the
+To change it: raise the number, describe the new layout in docs/formats/delta_log.md under its version, keep reading the
 old one, and keep its vectors in tests/deltalog/vectors.
 """
 
@@ -37,7 +37,7 @@ MAGIC = 0x494C444D
 HEAD = struct.Struct("<IHBBQQQQQQQQQQQQIIQII")
 TAIL = struct.Struct("<II")
 MAX_RECORD_BYTES = 1 << 30
-"""Longer records are neither written nor read; whoever has more to say writes several."""
+"""Longer records are neither written nor read; a writer with more data writes several."""
 _NUMBERS_END = 1 << 64
 
 
@@ -54,46 +54,46 @@ class IncrementKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
-    """What a trainer tells its followers at once.
+    """A batch of changes that a trainer publishes to its followers.
 
-    Behind increment n a follower has no row older than the trainer's at `mark`. Rows may be newer: replaying is
-    harmless.
+    After applying increment n, a follower has no row older than the trainer's at `mark`. Rows may be newer: applying an
+    increment again is harmless.
     """
 
     part: str
-    """Which part of the log it belongs to; see `monolith.deltalog.parts`."""
+    """Part of the log that it belongs to; see `monolith.deltalog.parts`."""
     kind: IncrementKind
     generation: int
-    """Life of the part's writer; grows by one with each."""
+    """Incarnation of the part's writer; incremented by each new one."""
     writer: int
-    """Drawn at random by the writer: of two that open a generation at once, one is listened to."""
+    """Random id of the writer, which decides between two that open the same generation concurrently."""
     number: int
-    """Its place in the part, without gaps, also across generations."""
+    """Sequence number in the part, without gaps, also across generations."""
     mark: Mark
     """Every change up to here is in this increment or in one before it."""
     step: int = 0
-    """Steps trained."""
+    """Number of steps trained."""
     schema_digest: int = 0
-    """Of the serving rows of the store; of dense weights, 0."""
+    """Digest of the schema of the store's serving rows; 0 for dense weights."""
     oldest_event_ms: int = 0
-    """Oldest event among the examples since the last increment, Unix milliseconds; 0: none, or not known."""
+    """Oldest event among the examples since the last increment, Unix milliseconds; 0: none, or unknown."""
     newest_event_ms: int = 0
     examples: int = 0
-    """Trained since the last increment."""
+    """Number of examples trained since the last increment."""
     published_ms: int = 0
     """When it was written, by the writer's clock, Unix milliseconds."""
     stamps: Mapping[int, BatchStamp] = field(default_factory=dict)
-    """Worker -> its last batch that is contained, as far as the writer knows it."""
+    """Worker -> its last batch that the increment contains, as far as the writer has it."""
     needs: Mapping[str, int] = field(default_factory=dict)
     """Part -> number that a follower must have applied before this."""
     base: str | None = None
-    """Of an opening: what is behind it begins with this base, and not with what was before it."""
+    """Opening only: the records after it start from this base instead of continuing the records before it."""
     follows: int | None = None
-    """Of an opening: the generation that it goes on from, 0: none; None: the order of the log tells it."""
+    """Opening only: the generation that it continues, 0: none; None: given by the order of the log."""
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """The record."""
+        """Encodes the record."""
         details = _details(self)
         details += b" " * (-len(details) % 8)
         padding = b"\0" * (-len(self.payload) % 8)
@@ -117,7 +117,7 @@ class Increment:
 
 
 class Head(NamedTuple):
-    """What the first bytes of a record say; their checksum was right."""
+    """The head of a record, with a verified checksum."""
 
     kind: IncrementKind
     generation: int
@@ -129,24 +129,24 @@ class Head(NamedTuple):
 
     @property
     def record_bytes(self) -> int:
-        """Length of the whole record."""
+        """Length of the entire record, in bytes."""
         return HEAD.size + self.details_bytes + self.payload_bytes + -self.payload_bytes % 8 + TAIL.size
 
 
 def read_head(data: bytes | memoryview, *, origin: str) -> Head:
-    """The head at the beginning of some bytes.
+    """Parses the head at the beginning of some bytes.
 
     Raises:
-        DataLossError: there is none; `origin` says where it was looked for.
+        DataLossError: the bytes do not start with a head; `origin` names their source.
     """
     return _parse_head(_head_fields(data, origin), origin)
 
 
 def check_sum(data: bytes, head: Head, *, origin: str) -> None:
-    """Refuses bytes that are not the record of a head.
+    """Rejects bytes that are not the record of a head.
 
     Raises:
-        DataLossError: says why.
+        DataLossError: the length or the checksum does not match.
     """
     if head.record_bytes != len(data):
         raise DataLossError(f"{origin}: a record of {head.record_bytes} bytes expected, got {len(data)}")
@@ -156,10 +156,10 @@ def check_sum(data: bytes, head: Head, *, origin: str) -> None:
 
 
 def decode(data: bytes, *, origin: str) -> Increment:
-    """The increment that `Increment.encode` made of it.
+    """Decodes the output of `Increment.encode`.
 
     Raises:
-        DataLossError: the bytes are not exactly one record; says why.
+        DataLossError: the bytes are not exactly one record; the message gives the reason.
     """
     fields = _head_fields(data, origin)
     head = _parse_head(fields, origin)
@@ -220,7 +220,7 @@ def _details(increment: Increment) -> bytes:
 
 
 def _read_details(text: bytes, origin: str) -> dict[str, Any]:
-    """Part, stamps, needs, base and what an opening follows: what can be of any length, or need not be there."""
+    """Parses the fields of variable length and the optional ones: part, stamps, needs, base and `follows`."""
     try:
         document = json.loads(text)
         found = {
@@ -231,7 +231,7 @@ def _read_details(text: bytes, origin: str) -> dict[str, Any]:
             "follows": document.get("follows"),
         }
         if not isinstance(found["part"], str) or not isinstance(found["base"], str | None):
-            raise TypeError("part and base must be texts")  # noqa: TRY301 - one place tells what is wrong
+            raise TypeError("part and base must be texts")  # noqa: TRY301 - one handler reports every fault
         if not isinstance(found["follows"], int | None):
             raise TypeError("follows must be a generation")  # noqa: TRY301 - the same
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

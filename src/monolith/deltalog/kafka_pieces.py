@@ -1,4 +1,4 @@
-"""Records of a log as messages of a topic: cut into pieces below the limit of the brokers, and put together again."""
+"""Splits the records of a log into messages below the brokers' size limit, and reassembles them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_PIECES = 1 << 20
 
 
 class PieceHeader(NamedTuple):
-    """Which piece of which record a message is."""
+    """Identifies the piece of a record that a message holds."""
 
     writer: int
     generation: int
@@ -23,12 +23,12 @@ class PieceHeader(NamedTuple):
     pieces: int
 
     def encode(self) -> list[tuple[str, bytes]]:
-        """As the headers of a message."""
+        """Encodes it as the headers of a message."""
         return [(HEADER_NAME, _HEADER.pack(*self))]
 
     @classmethod
     def of(cls, message: Any) -> PieceHeader | None:
-        """What a message says of itself; None: it is no piece."""
+        """Parses the headers of a message; None if the message is not a piece."""
         for name, value in message.headers() or ():
             if name == HEADER_NAME and value is not None and len(value) == _HEADER.size:
                 found = cls(*_HEADER.unpack(value))
@@ -37,21 +37,21 @@ class PieceHeader(NamedTuple):
 
 
 def pieces_of(record: bytes, size: int) -> Iterator[bytes]:
-    """The record, cut."""
+    """Splits a record into pieces of at most `size` bytes."""
     return (record[begin : begin + size] for begin in range(0, len(record), size))
 
 
 class Assembly:
-    """Puts the pieces of one part together; those of several writers may lie between each other."""
+    """Reassembles the records of one part; pieces of several writers may interleave."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[PieceHeader, list[bytes]]] = {}
 
     def take(self, header: PieceHeader, value: bytes) -> bytes | None:
-        """The record that this piece completes; None: it completes none."""
+        """Adds a piece; returns the record that it completes, or None."""
         begun, pieces = self._open.pop(header.writer, (header, []))
         if header.piece != len(pieces) or begun[:3] + begun[4:] != header[:3] + header[4:]:
-            # A writer that broke off; what it begins anew counts, the rest of something unknown does not.
+            # The writer was interrupted: a first piece restarts the record, any other piece is dropped.
             if header.piece != 0:
                 return None
             begun, pieces = header, []

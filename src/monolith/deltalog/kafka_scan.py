@@ -1,4 +1,4 @@
-"""Which records of a partition count, for those who write to it."""
+"""Determines for writers which records of a partition count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class KafkaScan:
-    """Follows a part from its beginning, to know which records count."""
+    """Follows a part from its beginning and decides which records count."""
 
     def __init__(self, transport: KafkaTransport, part: str) -> None:
         self.tail = KafkaTail(transport, part, None)
@@ -24,19 +24,19 @@ class KafkaScan:
 
     @property
     def extent(self) -> Extent | None:
-        """What was found."""
+        """What the part has, as of the last `drain`; None: nothing."""
         replay = self._replay
         if self._first is None or replay.next_number is None or replay.generation is None or replay.writer is None:
             return None
         return Extent(self._first, replay.next_number, replay.generation, replay.writer)
 
     def drain(self) -> None:
-        """Takes what there is."""
+        """Reads up to the end of the partition."""
         while (record := self.tail.next()) is not None:
             self._take(record)
 
     def has(self, writer: int, number: int, *, behind: int) -> bool:
-        """Whether a record that ends before an offset counts."""
+        """Returns whether a record that ends before an offset counts."""
         while self.tail.offset < behind:
             record = self.tail.next()
             if record is not None:
@@ -47,7 +47,7 @@ class KafkaScan:
         outcome = self._replay.take(record)
         found = outcome.increment
         if outcome.verdict.is_wrong and found is not None:
-            # What is damaged stays so for readers; a writer goes on behind it all the same.
+            # Readers stop at the damage, but a writer continues after it.
             self._replay = Replay(self._replay.part, place=self._replay.place, next_number=found.number)
             outcome = self._replay.take(record)
         if outcome.verdict.counts and found is not None:

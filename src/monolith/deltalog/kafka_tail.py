@@ -1,4 +1,4 @@
-"""A place in the partition of a topic that has the records of a part."""
+"""Reads the partition that holds the records of a part."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class KafkaTail:
 
     Args:
         transport: The log.
-        part: Which records are wanted; None: all of the partition.
-        number: The first number that is wanted; None: all.
-        partition: None: that of the part.
-        whole: Whether messages are pieces of records; otherwise each is handed out as it is.
+        part: Part whose records are read; None: all records of the partition.
+        number: The first number to read; None: all.
+        partition: Partition to read; None: that of the part.
+        whole: Whether to reassemble records from pieces; otherwise each message is returned as it is.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class KafkaTail:
         self._client: Client | None = None
         self._partition = partition
         self.offset = 0
-        """Of the next message."""
+        """Offset of the next message."""
         self._end = 0
         self._held: Any = None
-        """A message that came while it was waited for."""
+        """Message received by `wait` and not yet returned."""
         self.last_part = ""
-        """Of the record that was handed out last."""
+        """Part of the last returned record."""
         self.where = ""
-        """Topic, partition and offset of its last message."""
+        """Topic, partition and offset of the last message of that record."""
         self._begin()
 
     def next(self) -> bytes | None:
-        """The next record; None: there are no more messages."""
+        """Returns the next record; None if there are no more messages."""
         while (message := self._next_message()) is not None:
             self.where = f"topic '{message.topic()}', partition {message.partition()}, offset {message.offset()}"
             key = (message.key() or b"").decode(errors="replace")
@@ -80,10 +80,10 @@ class KafkaTail:
         return None
 
     def skip(self) -> None:
-        """Does nothing: the next message is what comes next."""
+        """Does nothing: `next` continues with the next message anyway."""
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Until a message comes; brokers are not asked, whose answers wait behind the fetches that are under way."""
+        """Waits for a message. Sends no query to the brokers, since answers queue after pending fetches."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not stop.is_set():
             if self._client is None:
@@ -94,12 +94,12 @@ class KafkaTail:
                 return
 
     def bytes_behind(self) -> int:
-        """Messages that come, each taken for one of the largest size but the last."""
+        """Estimates the bytes to come: every message but the last counts with the maximum size."""
         behind = max(0, self._newest_end() - self.offset) if self._client is not None else 0
         return behind * self._transport.message_bytes
 
     def unread_bytes(self) -> int:
-        """None: brokers keep whole messages, and a record whose messages are not all there is never completed."""
+        """Returns 0: brokers store complete messages, and a record with missing messages is never completed."""
         return 0
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class KafkaTail:
             try:
                 self._partition = self._transport.partition_of(self._part)
             except NotFoundError:
-                return  # nobody has written yet
+                return  # not written yet
         assert self._partition is not None  # noqa: S101 - a part or a partition is given
         client = self._transport.new_client(self._partition.topic)
         try:
@@ -134,7 +134,7 @@ class KafkaTail:
             self._begin()
             if self._client is None:
                 return None
-        message = self._held or self._fetched(0.0)  # who follows closely need not ask for the end
+        message = self._held or self._fetched(0.0)  # a reader close to the end need not query the end offset
         self._held = None
         while message is None:
             if self.offset >= self._end and self.offset >= self._newest_end():
@@ -144,7 +144,7 @@ class KafkaTail:
         return message
 
     def _fetched(self, seconds: float) -> Any:
-        """A message that came within this time; None: none did, or it is at the end."""
+        """Polls for a message; None if none came in time, or at the end of the partition."""
         assert self._client is not None  # noqa: S101 - it was begun
         message = self._client.consumer.poll(seconds)
         if message is None:
@@ -156,6 +156,6 @@ class KafkaTail:
             return message
         if not self._client.is_code(error, "_PARTITION_EOF"):
             raise self._client.translate(error, self._transport.place)
-        # Control messages at the end are not handed out.
+        # Control messages at the end are not returned.
         self.offset = max(self.offset, int(message.offset() or 0))
         return None

@@ -1,8 +1,9 @@
-"""A log in a topic of Kafka. A part has a partition, whose order is that of its records.
+"""A log in a Kafka topic. Each part has a partition, which orders its records.
 
-The brokers do not know who may write, so everybody finds out by the same rule (`Replay`): a writer whose record came
-behind the opening of a newer generation has not written. It learns that when its record arrives: the offsets tell
-whether anybody wrote in between, and if so, what. Old records go by the retention of the topic.
+The brokers do not enforce which writer owns a part; every reader and writer applies the same rule (`Replay`): a record
+that arrives after the opening of a newer generation does not count. Its writer detects this from the offsets of its
+messages: a jump means that others wrote in between, and the writer then reads their records. Old records are removed by
+the retention of the topic.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from monolith.deltalog.transport import Extent
 
 MESSAGE_BYTES = 900_000
-"""Below the limit of a million that brokers have as a rule."""
+"""Below the usual broker limit of one million."""
 PATIENCE_SECONDS = 10.0
 _DOCUMENTS = ".bases"
 _FETCH_WAIT_MS = 50
-"""Of a broker that has nothing new: other questions wait behind a fetch."""
+"""How long a broker without new messages holds a fetch; other requests queue after it."""
 
 
 class KafkaTransport:
@@ -42,10 +43,10 @@ class KafkaTransport:
 
     Args:
         brokers: ``host:port,host:port``.
-        topic: Where the records are; documents are in a topic of its name with ``.bases`` behind it.
+        topic: Topic of the records; the documents are in the topic of this name with the suffix ``.bases``.
         client: Further settings of librdkafka, such as ``security.protocol``.
-        message_bytes: Records are cut into messages of at most so many bytes.
-        patience_seconds: How long brokers may be away before a call fails.
+        message_bytes: Maximum size of a message; longer records are split.
+        patience_seconds: How long brokers may be unreachable before a call fails.
     """
 
     def __init__(
@@ -68,13 +69,13 @@ class KafkaTransport:
         self._scans: dict[str, KafkaScan] = {}
         self._parts: set[str] = set()
         self._lookers: dict[Partition, KafkaTail] = {}
-        """Partition -> up to where it was looked for parts."""
+        """Partition -> the reader that scans it for parts."""
         self._clients: dict[str, Client] = {}
-        """Topic -> who asks about it."""
+        """Topic -> client for metadata and offset queries."""
         self._producer: Any = None
 
     def parts(self) -> list[str]:
-        """The keys of the messages; all of them are looked at once."""
+        """Returns the distinct keys of the messages. Each message is read only once."""
         with self._lock:
             for partition, end in self.ends(self.partitions()).items():
                 if partition not in self._lookers:
@@ -88,12 +89,12 @@ class KafkaTransport:
         try:
             while looker.next() is not None:
                 self._parts.add(looker.last_part)
-        except BaseException:  # the next call begins anew
+        except BaseException:  # the next call starts from scratch
             self._lookers.pop(partition).close()
             raise
 
     def extent(self, part: str) -> Extent | None:
-        """By following the part from its first message on."""
+        """Returns what a part has, by following it from its first message on."""
         require_part(part)
         with self._lock:
             scan = self.scan(part)
@@ -101,7 +102,7 @@ class KafkaTransport:
             return scan.extent
 
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> KafkaAppender:
-        """Writes an opening, and looks whether it came in time."""
+        """Writes an opening and checks whether it counts; retries if another writer was faster."""
         while True:
             found = self.extent(part)
             if after_writer is not None and (found is None or found.writer != after_writer):
@@ -115,23 +116,23 @@ class KafkaTransport:
                 return appender
 
     def tail(self, part: str, number: int | None) -> KafkaTail:
-        """A place in the partition; records before the number are passed over."""
+        """Returns a reader of the partition that skips records before the number."""
         require_part(part)
         return KafkaTail(self, part, number)
 
     def trim(self, part: str, below: int) -> int:  # noqa: ARG002 - the brokers decide
-        """Nothing: the retention of the topic does it."""
+        """Removes nothing: the retention of the topic does. Returns the first number that is left."""
         found = self.extent(part)
         return 0 if found is None else found.first
 
     # Documents
 
     def put_document(self, name: str, text: bytes) -> None:
-        """One message; the last of a name counts."""
+        """Writes one message; the last of a name counts."""
         self._send([(self.topic + _DOCUMENTS, 0, name.encode(), text, [])])
 
     def documents(self) -> dict[str, bytes]:
-        """What the last message of each name holds."""
+        """Returns the contents of the last message of each name."""
         found: dict[str, bytes] = {}
         try:
             reading = KafkaTail(self, None, None, partition=Partition(self.topic + _DOCUMENTS, 0), whole=False)
@@ -145,7 +146,7 @@ class KafkaTransport:
         return {name: text for name, text in sorted(found.items()) if text}
 
     def remove_document(self, name: str) -> None:
-        """A message without content."""
+        """Writes a tombstone: a message without content."""
         self._send([(self.topic + _DOCUMENTS, 0, name.encode(), b"", [])])
 
     def close(self) -> None:
@@ -162,53 +163,53 @@ class KafkaTransport:
             self._clients.clear()
             self._producer = None
 
-    # For places in a part, and writers
+    # For tails and appenders
 
     def new_client(self, topic: str) -> Client:
-        """A consumer of a topic."""
+        """Returns a new consumer of a topic."""
         settings = {"fetch.wait.max.ms": _FETCH_WAIT_MS, **self._settings}
         wanted = KafkaConfig(patience_seconds=self.patience_seconds, client=settings, group="monolith-delta-log")
         return Client(self._brokers, [topic], wanted)
 
     def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The offset behind the last message of each partition, asked by a client that fetches nothing: at once."""
+        """Returns the end offset of each partition. The client has no pending fetch, so brokers answer immediately."""
         return self._asking(partitions[0].topic).ends(partitions)
 
     def partitions(self) -> list[Partition]:
-        """Of the topic.
+        """Returns the partitions of the topic.
 
         Raises:
-            NotFoundError: there is no such topic.
+            NotFoundError: the topic does not exist.
         """
         return self._asking(self.topic).partitions()
 
     def _asking(self, topic: str) -> Client:
-        """Made once."""
+        """Returns the query client of a topic; creates it on first use."""
         with self._lock:
             if topic not in self._clients:
                 self._clients[topic] = self.new_client(topic)
             return self._clients[topic]
 
     def partition_of(self, part: str) -> Partition:
-        """Where the records of a part are."""
+        """Returns the partition of a part."""
         number = len(self.partitions())
         return Partition(self.topic, _core.crc32c(part.encode()) % number)
 
     def scan(self, part: str) -> KafkaScan:
-        """Who follows a part for writers; made once."""
+        """Returns the scan of a part; creates it on first use."""
         with self._lock:
             if part not in self._scans:
                 self._scans[part] = KafkaScan(self, part)
             return self._scans[part]
 
     def produce(self, part: str, record: bytes) -> list[int]:
-        """Writes a record; the offsets of its messages."""
+        """Writes a record; returns the offsets of its messages."""
         head = read_head(record, origin=self.place)
         pieces = list(pieces_of(record, self.message_bytes))
         try:
             number = self.partition_of(part).number
         except NotFoundError:
-            self._send([(self.topic, 0, b"", b"", [])])  # brokers make a topic when somebody writes to it
+            self._send([(self.topic, 0, b"", b"", [])])  # the first write creates the topic
             number = self.partition_of(part).number
         messages = []
         for index, piece in enumerate(pieces):
@@ -217,10 +218,10 @@ class KafkaTransport:
         return self._send(messages)
 
     def _send(self, messages: list[tuple[str, int, bytes, bytes, list[tuple[str, bytes]]]]) -> list[int]:
-        """Waits until the brokers have them all.
+        """Sends messages and waits until the brokers have acknowledged all of them.
 
         Raises:
-            UnavailableError: they may have some.
+            UnavailableError: some may not have been written.
         """
         offsets: list[int] = []
         errors: list[str] = []
@@ -259,16 +260,16 @@ class KafkaTransport:
 
 
 class KafkaAppender:
-    """Writes the messages of one generation."""
+    """Appends the records of one generation."""
 
     def __init__(self, transport: KafkaTransport, part: str) -> None:
         self._transport = transport
         self._part = part
         self.end = 0
-        """Offset behind the last message that was looked at."""
+        """Offset after the last message that was checked."""
 
-    def append(self, number: int, record: bytes) -> None:  # noqa: ARG002 - records tell their numbers
-        """Writes the messages; if others wrote meanwhile, looks what that was."""
+    def append(self, number: int, record: bytes) -> None:  # noqa: ARG002 - a record contains its number
+        """Writes the messages; if others wrote in between, checks whether the record still counts."""
         offsets = self._transport.produce(self._part, record)
         is_alone = offsets == list(range(self.end, self.end + len(offsets)))
         if not is_alone and not self.counts(record, offsets):
@@ -277,10 +278,10 @@ class KafkaAppender:
         self.end = offsets[-1] + 1
 
     def counts(self, record: bytes, offsets: list[int]) -> bool:
-        """Whether a record that is in the partition is part of the log."""
+        """Returns whether a record in the partition is part of the log."""
         head = read_head(record, origin=self._transport.place)
         with self._transport._lock:  # noqa: SLF001 - one lock for all that follow the partition
             return self._transport.scan(self._part).has(head.writer, head.number, behind=offsets[-1] + 1)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: no resources are held."""

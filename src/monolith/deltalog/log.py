@@ -1,4 +1,4 @@
-"""`DeltaLog`: the changes of a training run, for everybody who keeps tables up to date from them."""
+"""`DeltaLog`: the changes of a training run, for processes that keep copies of its tables up to date."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 
 _DENSE_FILE = "dense.safetensors"
 _LOOKS, _LOOK_SECONDS = 400, 0.05
-"""How often somebody who takes a part is waited for. One that died before it had it is not known from one that is
-slow."""
+"""Number and interval of the polls while another writer claims a part. One that died before it finished looks like one
+that is slow.
+"""
 _NOBODY_STOPS = threading.Event()
 _KAFKA = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]+)")
 
 
 def open_transport(place: str | os.PathLike[str], **options: Any) -> Transport:
-    """What keeps the records of a log: a folder, ``kafka://broker:9092/topic``, or any URL that fsspec knows."""
+    """Opens the storage of a log: a folder, ``kafka://broker:9092/topic``, or any URL that fsspec supports."""
     text = str(place)
     kafka = _KAFKA.fullmatch(text)
     if kafka is not None:
@@ -53,13 +54,13 @@ def open_transport(place: str | os.PathLike[str], **options: Any) -> Transport:
 
 
 class DeltaLog:
-    """A log of increments. Any thread may call it; writers and readers belong to one each.
+    """A log of increments. Thread-safe; each writer and each reader belongs to one thread.
 
     Args:
-        place: A folder of this machine, ``kafka://host:port/topic``, or any URL that fsspec knows.
-        clock: Of this machine.
-        base_folder: Where `save_base` writes, a path or URL; None: into the log. One in Kafka needs it.
-        options: Of the transport, by name: `segment_bytes` of a folder; `poll_seconds` of objects; `client`,
+        place: A local folder, ``kafka://host:port/topic``, or any URL that fsspec supports.
+        clock: Clock of this machine; None: the system clock.
+        base_folder: Path or URL where `save_base` writes; None: into the log. Required for Kafka.
+        options: Keyword arguments of the transport: `segment_bytes` of a folder; `poll_seconds` of objects; `client`,
             `message_bytes` and `patience_seconds` of Kafka.
 
     >>> import tempfile
@@ -88,7 +89,7 @@ class DeltaLog:
 
     @property
     def place(self) -> str:
-        """Where it is."""
+        """Path or URL of the log."""
         return self.transport.place
 
     @property
@@ -99,19 +100,19 @@ class DeltaLog:
     # Parts
 
     def parts(self) -> list[str]:
-        """Names of the parts that have records.
+        """Returns the names of the parts that have records.
 
         Raises:
-            NotFoundError: there is no log.
+            NotFoundError: the log does not exist.
         """
         return self.transport.parts()
 
     def extent(self, part: str) -> Extent | None:
-        """What a part has now; None: nothing."""
+        """Returns what a part has now; None: nothing."""
         return self.transport.extent(part)
 
     def position(self) -> dict[str, int]:
-        """Part -> number of its last increment; a value that JSON can hold."""
+        """Returns part -> number of its last increment; serializable as JSON."""
         extents = {part: self.extent(part) for part in self._known_parts()}
         return {part: extent.next - 1 for part, extent in extents.items() if extent is not None}
 
@@ -123,7 +124,7 @@ class DeltaLog:
         needs: dict[str, int] | None = None,
         base: str | None = None,
     ) -> PartWriter:
-        """Takes a part from whoever has it; see `PartWriter`."""
+        """Claims a part, replacing its writer; see `PartWriter`."""
         return PartWriter(self.transport, part, schema=schema, needs=needs, base=base, clock=self._clock)
 
     def open_reader(self, part: str, *, number: int | None = None, schema: Schema | None = None) -> PartReader:
@@ -131,13 +132,13 @@ class DeltaLog:
         return PartReader(self.transport, part, number=number, schema=schema, clock=self._clock)
 
     def behind(self, part: str, number: int) -> Iterator[Increment]:
-        """The increments of a part behind a number, as far as they are there now.
+        """Iterates over the increments of a part after a number, up to its current end.
 
-        While a new writer claims the part, the last of them is not settled: the call waits up to 20 s for it.
+        While a new writer claims the part, the last increment is not settled; the call waits up to 20 s for it.
 
         Raises:
-            GapError: some of them are gone (`trim` or the retention of a topic has removed them), or the last ones did
-                not settle in time.
+            GapError: some increments were removed by `trim` or by the retention of the topic, or the last ones did not
+                settle in time.
         """
         extent = self.extent(part)
         if extent is None or extent.next <= number:
@@ -162,7 +163,7 @@ class DeltaLog:
     # Bases
 
     def bases(self) -> list[Base]:
-        """The oldest first."""
+        """Returns all bases, the oldest first."""
         found = [
             Base.from_bytes(text, origin=f"'{self.place}', document {name!r}")
             for name, text in self.transport.documents().items()
@@ -170,10 +171,10 @@ class DeltaLog:
         return sorted(found, key=lambda base: (base.created_ms, base.name))
 
     def base(self, name: str) -> Base:
-        """One of them by its name.
+        """Returns a base by name.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no base has this name.
         """
         found = {base.name: base for base in self.bases()}
         if name not in found:
@@ -181,7 +182,7 @@ class DeltaLog:
         return found[name]
 
     def add_base(self, base: Base) -> None:
-        """Names a state from which readers may begin."""
+        """Adds a state from which readers may start."""
         self.transport.put_document(base.document, base.to_bytes())
 
     def save_base(
@@ -194,18 +195,19 @@ class DeltaLog:
         step: int = 0,
         dense: bytes | None = None,
     ) -> Base:
-        """Saves what some stores hold as serving rows, and names it as a base; training and following go on meanwhile.
+        """Saves the serving rows of stores as a new base. Training and following continue meanwhile.
 
         Args:
             stores: The tables by name.
-            name: Of the base.
+            name: Name of the base.
             numbers: Part -> number of the last increment that the stores contain; they may contain more.
-            after: Part -> its last number, of those that had these rows before and must not come over them.
-            step: Steps trained.
-            dense: The dense weights as a safetensors file; None: readers get them from the log alone.
+            after: Part of a previous owner of these rows -> its last number; readers apply those parts before this
+                base.
+            step: Number of steps trained.
+            dense: The dense weights as a safetensors file; None: readers get them only from the log.
 
         Raises:
-            FailedPreconditionError: a log in Kafka was not given a `base_folder`.
+            FailedPreconditionError: the log is in Kafka and has no `base_folder`.
         """
         if self._base_folder is None:
             raise FailedPreconditionError(
@@ -233,7 +235,7 @@ class DeltaLog:
         return base
 
     def remove_base(self, name: str) -> None:
-        """Forgets a base, and removes its files if `save_base` wrote them; a checkpoint stays with its owner."""
+        """Removes a base from the log, and its files if `save_base` wrote them. Checkpoint files stay."""
         found = {base.name: base for base in self.bases()}.get(name)
         self.transport.remove_document(f"{name}.json")
         if self._base_folder is None or found is None or found.kind != "snapshots":
@@ -243,21 +245,21 @@ class DeltaLog:
                 remove_folder(found.path)
 
     def trim(self, *, keep_bases: int = 1) -> Mapping[str, int]:
-        """Lets go of what nobody needs who begins at one of the newest bases; older bases are forgotten.
+        """Removes all but the newest bases, and the increments that a reader starting at one of those does not need.
 
-        Without a base nothing goes: a reader that begins now needs it all.
+        Without a base nothing is removed: a new reader needs every increment.
 
         Args:
-            keep_bases: So many of each part stay, at least one.
+            keep_bases: Number of bases to keep for each part, at least 1.
 
         Returns:
-            Part -> number of its first increment that is still there.
+            Part -> number of its first remaining increment.
         """
         if keep_bases < 1:
             raise InvalidArgumentError(f"delta log: keep_bases must be >= 1, got {keep_bases}")
         bases = self.bases()
         kept = kept_by(bases, self._known_parts(), keep=keep_bases)
-        # First the records, then the bases: who begins at an older one meanwhile finds a gap, and not a lost base.
+        # Records before bases: a reader that starts at an older base meanwhile finds a gap instead of a missing base.
         firsts = {part: self.transport.trim(part, needed) for part, needed in kept.needed.items()}
         for base in bases:
             if base not in kept.bases:
@@ -265,7 +267,7 @@ class DeltaLog:
         return firsts
 
     def close(self) -> None:
-        """Gives back connections."""
+        """Closes connections."""
         self.transport.close()
 
     def __enter__(self) -> Self:

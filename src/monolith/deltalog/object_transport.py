@@ -1,8 +1,8 @@
-"""A log on any file system that fsspec knows, one object for each increment.
+"""A log on any file system that fsspec supports, one object per increment.
 
-Its name is its number, and it is made only if there is none of that name: of two writers one gets a number, and the
-other one finds who has it. So the order of a part needs no lock and no server. Stores whose fsspec driver cannot make
-an object only if it is not there are refused when the part is opened.
+The name of an object is the number of its increment, and objects are created exclusively: of two writers one gets a
+number, and the other reads which writer has it. So the order of a part needs no lock and no server. A file system whose
+fsspec driver has no exclusive create is rejected when the part is opened.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ObjectTransport:
     """`monolith.deltalog.transport.Transport` over objects.
 
     Args:
-        url: Of the log, as fsspec takes it.
-        poll_seconds: How often a reader that waits looks for the next object.
+        url: URL of the log, as fsspec takes it.
+        poll_seconds: Interval at which a waiting reader polls for the next object.
     """
 
     def __init__(self, url: str, *, poll_seconds: float = POLL_SECONDS) -> None:
@@ -49,7 +49,7 @@ class ObjectTransport:
         self._root = str(root).rstrip("/")
 
     def parts(self) -> list[str]:
-        """Folders that have objects."""
+        """Returns the names of the folders that have objects."""
         with named_errors(self.place, "read"):
             if not self.files.exists(f"{self._root}/{MARKER}"):
                 raise NotFoundError(
@@ -59,9 +59,9 @@ class ObjectTransport:
         return sorted(name for name in found if self.numbers(name))
 
     def extent(self, part: str) -> Extent | None:
-        """By the names of the objects, and the head of the last one that can be read.
+        """Returns what a part has, from the names of its objects and the head of the last readable one.
 
-        Each object behind that one may have opened a generation.
+        Each unreadable object after that one may have opened a generation.
         """
         numbers = self.numbers(part)
         for behind, number in enumerate(reversed(numbers)):
@@ -73,7 +73,7 @@ class ObjectTransport:
         return Extent(numbers[0], numbers[-1] + 1, len(numbers), -1) if numbers else None
 
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> ObjectAppender:
-        """Makes the next object; tries the one behind it where somebody was faster."""
+        """Creates the next object with the opening; retries with the following number if another writer was faster."""
         require_part(part)
         self._require_exclusive()
         self._make_log()
@@ -81,7 +81,7 @@ class ObjectTransport:
             found = self.extent(part)
             if after_writer is not None and (found is None or found.writer != after_writer):
                 if found is not None and found.writer == -1:
-                    self.head(part, found.next - 1)  # it is not known who wrote it: says what is damaged
+                    self.head(part, found.next - 1)  # writer unknown: raises with the damaged object
                 raise replaced(self.place, part, -1 if found is None else found.generation)
             claim = Claim(1, 0) if found is None else Claim(found.generation + 1, found.next)
             appender = ObjectAppender(self, part)
@@ -92,22 +92,22 @@ class ObjectTransport:
             return appender
 
     def tail(self, part: str, number: int | None) -> ObjectTail:
-        """A place before the object of a number."""
+        """Returns a reader that starts at the object of a number."""
         return ObjectTail(self, part, number, self._poll_seconds)
 
     def trim(self, part: str, below: int) -> int:
-        """Removes objects of lower numbers."""
+        """Removes objects of lower numbers; returns the first number that is left."""
         numbers = self.numbers(part)
         gone = [number for number in numbers[:-1] if number < below]
         with named_errors(f"{self.place}/parts/{part}", "removed"):
-            for number in gone:  # the lowest first: what is left is without gaps
+            for number in gone:  # the lowest first, so that no gap arises
                 self.files.rm_file(self.path(part, number))
         return numbers[len(gone)] if numbers else 0
 
     # Documents
 
     def put_document(self, name: str, text: bytes) -> None:
-        """One object, written at once."""
+        """Writes the document as one object."""
         self._make_log()
         path = f"{self._root}/bases/{name}"
         with named_errors(path, "written"):
@@ -115,7 +115,7 @@ class ObjectTransport:
             self.files.pipe_file(path, text)
 
     def documents(self) -> dict[str, bytes]:
-        """Every JSON object among them."""
+        """Returns every JSON object."""
         found: dict[str, bytes] = {}
         with named_errors(self.place, "read"):
             for name in self.listed(f"{self._root}/bases"):
@@ -135,29 +135,29 @@ class ObjectTransport:
                 return
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: no resources are held."""
 
-    # For places in a part, and writers
+    # For tails and appenders
 
     def numbers(self, part: str) -> list[int]:
-        """Of the objects of a part, sorted."""
+        """Returns the numbers of the objects of a part, sorted."""
         require_part(part)
         with named_errors(f"{self.place}/parts/{part}", "listed"):
             matches = (_NAME.fullmatch(name) for name in self.listed(f"{self._root}/parts/{part}"))
             return sorted(int(found[1]) for found in matches if found)
 
     def path(self, part: str, number: int) -> str:
-        """Of the object of a number."""
+        """Returns the path of the object of a number."""
         return f"{self._root}/parts/{part}/{number:020d}.increment"
 
     def head(self, part: str, number: int) -> Head:
-        """Of the record of a number."""
+        """Reads the head of the record of a number."""
         path = self.path(part, number)
         with named_errors(path, "read"):
             return read_head(self.files.cat_file(path, 0, HEAD.size), origin=path)
 
     def read(self, part: str, number: int) -> bytes | None:
-        """The record of a number; None: it is not there."""
+        """Reads the record of a number; None if it does not exist."""
         path = self.path(part, number)
         with named_errors(path, "read"):
             try:
@@ -167,10 +167,10 @@ class ObjectTransport:
             return data
 
     def create(self, part: str, number: int, record: bytes) -> None:
-        """Makes the object.
+        """Creates the object of a number exclusively.
 
         Raises:
-            FileExistsError: it is there.
+            FileExistsError: the object exists.
         """
         path = self.path(part, number)
         with named_errors(path, "written"):
@@ -184,24 +184,24 @@ class ObjectTransport:
         raise FileExistsError(path)
 
     def size(self, part: str, number: int) -> int:
-        """Of the object of a number; 0 where it has gone."""
+        """Returns the size of the object of a number; 0 if it was removed."""
         try:
             return int(self.files.size(self.path(part, number)) or 0)
         except FileNotFoundError:
             return 0
 
     def listed(self, folder: str) -> list[str]:
-        """Names in a folder, looked up anew; none where there is no folder."""
+        """Lists the names in a folder, bypassing the cache; none if the folder does not exist."""
         self.files.invalidate_cache(folder)
         try:
             return [str(path).rstrip("/").rpartition("/")[2] for path in self.files.ls(folder, detail=False)]
         except FileNotFoundError:
             return []
 
-    # Inside
+    # Internals
 
     def _create_whole(self, path: str, record: bytes) -> None:
-        """Readers of a local folder would see an object grow: there it is linked when it is whole."""
+        """Creates an object atomically; in a local folder by linking, since readers would see the file grow."""
         if not isinstance(self.files, LocalFileSystem):
             self.files.pipe_file(path, record, mode="create")
             return
@@ -217,7 +217,7 @@ class ObjectTransport:
         _core.sync_directory(str(temporary.parent))
 
     def _require_exclusive(self) -> None:
-        """Refuses drivers that look first and write then, as fsspec does for those that have nothing better."""
+        """Rejects drivers that check and then write, which is the fallback of fsspec."""
         makers = (getattr(type(self.files), name, None) for name in ("pipe_file", "_pipe_file"))
         base = (AbstractFileSystem.pipe_file, AsyncFileSystem._pipe_file, AsyncFileSystem.pipe_file)  # noqa: SLF001 - what drivers replace
         if not isinstance(self.files, LocalFileSystem) and all(maker is None or maker in base for maker in makers):
@@ -230,7 +230,7 @@ class ObjectTransport:
         with named_errors(self.place, "written"):
             if self._has_marker():
                 return
-            # Looked at before the marker is looked for once more: another writer may make the log just now.
+            # List first, then check the marker again: another writer may be creating the log.
             if self.listed(self._root) and not self._has_marker():
                 raise FailedPreconditionError(
                     f"'{self.place}': it holds other things than a delta log ({MARKER} is missing); give another folder"
@@ -243,14 +243,14 @@ class ObjectTransport:
 
 
 class ObjectAppender:
-    """Makes the objects of one generation."""
+    """Creates the objects of one generation."""
 
     def __init__(self, transport: ObjectTransport, part: str) -> None:
         self._transport = transport
         self._part = part
 
     def append(self, number: int, record: bytes) -> None:
-        """Makes the object of a number."""
+        """Creates the object of a number."""
         try:
             self._transport.create(self._part, number, record)
         except FileExistsError as error:
@@ -258,7 +258,7 @@ class ObjectAppender:
             raise replaced(self._transport.place, self._part, found) from error
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: no resources are held."""
 
 
 class ObjectTail:
@@ -271,10 +271,10 @@ class ObjectTail:
         self._poll_seconds = poll_seconds
         self._ahead: bytes | None = None
         self.where = ""
-        """Path of the object that was handed out last."""
+        """Path of the last returned object."""
 
     def next(self) -> bytes | None:
-        """The object of the next number, or of the first one behind it that there is."""
+        """Returns the object of the next number, or the first one that exists after it."""
         if self._next is None:
             numbers = self._transport.numbers(self._part)
             if not numbers:
@@ -298,7 +298,7 @@ class ObjectTail:
         return f"object '{self._transport.path(self._part, number)}', offset 0"
 
     def _require_number(self, record: bytes, number: int) -> None:
-        """Refuses the record of another object; what cannot be read at all is for the reader to judge."""
+        """Rejects the record of another object; an unreadable record is left to the reader."""
         try:
             found = read_head(record, origin=self.where).number
         except DataLossError:
@@ -310,12 +310,12 @@ class ObjectTail:
             )
 
     def skip(self) -> None:
-        """Moves behind an object that `next` refused; otherwise the next object is the next record already."""
+        """Moves past an object that `next` rejected; otherwise the tail is already at the next record."""
         if self._next is not None and self.where == self._where(self._next):
             self._next += 1
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Asks for the next object again and again."""
+        """Polls for the next object."""
         waited = 0.0
         while waited < seconds and not stop.wait(min(self._poll_seconds, seconds - waited)):
             waited += self._poll_seconds
@@ -326,15 +326,15 @@ class ObjectTail:
                 return
 
     def bytes_behind(self) -> int:
-        """The sizes of the objects that come."""
+        """Returns the total size of the objects to come."""
         first = 0 if self._next is None else self._next
         numbers = [number for number in self._transport.numbers(self._part) if number >= first]
         return sum(self._transport.size(self._part, number) for number in numbers)
 
     def unread_bytes(self) -> int:
-        """None: every object has a number, and is counted by it."""
+        """Returns 0: every object, even a damaged one, has a number and is counted by it."""
         return 0
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: no resources are held."""
         self._ahead = None

@@ -1,4 +1,4 @@
-"""The names of the parts of a log: one for each owner of rows, and one for the dense weights."""
+"""Names of the parts of a log: one per owner of rows, and one for the dense weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROWS = re.compile(r"(.+)\.(\d{4})-(\d{4})")
 
 
 def rows_part(store: str = "model", buckets: range = ALL_BUCKETS) -> str:
-    """The part of some buckets of a store.
+    """Returns the name of the part for buckets of a store.
 
     >>> rows_part("tower.embeddings", range(0, 512))
     'tower.embeddings.0000-0512'
@@ -27,7 +27,7 @@ def rows_part(store: str = "model", buckets: range = ALL_BUCKETS) -> str:
 
 
 def store_of(part: str) -> tuple[str, range] | None:
-    """The store and the buckets of a part; None: it is none of rows.
+    """Returns the store and the buckets of a part; None if the part does not hold rows.
 
     >>> store_of("model.0000-1024"), store_of("dense")
     (('model', range(0, 1024)), None)
@@ -39,10 +39,10 @@ def store_of(part: str) -> tuple[str, range] | None:
 
 
 def require_part(name: str) -> None:
-    """Refuses a name that is not that of a part.
+    """Rejects an invalid part name.
 
     Raises:
-        InvalidArgumentError: says what one looks like.
+        InvalidArgumentError: the name is invalid; the message describes valid names.
     """
     if not is_name(name) or (name != DENSE_PART and store_of(name) is None):
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Reads the increments of one part, from a number on, and says how far it is behind."""
+"""Reads the increments of one part, from a number on, and measures its lag."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class Lag(NamedTuple):
-    """How far a reader is behind its writer."""
+    """Lag of a reader."""
 
     increments: int
-    """That are written and were not read; an unfinished or damaged one at the end counts."""
+    """Number of written increments not yet read; an unfinished or damaged one at the end counts."""
     bytes: int
-    """Of them, about."""
+    """Approximate size of these increments."""
     seconds: float
-    """Since the last increment that was read was written, where there are newer ones; 0 where there are none."""
+    """Age of the last read increment if there are newer ones, else 0."""
 
 
 class PartReader:
-    """A reader of one part. Belongs to one thread.
+    """A reader of one part. Not thread-safe.
 
     Args:
         transport: The log.
-        part: Its name; a part that is not there yet is waited for.
-        number: The first number that is wanted, one behind that of a base; None: the first that is there.
-        schema: What the rows must look like; None: anything.
-        clock: Of this machine.
+        part: Its name; the part may be created later.
+        number: The first number to read, for example the one after that of a base; None: the first that exists.
+        schema: Expected schema of the rows; None: any.
+        clock: Clock of this machine; None: the system clock.
     """
 
     def __init__(
@@ -55,33 +55,33 @@ class PartReader:
         self._replay = Replay(part, place=transport.place, next_number=number, schema=schema)
         self._published_ms = 0
         self.ignored = 0
-        """Records that did not count: duplicates, and those of writers that were replaced."""
+        """Number of records that did not count: duplicates, and those of replaced writers."""
         self._require_same_log(number)
         self._tail = transport.tail(part, number)
 
     @property
     def next_number(self) -> int | None:
-        """What comes next; None before the first where any was wanted."""
+        """Number of the next increment; None before the first one if no number was given."""
         return self._replay.next_number
 
     @property
     def generation(self) -> int | None:
-        """Of the last increment that was read."""
+        """Generation of the last read increment; None before the first."""
         return self._replay.generation
 
     @property
     def where(self) -> str:
-        """Where the last record that was read is kept; empty before the first."""
+        """Location of the last read record; empty before the first."""
         return self._tail.where
 
     def read(self) -> Increment | None:
-        """The next increment; None: there is none yet, or it is still being written.
+        """Returns the next increment; None if there is none yet, or it is still being written.
 
         Raises:
-            GapError: increments are missing; names them.
+            GapError: increments are missing; the message lists them.
             DataLossError: a record is corrupt.
-            FailedPreconditionError: it is of another model; says what differs.
-            UnavailableError: the log is away.
+            FailedPreconditionError: the record belongs to another model; the message lists the differences.
+            UnavailableError: the log is unreachable.
         """
         if self._replay.wrong is not None:
             self._replay.wrong.require()
@@ -96,17 +96,17 @@ class PartReader:
         return None
 
     def __iter__(self) -> Iterator[Increment]:
-        """What there is now."""
+        """Iterates over the increments available now."""
         while (found := self.read()) is not None:
             yield found
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Returns when there may be more, after so many seconds, or when told to stop."""
+        """Waits until there may be more, `seconds` have passed, or `stop` is set."""
         self._tail.wait(seconds, stop)
 
     @property
     def lag(self) -> Lag:
-        """How far it is behind; asks the log."""
+        """Computes the lag; queries the log."""
         extent = self._transport.extent(self.part)
         following = self._replay.next_number
         behind = 0 if extent is None else extent.next - (extent.first if following is None else following)
@@ -117,7 +117,7 @@ class PartReader:
         return Lag(behind, self._tail.bytes_behind(), seconds)
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Releases files and connections."""
         self._tail.close()
 
     def __enter__(self) -> Self:

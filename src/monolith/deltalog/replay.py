@@ -1,12 +1,12 @@
-"""Which records of a part count: a pure machine, fed with the records in the order in which the log has them.
+"""Decides which records of a part count: a pure state machine, fed with the records in log order.
 
-Everybody runs it: a reader to know what to apply, a writer of a shared stream to know whether it was replaced. So all
-come to the same end, whatever two writers at once have left behind.
+Readers run it to decide which records to apply, and writers of a shared stream to detect that they were replaced. So
+all processes reach the same result, whatever concurrent writers have written.
 
 1. A generation begins with its opening, which takes the next number; nothing of an older one counts from then on.
-2. Of two writers with the same generation, that whose opening came first counts.
-3. Numbers have no gaps. A number that was there already is a duplicate and does nothing.
-4. What is wrong stays wrong: a machine that has named a gap or a corrupt record says the same of what comes after it.
+2. Of two writers with the same generation, the one whose opening came first counts.
+3. Numbers have no gaps. A number that was already seen is a duplicate and is ignored.
+4. Faults are sticky: after a gap or a corrupt record, every later record gets the same outcome.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class GapError(DataLossError):
-    """Increments that a reader needs are not there; it has to begin at a base."""
+    """Increments that a reader needs are missing; it has to start at a base."""
 
 
 class Verdict(enum.Enum):
-    """What becomes of a record."""
+    """Decision about a record."""
 
     APPLY = "apply"
     NEW_GENERATION = "new generation"
-    """An opening: everything of the writer before it is over."""
+    """An opening: later records of the previous writer do not count."""
     IGNORE = "ignore"
-    """A duplicate, or of a writer that was replaced."""
+    """A duplicate, or a record of a replaced writer."""
     GAP = "gap"
     CORRUPT = "corrupt"
     FOREIGN = "foreign"
-    """Of another model."""
+    """A record of another model."""
 
     @property
     def is_wrong(self) -> bool:
@@ -53,21 +53,21 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the machine says of a record."""
+    """The decision about a record, with its increment and an explanation."""
 
     verdict: Verdict
     increment: Increment | None = None
-    """What it holds; None where that is not known."""
+    """Decoded increment; None if the record is unreadable."""
     text: str = ""
-    """Of what is wrong, or why it is ignored: part, expected, got, and what to do."""
+    """What is wrong, or why the record is ignored: part, expected, got, and what to do."""
 
     def require(self) -> Increment:
-        """The increment of a record that counts or is ignored.
+        """Returns the increment of a record that counts or is ignored.
 
         Raises:
             GapError: increments are missing.
             DataLossError: the record is corrupt.
-            FailedPreconditionError: it is of another model.
+            FailedPreconditionError: the record belongs to another model.
         """
         errors: dict[Verdict, type[OpError]] = {
             Verdict.GAP: GapError,
@@ -80,34 +80,34 @@ class Outcome:
 
 
 class Replay:
-    """The machine for one part.
+    """State machine for one part.
 
     Args:
         part: Its name.
-        place: Of the log, for what is said of it.
-        next_number: The first number that is wanted; None: whatever comes first.
-        schema: What the rows must look like; None: anything.
+        place: Path or URL of the log, for messages.
+        next_number: The first expected number; None: any.
+        schema: Expected schema of the rows; None: any.
     """
 
     def __init__(self, part: str, *, place: str, next_number: int | None = None, schema: Schema | None = None) -> None:
         self.part = part
         self.place = place
         self.next_number = next_number
-        """What comes next; None before the first record."""
+        """Next expected number; None before the first record."""
         self.generation: int | None = None
-        """Of the last record that counted; None before the first."""
+        """Generation of the last record that counted; None before the first."""
         self.writer: int | None = None
         self.schema = schema
-        """What the rows must look like; None: anything."""
+        """Expected schema of the rows; None: any."""
         self._wrong: Outcome | None = None
 
     @property
     def wrong(self) -> Outcome | None:
-        """What was wrong; None: nothing."""
+        """Outcome of the first faulty record; None: no fault."""
         return self._wrong
 
     def take(self, record: bytes, *, where: str = "") -> Outcome:
-        """What becomes of the next record; `where` it is kept, for what is said of it."""
+        """Decides about the next record; `where` is its location, for messages."""
         if self._wrong is not None:
             return self._wrong
         outcome = self._judged(record)
@@ -122,7 +122,7 @@ class Replay:
         return outcome
 
     def take_all(self, records: Iterable[bytes]) -> list[Outcome]:
-        """The same of several."""
+        """Decides about several records, in order."""
         return [self.take(record) for record in records]
 
     @property

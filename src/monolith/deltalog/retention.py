@@ -1,4 +1,4 @@
-"""Which bases of a log stay, and from where on increments are needed: pure, decided part by part."""
+"""Decides which bases of a log are kept, and from which number on increments are needed. Pure; decided per part."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """What stays."""
+    """What is kept."""
 
     bases: list[Base]
     needed: dict[str, int]
-    """Part -> number of the first increment that somebody needs who begins at one of these bases."""
+    """Part -> number of the first increment that a reader starting at one of these bases needs."""
 
 
 def kept_by(bases: Sequence[Base], parts: Iterable[str], *, keep: int) -> Kept:
-    """Keeps of every part its newest bases: one that holds a single part does not make those of others go.
+    """Keeps the newest bases of every part: a base that holds a single part does not displace those of others.
 
-    Without a base of it, everything of a part is needed.
+    A part without a base is kept entirely.
 
     Args:
-        bases: All there are.
-        parts: Of the log.
-        keep: How many bases of each part stay.
+        bases: All bases of the log.
+        parts: All parts of the log.
+        keep: Number of bases to keep for each part.
     """
     newest = {part: _by_number(bases, part)[-keep:] for part in parts}
     kept = {base.name for found in newest.values() for base in found}
@@ -35,5 +35,5 @@ def kept_by(bases: Sequence[Base], parts: Iterable[str], *, keep: int) -> Kept:
 
 
 def _by_number(bases: Sequence[Base], part: str) -> list[Base]:
-    """Those that hold a part, the newest last: by what they contain, since clocks jump."""
+    """Returns the bases that hold a part, the newest last; ordered by the contained number, since clocks jump."""
     return sorted((base for base in bases if base.holds(part)), key=lambda base: base.numbers[part])

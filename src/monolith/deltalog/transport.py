@@ -1,8 +1,8 @@
-"""Where the records of a log are kept: one interface over files, objects and Kafka.
+"""Storage of the records of a log: one interface over files, objects and Kafka.
 
-A part is a sequence of records in one order that everybody sees, each with the next number. A record that `append` has
-returned from is there for good; one whose `append` has failed may be there or not, and the writer finds out by opening
-the part once more. Who opens a part takes it from who had it: that one cannot append any more.
+A part is a sequence of consecutively numbered records, in the same order for all readers. Once `append` returns, the
+record is durable; after a failed `append` it may or may not be in the log, and the writer finds out by reopening the
+part. Opening a part fences its previous writer: that writer can no longer append.
 
 `tests/contracts/test_delta_transports.py` runs on every implementation.
 """
@@ -20,65 +20,65 @@ class Extent(NamedTuple):
     """What a part has now."""
 
     first: int
-    """Number of the first record that is still there."""
+    """Number of the first remaining record."""
     next: int
-    """Number behind the last record."""
+    """Number after that of the last record."""
     generation: int
-    """Of the last record."""
+    """Generation of the last record."""
     writer: int
-    """Who wrote the last record."""
+    """Id of the writer of the last record."""
 
 
 class Claim(NamedTuple):
-    """What the opening of a generation is made of."""
+    """The numbers that go into the opening of a generation."""
 
     generation: int
     number: int
     follows: int | None = None
-    """The generation that it goes on from, 0: none; None: the order of the storage tells it."""
+    """The generation that it continues, 0: none; None: given by the order of the storage."""
 
 
 class Tail(Protocol):
-    """A place in a part from which records are read. Belongs to one thread."""
+    """A cursor in a part from which records are read. Not thread-safe."""
 
     def next(self) -> bytes | None:
-        """The next record; None: there is none yet, or it is still being written.
+        """Returns the next record; None if there is none yet, or it is still being written.
 
-        The bytes may be anything where the log was damaged, and records of writers that were replaced may be among
-        them: `Replay` tells which of them count.
+        If the log is damaged, the bytes may be no record, and records of replaced writers may be among them: `Replay`
+        decides which of them count.
 
         Raises:
-            UnavailableError: the log is away.
-            DataLossError: a record lies where another one must be; says which file or object.
+            UnavailableError: the log is unreachable.
+            DataLossError: a record is in the place of another one; the message names the file or object.
         """
         ...
 
     @property
     def where(self) -> str:
-        """Where that which `next` handed out last is kept: file and offset, object, or offset of a topic."""
+        """Location of the last bytes that `next` returned: file and offset, object, or offset of a topic."""
         ...
 
     def skip(self) -> None:
-        """Goes on behind what `next` handed out last, which was no record, at the next record that can be found.
+        """Moves past the last bytes that `next` returned, which were no record, to the next record that can be found.
 
-        For who counts what is damaged; a reader that applies begins at a base.
+        For audits of a damaged log; a reader that applies records restarts at a base.
         """
         ...
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Returns when there may be more, after so many seconds, or when told to stop."""
+        """Waits until there may be more, `seconds` have passed, or `stop` is set."""
         ...
 
     def bytes_behind(self) -> int:
-        """Bytes between this place and the end of the part, about."""
+        """Returns the approximate number of bytes between here and the end of the part."""
         ...
 
     def unread_bytes(self) -> int:
-        """Bytes at this place where no whole record follows: of one that is unfinished or damaged."""
+        """Returns the bytes of an unfinished or damaged record here, if no intact record follows."""
         ...
 
     def close(self) -> None:
-        """Gives back what it holds. Calling it again does nothing."""
+        """Releases files and connections. Idempotent."""
         ...
 
 
@@ -86,82 +86,82 @@ class Appender(Protocol):
     """The right to write one generation of a part. Belongs to one thread at a time."""
 
     def append(self, number: int, record: bytes) -> None:
-        """Writes a record; it is there for good when this returns.
+        """Appends a record, which is durable when this returns.
 
-        After an error the appender is of no use: whether the record is there is not known.
+        After an error the appender is unusable: the record may or may not be in the log.
 
         Raises:
             AbortedError: another writer has opened the part.
-            UnavailableError, ResourceExhaustedError, PermissionDeniedError: it could not be written.
+            UnavailableError, ResourceExhaustedError, PermissionDeniedError: the record could not be written.
         """
         ...
 
     def close(self) -> None:
-        """Gives back what it holds. Calling it again does nothing."""
+        """Releases files and connections. Idempotent."""
         ...
 
 
 class Transport(Protocol):
-    """The records of a log, and the small documents beside them. Any thread may call it."""
+    """The records of a log and its small documents. Thread-safe."""
 
     @property
     def place(self) -> str:
-        """The log, for what is said of it."""
+        """Path or URL of the log, for messages."""
         ...
 
     def parts(self) -> list[str]:
-        """Names of the parts that have records, sorted.
+        """Returns the names of the parts that have records, sorted.
 
         Raises:
-            NotFoundError: there is no log.
+            NotFoundError: the log does not exist.
         """
         ...
 
     def extent(self, part: str) -> Extent | None:
-        """What a part has now; None: nothing."""
+        """Returns what a part has now; None: nothing."""
         ...
 
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> Appender:
-        """Takes a part from whoever has it, by a record that opens the next generation; it is written here.
+        """Claims a part, replacing its writer, by appending a record that opens the next generation.
 
         Args:
             part: Its name.
-            opening: Makes that record.
-            after_writer: Who must have written the last record; None: anybody. So a writer goes on after an error
-                without taking the part from one that has replaced it.
+            opening: Builds that record.
+            after_writer: Id of the writer that must have written the last record; None: any. So a writer resumes after
+                an error without taking the part from a writer that has replaced it.
 
         Raises:
-            AbortedError: somebody else has written the last record.
-            UnavailableError, ResourceExhaustedError, PermissionDeniedError: it could not be written.
+            AbortedError: another writer has written the last record.
+            UnavailableError, ResourceExhaustedError, PermissionDeniedError: the opening could not be written.
         """
         ...
 
     def tail(self, part: str, number: int | None) -> Tail:
-        """A place before a number, or before the first record that is there where that one is not; None: the same."""
+        """Returns a cursor at a number, or at the first remaining record if that is higher or `number` is None."""
         ...
 
     def trim(self, part: str, below: int) -> int:
-        """Lets go of records with lower numbers, as far as the storage can; the last one stays.
+        """Removes records with lower numbers, as far as the storage can; the last record stays.
 
         Returns:
-            The number of the first record that is still there.
+            The number of the first remaining record.
         """
         ...
 
     # Documents, such as those that name bases
 
     def put_document(self, name: str, text: bytes) -> None:
-        """Writes a small document; one of the same name is replaced, whole or not at all."""
+        """Writes a small document, atomically replacing one of the same name."""
         ...
 
     def documents(self) -> Mapping[str, bytes]:
-        """All documents by name."""
+        """Returns all documents by name."""
         ...
 
     def remove_document(self, name: str) -> None:
-        """Removes one; it need not be there."""
+        """Removes a document, if it exists."""
         ...
 
     def close(self) -> None:
-        """Gives back connections. Calling it again does nothing."""
+        """Closes connections. Idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""Writes one part: takes it from whoever had it, numbers the increments, and opens it anew after an error."""
+"""Writes one part: claims it from its previous writer, numbers the increments, and reopens it after an error."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ BEFORE_ALL = Mark(0, 0, 0)
 
 
 class PartWriter:
-    """The writer of one part. One thread at a time may call it.
+    """The writer of one part. Not thread-safe: calls must not overlap.
 
-    It opens a generation when it is made. An `append` that fails leaves open whether its increment is in the log; the
-    next one therefore opens another generation first, behind which nothing of the failed one counts, unless somebody
-    else has the part by then.
+    The constructor opens a generation. After a failed `append` it is unknown whether its increment is in the log. The
+    next `append` therefore opens another generation first, after which records of the failed one no longer count,
+    unless another writer has the part by then.
 
     Args:
         transport: The log.
         part: Its name.
-        schema: What serving rows look like; None: of dense weights.
+        schema: Schema of the serving rows; None: dense weights.
         needs: Part -> number that a follower must have applied before this generation.
-        base: What is behind the opening begins with this base, and not with what was before it.
-        clock: Of this machine.
+        base: Base from which the records after the opening start, instead of continuing the records before it.
+        clock: Clock of this machine; None: the system clock.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class PartWriter:
         self._needs = dict(needs or {})
         self._base = base
         self.generation = 0
-        """Of this writer, now."""
+        """Current generation of this writer."""
         self.last_number = -1
-        """Of the last increment that is in the log for good."""
+        """Number of the last durable increment."""
         self.mark = BEFORE_ALL
-        """Of the last increment."""
+        """Mark of the last increment."""
         self._appender: Appender | None = None
         self._open(after_writer=None)
 
     @property
     def transport(self) -> Transport:
-        """The log."""
+        """Storage of the log."""
         return self._transport
 
     def append(self, *, mark: Mark | None = None, **fields: Any) -> Increment:
-        """Writes an increment; it is in the log for good when this returns.
+        """Appends an increment, which is durable when this returns.
 
         Args:
-            mark: Every change up to here is in the log with it; None: that of the increment before it.
-            fields: Those of `Increment` but part, generation, writer, number, digest and time.
+            mark: Every change up to here is in the log with this increment; None: the mark of the previous increment.
+            fields: Fields of `Increment` except part, generation, writer, number, digest and time.
 
         Raises:
-            AbortedError: another writer has the part; this one is at its end.
-            UnavailableError, ResourceExhaustedError, PermissionDeniedError: not now; the same may be tried again.
+            AbortedError: another writer has the part; this writer cannot continue.
+            UnavailableError, ResourceExhaustedError, PermissionDeniedError: not written; the call may be retried.
         """
         if self._appender is None:
             self._open(after_writer=self._writer)
@@ -92,7 +92,7 @@ class PartWriter:
         return made
 
     def close(self) -> None:
-        """Gives back what it holds; the part stays as it is."""
+        """Releases files and connections; the log is unchanged."""
         if self._appender is not None:
             self._appender.close()
             self._appender = None
@@ -122,7 +122,7 @@ class PartWriter:
 
         self._appender = self._transport.open(self.part, opening, after_writer=after_writer)
         self.generation, self.last_number = claimed[-1].generation, claimed[-1].number
-        self._base = None  # opened anew after an error, the part goes on from here
+        self._base = None  # reopened after an error, the part continues from here
 
     def _made(self, **fields: Any) -> Increment:
         return Increment(

@@ -1,7 +1,8 @@
-"""Publishing: from the rows that a run changes to its delta log, wherever the rows are.
+"""Publishing: writes the changed rows of a run to its delta log, wherever the rows are stored.
 
-Below parameter servers and ranks, which publish their own buckets. `publisher.py` has the clock, `part_publisher.py`
-one part of a log, `publish_hook.py` what a session attaches; `monolith.online` has who reads it.
+Below parameter servers and ranks, which publish their own buckets. `publisher.py` has the publishing thread,
+`part_publisher.py` writes one part of a log, `publish_hook.py` attaches both to a session; `monolith.online` has the
+readers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints as bases of a delta log: a follower that comes late begins at one, and needs nothing that is older."""
+"""Checkpoints as bases of a delta log: a late follower starts at one and needs no older increments."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def add_checkpoint_base(log: DeltaLog, path: str) -> Base | None:
-    """Names a checkpoint of the run that writes a log as a base; those that have gone since are forgotten.
+    """Adds a checkpoint of the run that writes a log as a base; removes bases whose checkpoints were deleted.
 
     Args:
-        log: Of the run.
+        log: Log of the run.
         path: The prefix of the checkpoint.
 
     Returns:
-        The base; None where the checkpoint does not say where the log was, or holds nothing of it.
+        The base; None if the checkpoint does not contain the position of the log, or no part of it.
 
     Raises:
-        NotFoundError: there is no such checkpoint.
-        OpError: the log is away.
+        NotFoundError: the checkpoint does not exist.
+        OpError: the log is unreachable.
     """
     base = _base_of(log, path)
     if base is not None:
@@ -64,7 +64,7 @@ def _base_of(log: DeltaLog, path: str) -> Base | None:
 
 
 def _is_held(part: str, buckets: dict[str, range]) -> bool:
-    """Whether all rows of a part are there; the dense weights always are."""
+    """Returns whether the checkpoint has all rows of a part; it always has the dense weights."""
     rows = store_of(part)
     if rows is None:
         return True

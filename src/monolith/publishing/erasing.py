@@ -1,7 +1,8 @@
-"""Removes the rows of some ids from checkpoints, without the model that they are of and while nothing trains it.
+"""Removes the rows of given ids from checkpoints, without the model's code and while no process trains it.
 
-A checkpoint is replaced as a save replaces one of the same step: its new table files are written beside the old ones,
-the manifest takes its place, and the old files are removed. Until then the checkpoint is what it was.
+A checkpoint is replaced in the same way as by a save of the same step: the new table files are written next to the old
+ones, the manifest is replaced, and the old files are removed. Until the manifest is replaced, the checkpoint is
+unchanged.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ _ROWS = frozenset({BlockKind.FULL, BlockKind.SERVING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedRows:
-    """What was removed from one checkpoint."""
+    """Result of erasing rows from one checkpoint."""
 
     path: str
     rows: int
-    """How many rows there were."""
+    """Number of matching rows."""
     is_rewritten: bool
-    """Whether its files were rewritten; not where it has no such row, and not in a dry run."""
+    """Whether the files were rewritten; False if there was no matching row, and in a dry run."""
 
 
 def checkpoints_at(path: str) -> list[str]:
-    """Full prefixes of the checkpoints that a path means: that one, or all of a model directory, those of ranks too.
+    """Returns the full prefixes of the checkpoints at a path: that one, or all of a model directory and its ranks.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no checkpoint.
     """
     full = full_local_path(path.removesuffix(SUFFIX).rstrip("/"))
     if checkpoint_exists(full):
@@ -73,10 +74,10 @@ def checkpoints_at(path: str) -> list[str]:
 
 
 def erase_from_checkpoint(path: str, slot: str, ids: Tensor, *, dry_run: bool = False) -> ErasedRows:
-    """Removes the rows of some ids of a slot from a checkpoint, and what admission has counted for them.
+    """Removes the rows of given ids of a slot from a checkpoint, and their admission counts.
 
-    A run that resumes from it publishes a new base to its delta log, so that followers drop the rows, too. Nothing may
-    save to the directory meanwhile: hold its `ModelDirLock`.
+    A run that resumes from it publishes a new base to its delta log, so that followers drop the rows, too. The caller
+    must hold the `ModelDirLock` of the directory, so that no other process saves to it meanwhile.
 
     Args:
         path: Full prefix of the checkpoint.
@@ -86,7 +87,7 @@ def erase_from_checkpoint(path: str, slot: str, ids: Tensor, *, dry_run: bool = 
 
     Raises:
         InvalidArgumentError: no such slot, or an id that it does not take.
-        FailedPreconditionError: the checkpoint does not say where the rows of slots are.
+        FailedPreconditionError: the checkpoint does not record the tables of its slots.
     """
     state = SavedState(path)
     if not state.manifest.tables:
@@ -103,9 +104,9 @@ def erase_from_checkpoint(path: str, slot: str, ids: Tensor, *, dry_run: bool = 
         return ErasedRows(path=path, rows=eraser.rows, is_rewritten=False)
     prefix, folder = state.prefix, state.folder
     assets = f"{prefix}.erased-{secrets.token_hex(4)}{ASSETS}"
-    folder.replace(f"{prefix}{SAVING}", b"")  # what is left of an erase that did not end is removed by the next save
+    folder.replace(f"{prefix}{SAVING}", b"")  # the next save removes the files of an interrupted erase
     left = (kept for block in blocks_of(source, manifest) if (kept := eraser.left_of(block)) is not None)
-    # Another id: a recovery record of a server does not fit this snapshot, and is left aside.
+    # A new id, so that a server's recovery record does not match this snapshot and is ignored.
     written = write_blocks(
         left,
         folder.place(f"{assets}/{store}"),
@@ -126,23 +127,23 @@ def erase_from_checkpoint(path: str, slot: str, ids: Tensor, *, dry_run: bool = 
     folder.replace(f"{prefix}{SUFFIX}", erased.to_bytes())
     folder.sync()
     for name in (state.manifest.tables[store].folder, *(state.manifest.names - erased.names), f"{prefix}{SAVING}"):
-        with suppress(NotFoundError):  # the folder of the only store goes with its rows
+        with suppress(NotFoundError):  # the folder of the only store is removed with its rows
             folder.remove(name)
     return ErasedRows(path=path, rows=eraser.rows, is_rewritten=True)
 
 
 class _RowEraser:
-    """Takes rows and admission counts of some keys of one table out of the blocks of a snapshot."""
+    """Removes rows and admission counts of given keys of one table from the blocks of a snapshot."""
 
     def __init__(self, table: TableSchema, number: int, keys: NDArray[np.int64], buckets: NDArray[np.uint16]) -> None:
         self._table = table
         self._number = number
         self._by_bucket = {int(bucket): keys[buckets == bucket] for bucket in np.unique(buckets)}
         self.rows = 0
-        """Removed so far."""
+        """Number of rows removed so far."""
 
     def changes(self, block: RowBlock) -> bool:
-        """Whether `left_of` is another block."""
+        """Returns whether `left_of` would change the block."""
         keys = self._by_bucket.get(block.bucket)
         if keys is None:
             return False
@@ -151,7 +152,7 @@ class _RowEraser:
         return block.kind in _ROWS and block.table == self._number and bool(np.isin(block.keys, keys).any())
 
     def left_of(self, block: RowBlock) -> RowBlock | None:
-        """The block without the rows or counts; None: nothing is left."""
+        """Returns the block without the rows or counts; None if it becomes empty."""
         if not self.changes(block):
             return block
         keys = self._by_bucket[block.bucket]
@@ -173,7 +174,7 @@ class _RowEraser:
 
 
 def _eraser_of(state: SavedState, slot: str, ids: Tensor) -> tuple[str, _RowEraser]:
-    """The store that has the rows of a slot, and what takes them out."""
+    """Returns the store that has the rows of a slot, and their eraser."""
     known: set[str] = set()
     for module, slots in _slots_of_modules(state):
         known |= slots.keys()
@@ -193,14 +194,14 @@ def _eraser_of(state: SavedState, slot: str, ids: Tensor) -> tuple[str, _RowEras
 
 
 def _slots_of_modules(state: SavedState) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Module -> where the rows of its slots are."""
+    """Yields each module with the locations of its slots' rows."""
     for name, value in (state.manifest.state["model"] or {}).items():
         if isinstance(value, dict) and isinstance(value.get("slots"), dict):
             yield name.rpartition(".")[0], value["slots"]
 
 
 def _table_of(state: SavedState, module: str, name: str) -> tuple[str, int, TableSchema]:
-    """The store, number and schema of a table; modules that share a store name it by the first of them."""
+    """Returns the store, number and schema of a table; a store shared by modules has the name of the first one."""
     stores = [module] if module in state.manifest.tables else list(state.manifest.tables)
     for store in stores:
         for number, table in enumerate(state.schemas(store)):

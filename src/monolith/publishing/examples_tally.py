@@ -1,4 +1,4 @@
-"""What was trained since the last increment: how many examples, and how old the oldest of them is."""
+"""Counts what was trained since the last increment: the number of examples, and the time of the oldest event."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class Trained(NamedTuple):
-    """Some steps."""
+    """Summary of a range of steps."""
 
     examples: int = 0
     oldest_event_ms: int = 0
-    """0: not known."""
+    """Unix milliseconds; 0: unknown."""
     newest_event_ms: int = 0
     step: int = 0
-    """Steps trained in all."""
+    """Total number of steps trained."""
     stamps: Mapping[int, BatchStamp] = {}
     """Worker -> its last batch."""
 
     def before(self, later: Trained) -> Trained:
-        """These steps and some that came after them."""
+        """Merges this range with the one that follows it."""
         known = [time for time in (self.oldest_event_ms, later.oldest_event_ms) if time]
         return Trained(
             self.examples + later.examples,
@@ -36,27 +36,27 @@ class Trained(NamedTuple):
 
 
 class Tally(Protocol):
-    """Who knows what was trained. Any thread may call it."""
+    """Source of the counts of what was trained. Thread-safe."""
 
     def take(self) -> Trained:
-        """What came since the last time."""
+        """Returns what was trained since the last call."""
         ...
 
 
 class ExamplesTally:
-    """Counts what is trained until somebody takes it. Any thread may call it."""
+    """Accumulates what is trained until the publisher takes it. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open = Trained()
 
     def add(self, trained: Trained) -> None:
-        """A step was made."""
+        """Adds a step."""
         with self._lock:
             self._open = self._open.before(trained)
 
     def take(self) -> Trained:
-        """What was counted since the last time."""
+        """Returns what was added since the last call."""
         with self._lock:
             taken, self._open = self._open, Trained(step=self._open.step, stamps=self._open.stamps)
         return taken

@@ -1,4 +1,4 @@
-"""Where a delta log was at the cut of a checkpoint, as the checkpoint carries it."""
+"""The position of a delta log at the cut of a checkpoint, as stored in the checkpoint."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 POSITION_NAME = "delta_log"
-"""Among the positions of a checkpoint."""
+"""Key of the log position among the positions of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """What was in the log before the cut; anything that the cut does not hold was logged behind it."""
+    """What was in the log before the cut. Every change that the cut does not contain is logged after this position."""
 
     place: str
-    """The log."""
+    """Path or URL of the log."""
     step: int
-    """Of the checkpoint: the position of another one, taken over by a run without a log, says nothing."""
+    """Step of the checkpoint. A position copied from another checkpoint by a run without a log is invalid."""
     numbers: Mapping[str, int]
-    """Part -> number of its last increment before the cut; those of parts that had ended before it are among them."""
+    """Part -> number of its last increment before the cut, including parts that had ended before it."""
     marks: Mapping[str, Mark]
-    """Part that was written to -> the mark of its rows at the cut, or a later one: what is logged with it, or with one
-    behind it, has all that the cut holds."""
+    """Part with an active writer -> the mark of its rows at the cut, or a later one: the log up to an increment with
+    this or a later mark contains all that the cut contains."""
 
     def to_bytes(self) -> bytes:
-        """As a position of a checkpoint."""
+        """Encodes the position for a checkpoint."""
         document = {
             "log": self.place,
             "step": self.step,
@@ -44,7 +44,7 @@ class LogPosition:
 
     @classmethod
     def of_all(cls, texts: Iterable[bytes | None]) -> LogPosition | None:
-        """Those that several owners of rows say of one log, as one; None: one of them says nothing."""
+        """Merges the positions of one log from several owners of rows; None if any of them has none."""
         found = [cls.from_bytes(text) for text in texts]
         known = [each for each in found if each is not None]
         if not known or len(known) < len(found):
@@ -58,13 +58,13 @@ class LogPosition:
 
     @classmethod
     def of_checkpoint(cls, positions: Mapping[str, bytes], *, place: str, step: int) -> LogPosition | None:
-        """What a checkpoint says of this log; None: nothing that helps."""
+        """Returns the position of this log in a checkpoint; None if there is none that matches."""
         found = cls.from_bytes(positions.get(POSITION_NAME))
         return found if found is not None and (found.place, found.step) == (place, step) else None
 
     @classmethod
     def from_bytes(cls, text: bytes | None) -> LogPosition | None:
-        """What `to_bytes` wrote; None: nothing, or something else."""
+        """Decodes what `to_bytes` wrote; None if the text is missing or something else."""
         if not text:
             return None
         try:

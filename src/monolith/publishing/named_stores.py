@@ -1,4 +1,4 @@
-"""The stores of a run by name, as its log and its checkpoints know them."""
+"""The stores of a run by name, as used in its log and its checkpoints."""
 
 from __future__ import annotations
 
@@ -12,5 +12,8 @@ ONE_STORE = "model"
 
 
 def named_stores(stores: Store | Mapping[str, Store]) -> dict[str, Store]:
-    """One store is called ``model``, as that of a model that is an `Embeddings` itself."""
+    """Returns the stores by name.
+
+    A single store is called ``model``, like that of a model that is itself an `Embeddings`.
+    """
     return dict(stores) if isinstance(stores, Mapping) else {ONE_STORE: stores}

@@ -1,7 +1,7 @@
 """Publishes the changes of one store, or of some of its buckets, to one part of a delta log.
 
-Where other owners have the buckets than before, such as three servers after two, the parts of before end: each new
-owner takes those that it shares buckets with, so that nobody writes to them any more, and its own begins behind them.
+When the owners of buckets change, for example from two servers to three, the previous parts end: each new owner claims
+the parts with which it shares buckets, so that no writer can append to them, and its own part starts after them.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ RECORD_BYTES = 32 << 20
 
 
 class PartPublisher:
-    """The changes of one store. One thread at a time may call it.
+    """Publishes the changes of one store. Not thread-safe: calls must not overlap.
 
-    It follows the store from the moment it is made. `open` takes the part, from whoever had it, and sees to it that
-    followers come to what this store holds: if the store was restored to where the log was, by publishing once more
-    what was logged since; otherwise by a base.
+    It follows the store from its construction on. `open` claims the part from its previous writer and brings followers
+    to the state of this store: if the store was restored to a position of the log, by publishing again what was logged
+    after it; otherwise by a new base.
 
     Args:
-        name: Of the store, in the name of the part.
+        name: Name of the store, used in the name of the part.
         store: The tables.
-        log: Where changes go.
-        buckets: Those that are published.
-        restored: Where the log was when the state was saved that this store was restored from; None: it is not known.
-        record_bytes: Changes are cut into increments of about so many bytes.
-        open_reader: How the changes are followed, from a mark on or from now; None: as a reader of the store.
+        log: Log to which changes are written.
+        buckets: Buckets to publish.
+        restored: Position of the log at the checkpoint from which this store was restored; None: unknown.
+        record_bytes: Approximate maximum size of an increment; larger changes are split.
+        open_reader: Opens a reader of the changes, from a mark on or from now; None: a reader of the store.
     """
 
     has_own_clock = False
@@ -81,26 +81,26 @@ class PartPublisher:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Its part -> number of the last increment that is in the log; nothing before it was opened."""
+        """Its part -> number of the last increment in the log; empty before `open`."""
         return {} if self._writer is None else {self.part: self._writer.last_number}
 
     def open(self) -> None:
-        """Takes the part; again, it does nothing.
+        """Claims the part. Idempotent.
 
         Raises:
-            OpError: the log is away, or of another model; it can be tried again.
+            OpError: the log is unreachable or belongs to another model; the call can be retried.
         """
         if self._writer is None:
             self._writer = self._opened(self._restored)
 
     def publish(self, trained: Trained) -> int:
-        """Writes what has changed since the last time; returns how many increments that took.
+        """Writes what has changed since the last call; returns the number of increments.
 
-        After an error the same changes, and newer ones, are read again the next time.
+        After an error the next call reads the same changes, and newer ones, again.
 
         Raises:
             AbortedError: another writer has the part.
-            OpError: the log is away.
+            OpError: the log is unreachable.
         """
         self.open()
         writer = self._writer
@@ -133,25 +133,25 @@ class PartPublisher:
         return written
 
     def needs(self) -> dict[str, int]:
-        """What was published last."""
+        """Returns the number of the last published increment."""
         return self.numbers
 
     def before_cut(self) -> dict[str, int]:
-        """Where the log is, with the parts of before that ended when this one began."""
+        """Returns the position of the log, including the parts that ended when this one began."""
         return {**self._ended, **self.numbers} if self._writer is not None else {}
 
     def after_cut(self, mark: Mark) -> dict[str, Mark]:
-        """The mark of a cut by part; the next round writes an increment even if nothing has changed since."""
+        """Returns the mark of a cut by part. The next round writes an increment even if nothing has changed."""
         self._is_due = True
         return {self.part: mark}
 
     def close(self) -> None:
-        """Ends following the store; the log stays as it is."""
+        """Stops following the store; the log is unchanged."""
         self._reader.close()
         if self._writer is not None:
             self._writer.close()
 
-    # Beginning
+    # Opening
 
     def _opened(self, restored: LogPosition | None) -> PartWriter:
         self._ended = self._end_others(restored)
@@ -161,7 +161,7 @@ class PartPublisher:
         writer = self._log.open_writer(self.part, schema=self._schema, needs=self._ended)
         if is_new:
             return writer
-        # From now on nobody else writes rows of these buckets: what is logged can be looked through.
+        # From now on no other writer can append rows of these buckets, so the log can be scanned.
         missing = "it is not known where the log was" if restored is None else self._touch_behind(restored)
         if not missing:
             return writer
@@ -170,7 +170,7 @@ class PartPublisher:
         return self._opened_at_base()
 
     def _end_others(self, restored: LogPosition | None) -> dict[str, int]:
-        """Takes the parts of other owners that share buckets with this one; part -> its last number."""
+        """Claims the parts of other owners that share buckets with this one; returns part -> its last number."""
         ended = {}
         for part in self._others():
             extent = self._log.extent(part)
@@ -194,12 +194,12 @@ class PartPublisher:
         return place is not None and place[0] == self._name and bool(shared_buckets(place[1], self._buckets))
 
     def _follow_from_the_beginning(self) -> None:
-        """Everything that the store holds counts as changed."""
+        """Marks all rows of the store as changed."""
         now = self._reader.mark
         self._reader = self._open_reader(Mark(now.generation, now.life, 0))
 
     def _touch_behind(self, restored: LogPosition) -> str:
-        """Has everything published again that was logged behind a position; says why that is not enough, if so."""
+        """Marks all rows logged after a position as changed. Returns why that is not sufficient, or an empty text."""
         marks = {part: mark for part, mark in restored.marks.items() if self._shares_buckets(part)}
         known = {bucket for part in marks for bucket in (store_of(part) or ("", ()))[1]}
         if not known.issuperset(self._buckets):
@@ -214,7 +214,7 @@ class PartPublisher:
         return ""
 
     def _touch_part(self, part: str, *, behind: int, cut: Mark | None) -> str:
-        """The same of one part; `cut` is its mark at the position, None where nobody wrote to it then."""
+        """Does this for one part; `cut` is its mark at the position, None if it had no writer then."""
         is_covered = cut is None
         for each in self._log.behind(part, behind):
             if each.base is not None:
@@ -232,7 +232,7 @@ class PartPublisher:
                 self._store.touch(table, torch.from_numpy(block.keys.copy()), buckets=buckets)
 
     def _opened_at_base(self) -> PartWriter:
-        """Saves what there is; the part goes on from there."""
+        """Saves the store as a base from which the part continues."""
         extent = self._log.extent(self.part)
         base = self._log.save_base(
             {self._name: self._store},
@@ -241,6 +241,6 @@ class PartPublisher:
             after=self._ended,
         )
         writer = self._log.open_writer(self.part, schema=self._schema, needs=self._ended, base=base.name)
-        if writer.last_number != base.numbers[self.part]:  # somebody else wrote meanwhile
+        if writer.last_number != base.numbers[self.part]:  # another writer appended meanwhile
             self._log.add_base(base.at({self.part: writer.last_number}))
         return writer

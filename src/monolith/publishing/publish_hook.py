@@ -1,4 +1,4 @@
-"""The publisher of a session as a hook."""
+"""Hook that runs the publisher of a session."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["DeltaPublishHook"]
 
 
 class DeltaPublishHook(Hook):
-    """Publishes what a session trains, as long as it lives; comes after what restores it.
+    """Publishes what a session trains, until the session ends. Runs after the hooks that restore it.
 
-    Checkpoints of the session carry the position of the log. A session that was restored publishes first what had been
-    logged behind that position; one whose position is not in the log any more begins with a base. When another writer
-    takes the log, the session ends. Where the positions of the input tell the times of its examples, as those of a
-    stream do, the oldest of them counts for staleness, otherwise the newest.
+    Checkpoints of the session carry the position of the log. A restored session first publishes again what had been
+    logged after that position; if the position is no longer in the log, it starts with a base. When another writer
+    claims the log, the session ends. If the positions of the input contain the times of its examples, as those of a
+    stream do, staleness counts from the oldest example, otherwise from the newest.
 
     Args:
         log: A path or URL, or a `DeltaLog`.
-        publish_dense: Whether dense weights are published, too, with the buffers of the model.
-        options: Of `PublisherOptions`, by name, but those that the session knows.
+        publish_dense: Whether to publish the dense weights and buffers of the model, too.
+        options: Fields of `PublisherOptions`, except those that the session sets.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class DeltaPublishHook(Hook):
         self._publish_dense = publish_dense
         self._options = options
         self.publisher: DeltaPublisher | None = None
-        """Of the session; None before it began."""
+        """Publisher of the session; None before the session started."""
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Takes the log and starts the thread."""
+        """Claims the log and starts the publishing thread."""
         state = session.state
         publisher = DeltaPublisher(
             state.stores,
@@ -88,7 +88,7 @@ class DeltaPublishHook(Hook):
 
 
 def _dense_weights(session: HookedSession) -> Mapping[str, Tensor]:
-    """Weights, and buffers such as the statistics of a normalisation: a model needs both to answer alike."""
+    """Returns weights and buffers, such as normalisation statistics: a model needs both to predict identically."""
     model = session.state.model
     if model is None:
         return {}
@@ -97,10 +97,10 @@ def _dense_weights(session: HookedSession) -> Mapping[str, Tensor]:
 
 
 def _saved_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Those that a state dict has; what modules keep for themselves alone is not among them."""
+    """Returns the buffers of the state dict, without non-persistent ones."""
     return {
         f"{prefix}{'.' if prefix else ''}{name}": buffer.detach()
         for prefix, module in model.named_modules()
         for name, buffer in module.named_buffers(recurse=False)
-        if name not in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no other word for it
+        if name not in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no public accessor
     }

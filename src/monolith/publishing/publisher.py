@@ -1,7 +1,7 @@
-"""`DeltaPublisher`: a thread that writes to a delta log what a run has changed, by a clock of its own.
+"""`DeltaPublisher`: a thread that periodically writes the changes of a run to a delta log.
 
-A silent input still gets its last rows out. While the log is away it tries again without end; that takes no memory,
-because nothing is kept: changes are read again from the last mark that is in the log.
+The last rows are published even if the input stalls. While the log is unreachable, the thread retries indefinitely.
+Retrying needs no memory: changes are read again from the last mark in the log.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _log = logging.getLogger(__name__)
 
 SHORTEST_INTERVAL = 0.1
 LONGEST_PAUSE = 10.0
-"""Between two attempts while the log is away."""
+"""Maximum seconds between two attempts while the log is unreachable."""
 LOCK_SECONDS = 0.05
-"""How long a round waits for the end of a step to copy dense weights."""
+"""How long a round waits for the step lock to copy dense weights, in seconds."""
 
 
 @config
@@ -50,28 +50,28 @@ class PublisherOptions(Config):
     """Keyword arguments of `DeltaPublisher`."""
 
     interval: float = 1.0
-    """Seconds from one increment to the next, from 0.1 on."""
+    """Seconds from one increment to the next, at least 0.1."""
     dense: Callable[[], Mapping[str, Tensor]] | None = None
-    """Gives the dense weights; None: rows only. They are copied while `step_lock` is held."""
+    """Returns the dense weights; None: rows only. They are copied while `step_lock` is held."""
     dense_interval: float = 60.0
-    """Seconds from one increment of dense weights to the next; the first comes at once."""
+    """Seconds from one increment of dense weights to the next; the first is written immediately."""
     step_lock: StepLock | None = None
-    """Held while dense weights are copied; that of the session, so that no step is under way."""
+    """Lock held while dense weights are copied: that of the session, so that no step is in progress."""
     buckets: range = ALL_BUCKETS
-    """Of the stores: what this process publishes, where several share the work."""
+    """Buckets of the stores that this process publishes, if several share the work."""
     restored: LogPosition | None = None
-    """Where the log was when the state was saved that the stores were restored from."""
+    """Position of the log at the checkpoint from which the stores were restored; None: unknown."""
     on_replaced: Callable[[], None] | None = None
-    """Called when another writer has taken the log; the run should end."""
+    """Called when another writer has claimed the log; the run should end."""
     record_bytes: int = RECORD_BYTES
-    """Changes are cut into increments of about so many bytes."""
+    """Approximate maximum size of an increment; larger changes are split."""
     keep_bases: int | None = None
-    """With each new base, all but the newest so many are forgotten, and the increments that only they need are removed;
-    None: the log keeps everything, and `monolith log compact` is for who wants less."""
+    """Number of bases to keep: each new base removes older ones and the increments that only they need. None: the log
+    keeps everything until `monolith log compact`."""
     open_reader: Callable[[Mark | None], ChangeReader] | None = None
-    """How changes are followed, from a mark on or from now; None: as a reader of the store. For who keeps rows."""
+    """Opens a reader of the changes, from a mark on or from now; None: a reader of the store. For owners of rows."""
     tally: Tally | None = None
-    """Knows what was trained; None: one that who trains adds to."""
+    """Source of what was trained; None: `DeltaPublisher.tally`, to which the trainer adds."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -85,11 +85,11 @@ class PublisherOptions(Config):
 
 
 class DeltaPublisher:
-    """Publishes what one or several stores change. Any thread may call it. A context manager, which starts its thread.
+    """Publishes the changes of one or several stores. Thread-safe. A context manager, which starts its thread.
 
     Args:
         stores: The tables: one store, or several by name.
-        log: Where changes go; a path or URL, or a `DeltaLog`.
+        log: Log to which changes are written: a path or URL, or a `DeltaLog`.
         options: The fields of `PublisherOptions`, by name.
 
     >>> import tempfile
@@ -115,39 +115,39 @@ class DeltaPublisher:
         self._stores = named_stores(stores)
         self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
         self.tally = ExamplesTally()
-        """What was trained since the last increment; who trains adds to it."""
+        """What was trained since the last increment; the trainer adds to it."""
         self._trained: Tally = self.tally if self._wanted.tally is None else self._wanted.tally
         self._kept = Trained()
-        """What was taken from the tally and is not in the log yet."""
+        """Counts taken from the tally and not yet in the log."""
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._parts: dict[str, StorePublisher] = {}
-        """By store."""
+        """Store -> its publisher."""
         self._dense: PartWriter | None = None
         self._dense_due = 0.0
         self._before_cut: dict[str, int] = {}
         self._saved: str | None = None
-        """A checkpoint that is to become a base."""
+        """Path of a checkpoint that is to become a base."""
         self.failures = 0
-        """Rounds that failed."""
+        """Number of failed rounds."""
         self.last_error: OpError | None = None
-        """Of the last round; None: it went well."""
+        """Error of the last round; None: it succeeded."""
         self._replaced: AbortedError | None = None
         self.restored = self._wanted.restored
-        """Where the log was when the state was saved that the stores were restored from."""
+        """Position of the log at the checkpoint from which the stores were restored; None: unknown."""
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Part -> number of its last increment; JSON can hold it."""
+        """Part -> number of its last increment; serializable as JSON."""
         numbers = {part: number for each in self._parts.values() for part, number in each.numbers.items()}
         return numbers if self._dense is None else {**numbers, DENSE_PART: self._dense.last_number}
 
     def open(self) -> None:
-        """Takes the log from whoever had it; `publish` does it if needed.
+        """Claims the log from its previous writer; `publish` does so if needed.
 
         Raises:
-            OpError: the log is away, or of another model; it can be tried again.
+            OpError: the log is unreachable or belongs to another model; the call can be retried.
         """
         with self._lock:
             for name, store in self._stores.items():
@@ -181,21 +181,21 @@ class DeltaPublisher:
         return self._replaced is not None
 
     def require_own(self) -> None:
-        """Raises what says that another writer has the log, if one has."""
+        """Raises AbortedError if another writer has the log."""
         if self._replaced is not None:
             raise self._replaced
 
     def publish(self) -> int:
-        """Writes what has changed until now; returns how many increments that took.
+        """Writes all changes so far; returns the number of increments.
 
         Raises:
-            AbortedError: another writer has the log; this publisher is at its end.
-            OpError: the log is away; the changes come with the next round.
+            AbortedError: another writer has the log; this publisher cannot continue.
+            OpError: the log is unreachable; the next round writes the changes.
         """
         return self._publish(everything=True)
 
     def _publish(self, *, everything: bool) -> int:
-        """A round; where it is not to be everything, those that have clocks of their own are left to them."""
+        """Runs a round; unless `everything`, stores with clocks of their own publish on their own schedule."""
         with self._lock:
             if self._replaced is not None:
                 raise self._replaced
@@ -214,10 +214,10 @@ class DeltaPublisher:
             return written
 
     def start(self) -> None:
-        """Begins to publish by its clock."""
+        """Starts the publishing thread."""
         if self._thread is not None:
             raise FailedPreconditionError("DeltaPublisher: it was started before")
-        # What changes from now on is followed even if the log is away: opened here if that is possible.
+        # Open here if possible: changes are followed from now on even if the log is unreachable.
         try:
             self.open()
         except AbortedError:
@@ -228,7 +228,7 @@ class DeltaPublisher:
         self._thread.start()
 
     def close(self, *, last_words: bool = True) -> None:
-        """Ends the thread and publishes what is left, if that is wanted and the log takes it. Again: does nothing."""
+        """Stops the thread and, if `last_words`, tries to publish the remaining changes. Idempotent."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -254,24 +254,24 @@ class DeltaPublisher:
         self.close()
 
     def numbers_now(self) -> dict[str, int]:
-        """The numbers, with those of parts that have ended; an increment that is being written does not count."""
+        """Returns the numbers, including those of ended parts; an increment being written does not count."""
         found = {part: number for each in list(self._parts.values()) for part, number in each.before_cut().items()}
         return found if self._dense is None else {**found, DENSE_PART: self._dense.last_number}
 
     def want_marks(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
-        """Rows of these marks were saved, by store: increments behind them will come. The marks by part."""
+        """Requests increments after these marks (by store), at which rows were saved; returns the marks by part."""
         found = [part.after_cut(marks[name]) for name, part in list(self._parts.items()) if name in marks]
         return {part: mark for each in found for part, mark in each.items()}
 
     # Checkpoints: see `monolith.checkpoint.train_state.CutWitness`
 
     def before_cut(self) -> None:
-        """What is in the log now was written before the cut."""
+        """Records the current numbers as written before the cut."""
         with self._lock:
             self._before_cut = self.numbers_now()
 
     def after_cut(self, marks: Mapping[str, Mark], *, step: int) -> bytes | None:
-        """The position of the log at a cut; None where nobody could go on from it."""
+        """Returns the position of the log at a cut; None if no run could resume from it."""
         with self._lock:
             if not marks or not self._parts:
                 return None
@@ -281,13 +281,13 @@ class DeltaPublisher:
             return position.to_bytes()
 
     def committed(self, path: str) -> None:
-        """Followers may begin at this checkpoint: the next round names it as a base."""
+        """Makes the next round add this checkpoint as a base for followers."""
         self._saved = path
 
-    # Inside
+    # Internals
 
     def _name_base(self) -> None:
-        """What goes wrong here is tried again with the next round; the rows are in the log."""
+        """Adds the pending checkpoint as a base. After an error the next round retries; the rows are in the log."""
         path, keep = self._saved, self._wanted.keep_bases
         if path is None:
             return
@@ -324,7 +324,7 @@ class DeltaPublisher:
         return written
 
     def _copied_weights(self) -> dict[str, Tensor] | None:
-        """None: somebody holds `step_lock`, perhaps to wait for this publisher, as a cut does; they stay due."""
+        """Copies the dense weights; None if `step_lock` is held, for example by a cut that waits for this publisher."""
         dense, lock = self._wanted.dense, self._wanted.step_lock
         if dense is None or (lock is not None and not lock.acquire(timeout=LOCK_SECONDS)):
             return None

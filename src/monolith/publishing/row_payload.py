@@ -1,4 +1,4 @@
-"""What the payloads of increments of rows are: the changes of a store, row blocks end to end, in bounded pieces."""
+"""Payloads of row increments: the changes of a store as concatenated row blocks, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class RowPayloads:
-    """Reads changes some buckets at a time: all of them in one call where little has changed, as a rule.
+    """Reads the changes of several buckets at a time; usually all in one call if little has changed.
 
-    Only about one record is in memory, also where everything has changed: it begins with one bucket, and takes more as
-    long as their changes stay below a record. What broke off begins so again.
+    Only about one record is in memory, even if everything has changed: it starts with one bucket, and adds more while
+    their changes stay below a record. After an interruption it starts with one bucket again.
 
     Args:
-        buckets: Whose changes are read.
-        at_most: A payload has about so many bytes.
+        buckets: Buckets to read.
+        at_most: Approximate maximum size of a payload, in bytes.
     """
 
     def __init__(self, buckets: range, *, at_most: int) -> None:
@@ -29,7 +29,7 @@ class RowPayloads:
         self._width = 1
 
     def of(self, reader: ChangeReader) -> Iterator[bytes]:
-        """The changes of a reader, one payload after another; nothing where there are none."""
+        """Yields the changes of a reader as payloads; none if nothing has changed."""
         first, width, self._width = self._begin, self._width, 1
         waiting: list[memoryview | bytes] = []
         size = 0

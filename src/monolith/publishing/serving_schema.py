@@ -1,4 +1,4 @@
-"""What the rows of a log look like: those of the tables, compressed for serving."""
+"""Schema of the rows of a log: those of the tables, compressed for serving."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from monolith.tables.schema import Schema
 
 
 def serving_schema(schema: Schema) -> Schema:
-    """The schema of the serving rows of a store; that of its follower is the same."""
+    """Returns the schema of the serving rows of a store, which its follower has as well."""
     return Schema(tuple(replace(table, serving=True) for table in schema.tables))

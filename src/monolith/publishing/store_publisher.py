@@ -1,4 +1,4 @@
-"""Who publishes the changes of one store: this process, or the processes that keep its rows."""
+"""Interface of the publisher of one store: this process, or the processes that own its rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class StorePublisher(Protocol):
-    """The parts of a log that one store is published to. One thread at a time may call it."""
+    """Publishes one store to its parts of a log. Not thread-safe: calls must not overlap."""
 
     @property
     def has_own_clock(self) -> bool:
-        """Whether it publishes by itself; `publish` is then called only where something has to be in the log."""
+        """Whether it publishes on its own schedule; `publish` is then called only to force changes into the log."""
         ...
 
     @property
@@ -28,59 +28,59 @@ class StorePublisher(Protocol):
         ...
 
     def open(self) -> None:
-        """Takes the parts from whoever had them; again, it does nothing.
+        """Claims the parts from their previous writers. Idempotent.
 
         Raises:
-            OpError: not now; it can be tried again.
+            OpError: the log is unreachable; the call can be retried.
         """
         ...
 
     def publish(self, trained: Trained) -> int:
-        """Writes what has changed since the last time; returns how many increments that took."""
+        """Writes what has changed since the last call; returns the number of increments."""
         ...
 
     def needs(self) -> Mapping[str, int]:
-        """The numbers that dense weights need which were copied before the last `publish`."""
+        """Returns the numbers that dense weights copied before the last `publish` need."""
         ...
 
     def before_cut(self) -> Mapping[str, int]:
-        """The numbers, with those of parts that have ended."""
+        """Returns the numbers, including those of ended parts."""
         ...
 
     def after_cut(self, mark: Mark) -> Mapping[str, Mark]:
-        """Part -> the mark that its rows had at a cut, or a later one; an increment behind it will come."""
+        """Returns part -> the mark of its rows at a cut, or a later one; an increment after it will be written."""
         ...
 
     def close(self) -> None:
-        """Ends it; the log stays as it is."""
+        """Stops publishing; the log is unchanged."""
         ...
 
 
 class PartWishes(NamedTuple):
-    """How a store is published."""
+    """Settings for publishing a store."""
 
     interval: float
-    """Seconds from one increment to the next, of who has a clock of its own."""
+    """Seconds from one increment to the next, for a publisher with its own schedule."""
     restored: LogPosition | None
-    """Where the log was when the state was saved that the store was restored from."""
+    """Position of the log at the checkpoint from which the store was restored; None: unknown."""
     record_bytes: int
-    """Changes are cut into increments of about so many bytes."""
+    """Approximate maximum size of an increment; larger changes are split."""
 
 
 class PublishesItself(Protocol):
-    """A store whose rows are published by who keeps them; `monolith.ps.PsStore` and those of ranks have this method."""
+    """A store whose rows are published by their owners, such as `monolith.ps.PsStore` and the stores of ranks."""
 
     def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> StorePublisher:
-        """Follows its rows from now on.
+        """Returns a publisher that follows its rows from now on.
 
         Args:
-            name: Of the store, in the names of the parts.
-            log: Where changes go; whoever keeps rows must be able to reach it.
-            wishes: How.
+            name: Name of the store, used in the names of the parts.
+            log: Log to which changes are written; every owner of rows must be able to reach it.
+            wishes: Settings.
         """
         ...
 
 
 def publishes_itself(store: Store) -> PublishesItself | None:
-    """The store, if others than this process publish it, or a part of it alone; None: whoever has it does."""
+    """Returns the store if it provides its own publisher; None if this process publishes all of it."""
     return cast("PublishesItself", store) if hasattr(store, "open_publisher") else None
