@@ -1,6 +1,6 @@
-// Plans that pulls have left for the pushes that follow, with their row hints. Any thread may call it.
+// Plans that pulls have left for the pushes that follow, with their row hints. Thread-safe.
 //
-// Bounded: when there are too many bytes, the oldest go, and the ids of their pushes have to travel again.
+// Bounded: above the limit of bytes the oldest plans are evicted, and the ids of their pushes have to be sent again.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ class KeptPlans {
  public:
   explicit KeptPlans(uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // Replaces what had this ticket.
+  // Replaces the plan that had this ticket.
   void Keep(int64_t worker, uint64_t ticket, std::shared_ptr<const Plan> plan);
-  // Null if it is gone.
+  // Returns null if the plan was evicted.
   std::shared_ptr<const Plan> Take(int64_t worker, uint64_t ticket);
   void Drop(int64_t worker, const std::vector<uint64_t>& tickets);
   void DropAllOf(int64_t worker);
@@ -38,7 +38,7 @@ class KeptPlans {
   void Erase(std::map<Key, Place>::iterator found);
 
   const uint64_t max_bytes_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::list<Kept> by_age_;    // oldest first
   std::map<Key, Place> by_key_;
   uint64_t bytes_ = 0;

@@ -1,8 +1,8 @@
-// Stops pushes for a moment, so that the owners of a model can be brought to the same batches before they are cut.
+// Pauses pushes, so that all owners of a model can reach the same batches before they are cut.
 //
-// Pushes enter and leave; nobody waits inside: a push that may not pass is told so, and comes again. While the gate is
-// held only pushes up to a limit pass, by default those that were applied already. It opens by itself when its time is
-// over: who held it may be gone. Any thread may call it.
+// Pushes enter and leave; none waits inside: a push that may not pass is rejected and retried. While the gate is held
+// only pushes up to a limit pass, by default those that were applied already. It opens automatically after its time,
+// since the process that held it may have died. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -16,13 +16,14 @@ namespace monolith::ps {
 
 class PushGate {
  public:
-  // `on_open` is called, by any thread, when pushes that were turned away may come again.
+  // `on_open` is called, by any thread, when pushes that were rejected may be retried.
   explicit PushGate(std::function<void()> on_open) : on_open_(std::move(on_open)) {}
 
-  // False: not now. `applied`: the worker's last batch here; a push that was applied before always passes.
+  // Returns false if the push must be retried later. `applied`: the worker's last batch here; a push that was applied
+  // before always passes.
   bool Enter(int64_t worker, int64_t seq, int64_t applied);
   void Leave();
-  // Returns when no push is inside, for at most so many seconds; false: one still is.
+  // Returns when no push is inside, after at most `seconds`; false if one still is.
   bool Hold(double seconds);
   // Worker -> the last batch that may pass while the gate is held.
   void Allow(const std::map<int64_t, int64_t>& limits);
@@ -33,7 +34,7 @@ class PushGate {
   bool IsHeld() const { return Clock::now() < held_until_; }
 
   const std::function<void()> on_open_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable left_;
   int64_t inside_ = 0;
   Clock::time_point held_until_ = Clock::time_point::min();

@@ -30,7 +30,7 @@ std::span<const T> Slice(const std::vector<T>& values, int64_t first, int64_t co
   return values.empty() ? std::span<const T>() : std::span<const T>(values).subspan(first, count);
 }
 
-// A 16-bit float that stays finite where the value was.
+// Converts to a 16-bit float; finite values stay finite.
 uint16_t ToHalf(float value) {
   constexpr float kLargest = 65504.0f;
   return FloatToHalf(value > kLargest && value <= std::numeric_limits<float>::max()     ? kLargest
@@ -195,7 +195,7 @@ RowPush::Result RowPush::Finish(double timeout_seconds) {
   result.applied.duplicate = true;
   for (int server = 0; server < client_.num_servers(); ++server) {
     PushAnswer answer = AnswerOf(server);
-    // It comes behind one that this server had no plan for, or has none for this one.
+    // The server had no plan for this push, or lacks an earlier push for which it had no plan.
     for (int again = 0; answer.outcome != Outcome::kApplied && again < 2; ++again) {
       Ask(server, true, rpc::InSeconds(timeout_seconds));
       answer = AnswerOf(server);
@@ -262,7 +262,7 @@ std::unique_ptr<RowPush> RowClient::NewPush(const Plan& plan, PushOrder order, s
 }
 
 void RowClient::Drop(int64_t worker, std::vector<uint64_t> tickets) {
-  constexpr double kSeconds = 60.0;  // nobody waits for it
+  constexpr double kSeconds = 60.0;  // no caller waits for the answer
   const std::string head = Encode(DropQuestion{worker, std::move(tickets)});
   for (int server = 0; server < num_servers(); ++server) Ask(server, kDrop, head, rpc::InSeconds(kSeconds));
 }

@@ -1,9 +1,9 @@
-// A worker's side of the rows: one call goes to all servers at once, and their answers into one array.
+// The client of the rows, used by workers: one call goes to all servers concurrently, and their answers into one array.
 //
 // Server k keeps the rows of consecutive buckets, so that each has a slice of a plan and of its flat values. Pulls and
-// pushes are under way from the call that begins them until Finish(); any number may be, and each server takes those of
-// one client in the order in which they were begun. Any thread may call it; one pull or push belongs to one thread at a
-// time. What a pull or push is given must live until it was finished or destroyed.
+// pushes are in flight from the call that begins them until Finish(). Any number may be in flight; each server
+// processes those of one client in the order in which they were begun. Thread-safe; one pull or push belongs to one
+// thread at a time. The arguments of a pull or push must outlive it, or its Finish().
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ namespace monolith::ps {
 
 class RowClient;
 
-// The rows of a plan that are on their way.
+// A pull of the rows of a plan, in flight.
 class RowPull {
  public:
   struct Result {
-    bool is_lacking = false;  // some server does not have the batch `after`: nothing was read. Begin() asks again
+    bool is_lacking = false;  // some server does not have the batch `after`: nothing was read. Begin() retries
     int64_t seen = kNothingApplied;
     int64_t newest_time = 0;
   };
@@ -33,7 +33,7 @@ class RowPull {
   ~RowPull();
   void Begin(double timeout_seconds);
   bool is_done() const;
-  // False: not all answers were there by then.
+  // Waits for all answers; false if some were missing after `seconds`.
   bool WaitFor(double seconds) const;
   Result Finish();
 
@@ -54,35 +54,35 @@ class RowPull {
 };
 
 struct PushOrder {
-  Push push;                          // but for the incarnations
+  Push push;                          // without the incarnations
   std::vector<int64_t> incarnations;  // at each server
   int64_t step = 0;
   float scale = 1.0f;
   bool known_finite = false;
   uint32_t known_time = 0;      // newest at any server before this push
-  uint64_t ticket = kNoTicket;  // of the pull whose plan this is, if it was pulled
+  uint64_t ticket = kNoTicket;  // of the pull that used the same plan, if there was one
   std::vector<uint64_t> dropped;
-  // The worker's last batch at each server when it joined. A worker goes on behind the one that had least, and names
-  // that batch; one that had more is told the batch it had. Empty: all had the same.
+  // The worker's last batch at each server when it joined. A worker resumes after the lowest of these batches, and
+  // names that batch in its push; a server that had a later one gets the batch it had. Empty: all had the same.
   std::vector<int64_t> joined_behind = {};
 };
 
-// An update on its way.
+// An update in flight.
 class RowPush {
  public:
   struct Result {
     Applied applied;
     int64_t newest_time = 0;
-    int64_t steps_of_others = 0;  // that server 0 has: the one that counts for the whole job
+    int64_t steps_of_others = 0;  // at server 0, which counts for the complete job
   };
 
   ~RowPush();
   void Begin(double timeout_seconds);
   bool is_done() const;
-  // False: not all answers were there by then.
+  // Waits for all answers; false if some were missing after `seconds`.
   bool WaitFor(double seconds) const;
-  // Waits for all servers; one that has lost the plan gets the ids. REQUIRES: this worker's pushes before it were
-  // finished. Throws kFailedPrecondition where a server lacks the push before it all the same.
+  // Waits for all servers; sends the ids to a server that has evicted the plan. REQUIRES: this worker's earlier pushes
+  // were finished. Throws kFailedPrecondition if a server still lacks the push before this one.
   Result Finish(double timeout_seconds);
 
  private:
@@ -106,8 +106,8 @@ class RowPush {
 
 struct RowClientOptions {
   rpc::ClientOptions frames;
-  bool half = false;        // rows and gradients travel as 16-bit floats
-  bool with_counts = true;  // admission asks how often an id occurred
+  bool half = false;        // rows and gradients are sent as 16-bit floats
+  bool with_counts = true;  // send the occurrences of each id, which admission needs
 };
 
 class RowClient {
@@ -118,17 +118,17 @@ class RowClient {
 
   rpc::Client& frames() { return frames_; }
   int num_servers() const { return frames_.num_servers(); }
-  // Of each server.
+  // Returns the answer of each server.
   std::vector<JoinAnswer> Join(int64_t worker, double timeout_seconds);
   std::vector<WhereAnswer> Where(int64_t worker, const std::vector<int64_t>& incarnations, double timeout_seconds);
-  // Makes a pull, which is not begun. Incarnations empty: for whoever only looks.
+  // Makes a pull, which is not begun. Empty `incarnations`: for readers that do not train.
   std::unique_ptr<RowPull> NewPull(const Plan& plan, PullQuestion question, std::vector<int64_t> incarnations,
                                    std::span<float> rows);
   // `times`: one for all, or one for each input position of the plan.
   std::unique_ptr<RowPush> NewPush(const Plan& plan, PushOrder order, std::span<const float> gradients,
                                    std::span<const float> rates, std::span<const int64_t> times,
                                    std::span<const float> latest);
-  // Servers forget plans that no push will use. Does not wait.
+  // Lets servers discard plans that no push will use. Does not wait.
   void Drop(int64_t worker, std::vector<uint64_t> tickets);
   void Close() { frames_.Close(); }
 

@@ -34,7 +34,7 @@ Buffer<float> FromHalves(std::span<const uint8_t> bytes) {
   return values;
 }
 
-// Times per distinct id, in the order of the plan's input.
+// Returns the times per distinct id, in the order of the plan's input.
 Buffer<int64_t> TimesOf(const Plan& plan, std::span<const uint32_t> times) {
   if (times.size() != 1 && static_cast<int64_t>(times.size()) != plan.num_unique()) {
     throw Error(Code::kInvalidArgument, "push: expected one time, or that of each of " +
@@ -52,7 +52,7 @@ Buffer<int64_t> TimesOf(const Plan& plan, std::span<const uint32_t> times) {
 
 }  // namespace
 
-// A call that is inside.
+// A call in progress.
 class RowHost::Visit {
  public:
   explicit Visit(RowHost& host) : host_(host), alone_(Enter(host) > 0) {}
@@ -63,7 +63,7 @@ class RowHost::Visit {
   }
 
  private:
-  // How many were inside before.
+  // Returns the number of calls that were in progress before.
   static int Enter(RowHost& host) {
     std::lock_guard lock(host.mutex_);
     if (host.is_closed_) throw Error(Code::kFailedPrecondition, "the server does not keep these rows any more");
@@ -112,7 +112,7 @@ rpc::Answer RowHost::Pull(const std::string& head, std::span<const uint8_t> body
   const PullQuestion question = DecodePullQuestion(head);
   if (question.incarnation != 0) group_.RequireCurrent(question.worker, question.incarnation);
   PullAnswer answer;
-  // Asked for before the rows are read: what comes meanwhile is in some of them only.
+  // Read before the rows: a batch that arrives meanwhile may be in only some of them.
   answer.seen = question.worker == kNobody ? kNothingApplied : group_.LastApplied(question.worker);
   answer.newest_time = group_.NewestTime(-1);
   answer.is_lacking = question.after > answer.seen;
@@ -180,7 +180,7 @@ Applied RowHost::ApplyTo(const Plan& plan, const PushQuestion& question, const P
                       .scale = question.scale,
                       .known_finite = question.known_finite,
                       .latest = body.latest};
-  // Rows expire by the same clock at every owner, also where a call to another owner moved it.
+  // Rows expire by the same clock at every owner, even if a call to another owner advanced it.
   group_.RaiseNewestTime(-1, question.known_time);
   return group_.Apply(plan, update, {&question.push, 1});
 }

@@ -1,7 +1,7 @@
-// Rows that workers of other processes read and push to: some buckets of one store. Any thread may call it.
+// Rows that workers of other processes pull and push: some buckets of one store. Thread-safe.
 //
-// A call is answered by the thread that brings it. The core's pool helps a call only while it is the only one here:
-// with several under way each has a thread already.
+// A call is answered by the thread that received it. The core's thread pool helps a call only while it is the only one
+// here: with several in progress each has a thread already.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,8 @@ class RowHost {
  public:
   static constexpr uint64_t kKeptBytes = uint64_t{256} << 20;
 
-  // The group outlives it, or Close(). `agreement` is what workers have to say when they greet: how the rows learn.
+  // The group outlives this object, or Close(). `agreement` is the text that workers must send in their greeting: the
+  // update rules of the rows.
   RowHost(Group& group, BucketRange buckets, std::string agreement, std::function<void()> on_open,
           uint64_t kept_bytes = kKeptBytes);
 
@@ -34,9 +35,9 @@ class RowHost {
   const std::string& agreement() const { return agreement_; }
   PushGate& gate() { return gate_; }
   size_t num_kept() const { return kept_.size(); }
-  // The answer to a frame. Throws rpc::NotNow for a push while the gate is held.
+  // Answers a frame. Throws rpc::NotNow for a push while the gate is held.
   rpc::Answer Call(uint16_t kind, const std::string& head, std::span<const uint8_t> body);
-  // Waits for calls inside and refuses all that come later.
+  // Waits for calls in progress and rejects all later ones.
   void Close();
 
  private:
@@ -57,7 +58,7 @@ class RowHost {
   PushGate gate_;
 
   std::atomic<int> inside_{0};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable left_;
   bool is_closed_ = false;
 };

@@ -47,7 +47,7 @@ BatchStamp ReadStamp(MessageReader& reader) {
   return stamp;
 }
 
-// The parts of a body, one after another.
+// Reads the parts of a body, one after another.
 class BodyReader {
  public:
   explicit BodyReader(std::span<const uint8_t> body) : rest_(body) {}

@@ -1,11 +1,11 @@
-// What a worker and an owner of rows say to each other: the heads of their frames, and how the bodies lie.
+// The messages between a worker and an owner of rows: the heads of their frames, and the layout of the bodies.
 //
-// Pure values; docs/formats/frames.md has the grammar. Readers throw kDataLoss for a head that is none,
-// kInvalidArgument for a body whose size is not what its head says.
+// Pure values; docs/formats/frames.md has the grammar. Decoders throw kDataLoss for an invalid head, kInvalidArgument
+// for a body whose size does not match its head.
 //
-//   call    question's body                                          answer's body
+//   call    body of the question                                     body of the answer
 //   pull    keys i64 [U], cells u32 [C][2], counts i32 [U] or [0]      rows f32 or f16, in plan order
-//   push    the same, where they travel; rates f32 [S],                -
+//   push    the same, if the ids are sent; rates f32 [S],              -
 //           times u32 [1 or U], latest f32, gradients f32 or f16
 #pragma once
 
@@ -23,9 +23,9 @@ namespace monolith::ps {
 
 inline constexpr uint16_t kJoin = 16, kPull = 17, kPush = 18, kDrop = 19, kWhere = 20;
 inline constexpr int64_t kNobody = -1;    // a reader that is no worker
-inline constexpr uint64_t kNoTicket = 0;  // nothing is kept for a push
+inline constexpr uint64_t kNoTicket = 0;  // no plan is kept for a push
 
-// How many distinct ids a body has.
+// Sizes of the distinct ids in a body.
 struct IdSizes {
   uint32_t num_cells = 0;
   uint64_t num_keys = 0;
@@ -34,7 +34,7 @@ struct IdSizes {
 
 struct PullQuestion {
   int64_t worker = kNobody;
-  int64_t incarnation = 0;  // 0: not for training, any may read
+  int64_t incarnation = 0;  // 0: not for training, any reader may pull
   int64_t after = kNothingApplied;
   int64_t step = 0;
   uint64_t ticket = kNoTicket;  // under which the owner keeps the plan for the push
@@ -57,7 +57,7 @@ struct PushQuestion {
   uint32_t num_rates = 0;
   uint64_t num_times = 0;       // 1, or one for each id
   uint32_t newest_time = 0;     // of the ids at all owners
-  uint32_t known_time = 0;      // newest at any owner before this push, as far as the client knows
+  uint32_t known_time = 0;      // newest at any owner before this push, as far as the client can tell from its answers
   uint64_t num_values = 0;      // floats of the gradients
   uint64_t ticket = kNoTicket;  // of the plan that a pull left; none: the ids are in the body
   IdSizes ids;
@@ -67,7 +67,7 @@ enum class Outcome : uint8_t { kApplied = 0, kIsLacking = 1, kPlanIsGone = 2 };
 struct PushAnswer {
   Outcome outcome = Outcome::kApplied;
   Applied applied;
-  int64_t last = kNothingApplied;  // batch of this worker that the owner has
+  int64_t last = kNothingApplied;  // last batch of this worker that the owner has
   int64_t newest_time = 0;
   int64_t steps_of_others = 0;  // batches that the owner has of all other workers
 };
@@ -108,7 +108,7 @@ WhereQuestion DecodeWhereQuestion(std::string_view head);
 WhereAnswer DecodeWhereAnswer(std::string_view head);
 JoinAnswer DecodeJoinAnswer(std::string_view head);
 
-// Where the parts of a body lie. A part may be empty.
+// Views of the parts of a body. A part may be empty.
 struct PushBody {
   DistinctIds ids;
   std::span<const float> rates;

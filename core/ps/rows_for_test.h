@@ -95,7 +95,7 @@ class Trainer {
     was_lacking = pull->Finish().is_lacking;
     return rows;
   }
-  // Not begun. What it is given must outlive it.
+  // Makes a push, which is not begun. Its arguments must outlive it.
   std::unique_ptr<RowPush> NewPush(const Plan& plan, const std::vector<float>& gradients, int64_t seq, int64_t previous,
                                    uint64_t ticket = kNoTicket) {
     PushOrder order;

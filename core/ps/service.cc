@@ -20,7 +20,7 @@ class RowConversation : public rpc::Conversation {
   const std::shared_ptr<RowHost> host_;
 };
 
-// Takes a line, without its end, off the words.
+// Removes the first line from the words and returns it without its end.
 std::string TakeLine(std::string_view& words) {
   const size_t end = words.find('\n');
   if (end == std::string_view::npos) throw Error(Code::kDataLoss, "greeting: a line is missing");

@@ -1,7 +1,7 @@
-// What a parameter server answers: calls about the rows of its stores, and others that somebody else answers.
+// The services of a parameter server: calls about the rows of its stores, and others, which another service answers.
 //
-// The words of a greeting say what a conversation is about: "rows", the store's name, its buckets and the agreement on
-// how its rows learn, a line each; any other first line is for the others. Any thread may call it.
+// The words of a greeting select the service of a connection: "rows", the store's name, its buckets and the agreement
+// on the update rules of its rows, a line each; any other first line selects the other service. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,12 @@ std::string RowWords(const std::string& store, BucketRange buckets, const std::s
 
 class Service : public rpc::Service {
  public:
-  // `others` opens conversations that are not about rows; `wake` is called when calls that had to wait may be tried
-  // again.
+  // `others` opens conversations that are not about rows; `wake` is called when parked calls may be retried.
   Service(rpc::Service& others, std::function<void()> wake) : others_(others), wake_(std::move(wake)) {}
 
   // Throws kFailedPrecondition for a store that is hosted already.
   std::shared_ptr<RowHost> HostRows(const std::string& store, Group& group, BucketRange buckets, std::string agreement);
-  // Waits for calls inside.
+  // Waits for calls in progress.
   void DropRows(const std::string& store);
   std::unique_ptr<rpc::Conversation> Open(const std::string& peer, const std::string& words,
                                           std::string* reply) override;
@@ -37,7 +36,7 @@ class Service : public rpc::Service {
 
   rpc::Service& others_;
   const std::function<void()> wake_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<std::string, std::shared_ptr<RowHost>> hosts_;
 };
 

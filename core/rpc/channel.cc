@@ -30,16 +30,16 @@ Channel::Channel(int epoll, uint64_t event_id, Address address, std::string word
       on_reply_(std::move(on_reply)) {}
 
 void Channel::Begin(std::shared_ptr<Call> call) {
-  if (waiting_.empty() && broken_since_) broken_since_ = Clock::now();  // it counts while somebody waits
+  if (waiting_.empty() && broken_since_) broken_since_ = Clock::now();  // the timeout runs while a call waits
   waiting_.push_back(std::move(call));
   Attend(0);
 }
 
 void Channel::GiveUp(const std::shared_ptr<Call>& call) {
   const auto found = std::find(waiting_.begin(), waiting_.end(), call);
-  if (found == waiting_.end()) return;  // it has ended
+  if (found == waiting_.end()) return;  // it has already ended
   const bool was_sent = static_cast<size_t>(found - waiting_.begin()) < num_sent_;
-  // Its bytes may be half sent, its answer half received: only a new connection forgets it.
+  // Its question may be half sent, its answer half received: only a new connection discards it.
   if (was_sent) Disconnect();
   waiting_.erase(found);
   on_end_(BytesOf(call->question_));
@@ -63,7 +63,7 @@ void Channel::Attend(uint32_t events) {
     if (state_ == State::kIdle && !waiting_.empty() && Clock::now() >= retry_at_) Connect();
     if (state_ == State::kGreeting || state_ == State::kReady) ReceiveAll();
     if (state_ == State::kGreeting || state_ == State::kReady) SendAll();
-  } catch (const Error& error) {  // bytes that make no sense, or a version that is not ours: trying again does not help
+  } catch (const Error& error) {  // invalid bytes, or another version: a retry does not help
     Fail(Error(error.code(), Named(error.what())));
   }
   EndLate();
@@ -125,7 +125,7 @@ void Channel::ReceiveAll() {
 std::span<uint8_t> Channel::PlaceOf(const FrameHeader& header) const {
   if (header.kind == kError || state_ != State::kReady || num_sent_ == 0) return {};
   const Call& call = *waiting_.front();
-  if (call.place_.empty() || header.body_bytes == 0) return {};  // some answers say why they have no body
+  if (call.place_.empty() || header.body_bytes == 0) return {};  // some answers give a reason for having no body
   if (call.place_.size() != header.body_bytes) {
     throw Error(Code::kDataLoss, "an answer of " + std::to_string(call.place_.size()) + " bytes was expected, got " +
                                      std::to_string(header.body_bytes));
@@ -193,7 +193,7 @@ void Channel::EndLate() {
     on_end_(BytesOf(call->question_));
     call->End(error);
   }
-  if (is_lost) broken_since_ = now;  // the next calls have as long
+  if (is_lost) broken_since_ = now;  // the next calls get the full timeout
 }
 
 void Channel::Break(const std::string& reason) {

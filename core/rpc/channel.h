@@ -1,4 +1,4 @@
-// One side of a connection that heals: what a client's thread does for one server. Belongs to that thread.
+// A connection to one server that reconnects, as driven by the client's thread. Owned by that thread.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ class Channel {
   void Begin(std::shared_ptr<Call> call);
   void GiveUp(const std::shared_ptr<Call>& call);
   void Move(Address address, std::string words);
-  // Moves what can be moved now. `events` are those of epoll; 0: none.
+  // Sends and receives what is possible now. `events` are those of epoll; 0: none.
   void Attend(uint32_t events);
-  // When it wants to be attended without an event.
+  // Time of the next call of Attend() without an event.
   Deadline next_look() const;
-  // Ends all calls.
+  // Ends all calls with the error.
   void Fail(const Error& error);
 
  private:
@@ -43,9 +43,9 @@ class Channel {
   void TakeFrame(Frame frame);
   std::span<uint8_t> PlaceOf(const FrameHeader& header) const;
   void EndLate();
-  // When a server without a connection counts as lost.
+  // Time at which a server without a connection counts as lost.
   Deadline lost_at() const;
-  // The connection is of no use any more; the calls wait for the next one.
+  // Drops a connection that cannot be used any more; the calls wait for the next one.
   void Break(const std::string& reason);
   void Disconnect();
   void Watch();
@@ -67,7 +67,7 @@ class Channel {
   FrameReceiver receiver_;
   FrameSender sender_;
   std::deque<std::shared_ptr<Call>> waiting_;  // for an answer, in order
-  size_t num_sent_ = 0;                        // of them, handed to the sender on this connection
+  size_t num_sent_ = 0;                        // number of them passed to the sender on this connection
   int attempt_ = 0;
   double backoff_ = 0.0;
   Deadline retry_at_ = Deadline::min();

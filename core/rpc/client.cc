@@ -23,7 +23,7 @@ Socket CheckedDescriptor(int descriptor, const char* what) {
   return Socket(descriptor);
 }
 
-// For epoll: milliseconds, rounded up so that it does not look too early again and again.
+// Timeout for epoll in milliseconds, rounded up to avoid a busy loop just before the deadline.
 int MillisecondsUntil(Deadline deadline) {
   if (deadline == Deadline::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -105,7 +105,7 @@ std::shared_ptr<Call> Client::Begin(int server, OutgoingFrame question, std::spa
   const uint64_t bytes = kHeaderBytes + question.head.size() + question.NumBodyBytes();
   std::unique_lock lock(mutex_);
   uint64_t& under_way = bytes_under_way_[static_cast<size_t>(server)];
-  // A question that is larger than the window goes alone.
+  // A question that is larger than the window is sent alone.
   const auto has_room = [&] { return is_closed_ || under_way == 0 || under_way + bytes <= options_.window_bytes; };
   if (!room_.wait_until(lock, deadline, has_room)) {
     throw Error(Code::kDeadlineExceeded, "client: " + std::to_string(under_way) +

@@ -1,4 +1,4 @@
-// What tests of conversations share: a service that does as it is told, and a peer that speaks bytes. Tests only.
+// Shared by tests of conversations: a scripted service, and a peer that sends raw bytes. Tests only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ inline std::string AsText(std::span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Echoes, fails and waits as it is told; counts what it hears.
+// Echoes, fails or waits according to the kind of the call; counts the calls.
 class EchoService : public Service {
  public:
   std::unique_ptr<Conversation> Open(const std::string&, const std::string& words, std::string* reply) override {
@@ -102,7 +102,7 @@ inline void Eventually(const std::function<bool()>& happens) {
   }
 }
 
-// A peer that speaks bytes, not frames.
+// A peer that sends bytes, not frames.
 struct RawPeer {
   explicit RawPeer(uint16_t port) : socket(BeginConnect({"127.0.0.1", port}, 0)) {}
   void Say(std::string_view bytes) {
@@ -114,7 +114,7 @@ struct RawPeer {
       if (transfer.kind != Transfer::kMoved) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  // Everything until the server hangs up.
+  // Reads everything until the server closes the connection.
   std::string Hear() {
     std::string heard;
     uint8_t bytes[4096];

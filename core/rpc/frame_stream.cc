@@ -8,9 +8,9 @@
 namespace monolith::rpc {
 namespace {
 
-constexpr size_t kMaxParts = 64;                 // of one call of the system; its own limit is 1,024
-constexpr size_t kMaxReceive = size_t{8} << 20;  // at a time, so that one connection does not keep a thread for long
-// Of a large body so many bytes are waited for together: waking up for every few of them costs more than they do.
+constexpr size_t kMaxParts = 64;                 // per system call; the limit of the system is 1,024
+constexpr size_t kMaxReceive = size_t{8} << 20;  // at a time, so that one connection does not occupy a thread for long
+// Low-water mark within a large body: waking up for a few bytes at a time costs more than receiving them.
 constexpr size_t kWorthWaking = size_t{1} << 20;
 
 constexpr size_t kFirstOfHead = 4096;  // most heads are smaller
@@ -36,7 +36,7 @@ FrameReceiver::State FrameReceiver::Receive(const Socket& socket, const FrameLim
       return State::kComplete;
     }
   }
-  // Also where it stops for others' sake: what is left may be less than what was waited for before.
+  // Also when the limit of one call is reached: the missing bytes may be fewer than the low-water mark set before.
   WakeFor(socket, part_ == Part::kBody ? std::min(Missing().size(), kWorthWaking) : 1);
   return State::kWaits;
 }
@@ -55,7 +55,7 @@ std::span<uint8_t> FrameReceiver::Missing() {
 }
 
 bool FrameReceiver::Advance(const FrameLimits& limits, const Placer& place) {
-  // The head grows as it comes: a size that lies costs nothing.
+  // The head grows as it is received: a false size costs nothing.
   if (part_ == Part::kHead && frame_.head.size() < frame_.header.head_bytes) {
     frame_.head.resize(std::min<size_t>(2 * frame_.head.size(), frame_.header.head_bytes));
     return false;

@@ -1,4 +1,4 @@
-// Frames on a socket that never blocks: one that comes in piece by piece, and a queue of those that go out.
+// Frames on a non-blocking socket: a receiver that reads a frame piece by piece, and a queue of outgoing frames.
 //
 // Each belongs to one thread at a time and to one socket, which it does not own.
 #pragma once
@@ -17,41 +17,41 @@
 
 namespace monolith::rpc {
 
-// Uninitialised bytes, used again by later frames: what is never written is never backed by memory, so that a size that
-// lies costs nothing.
+// Uninitialised bytes, reused by later frames. Bytes that are never written are never backed by memory, so that a false
+// size costs nothing.
 using Bytes = Buffer<uint8_t>;
 
-// A frame that came in.
+// A received frame.
 struct Frame {
   FrameHeader header;
   std::string head;
-  Bytes own_body;  // where nobody gave a place for it
+  Bytes own_body;  // used if the caller gave no destination
   std::span<const uint8_t> body;
 };
 
 class FrameReceiver {
  public:
   enum class State { kWaits, kComplete, kBroken };
-  // Where the body of a frame goes, whose head is known; none: into memory of the frame's own. The place has exactly
-  // header.body_bytes bytes.
+  // Returns the destination of the body of a frame, whose head is complete; empty: memory of the frame itself. The
+  // destination has exactly header.body_bytes bytes.
   using Placer = std::function<std::span<uint8_t>(const FrameHeader& header, const std::string& head)>;
 
-  // Takes what is there. kComplete: frame() is whole, until Reset() and the next call. Throws what DecodeHeader and the
-  // placer throw; the connection cannot be used after that.
+  // Reads the available bytes. kComplete: frame() is complete, until Reset() and the next call. Throws what
+  // DecodeHeader and the placer throw; the connection cannot be used after that.
   State Receive(const Socket& socket, const FrameLimits& limits, const Placer& place);
   Frame& frame() { return frame_; }
-  // Whether a frame has begun and is not whole.
+  // Whether a frame is partly received.
   bool is_inside() const { return received_ > 0; }
   uint64_t num_received() const { return num_received_; }  // bytes, of all frames
   void Reset();
 
  private:
   enum class Part { kHeader, kHead, kBody };
-  // The bytes that are still missing of the part.
+  // The missing bytes of the current part.
   std::span<uint8_t> Missing();
-  // The socket counts as readable from so many bytes on.
+  // Makes the socket readable from this number of bytes on.
   void WakeFor(const Socket& socket, size_t bytes);
-  // Goes on to the next part that has bytes; true: there is none.
+  // Moves to the next part that has bytes; true: there is none.
   bool Advance(const FrameLimits& limits, const Placer& place);
 
   Part part_ = Part::kHeader;
@@ -64,7 +64,7 @@ class FrameReceiver {
   std::span<uint8_t> place_;
 };
 
-// A frame that goes out. The body's parts are read when they are sent; `owner` keeps them alive until then.
+// An outgoing frame. The body's parts are read when they are sent; `owner` keeps them alive until then.
 struct OutgoingFrame {
   uint16_t kind = 0;
   uint64_t call = 0;
@@ -80,7 +80,7 @@ class FrameSender {
   enum class State { kDone, kWaits, kBroken };
 
   void Add(OutgoingFrame frame);
-  // Sends what can be sent now; kDone: everything.
+  // Sends as much as possible now; kDone: everything.
   State Send(const Socket& socket);
   bool empty() const { return queue_.empty(); }
   uint64_t num_sent() const { return num_sent_; }  // bytes, of all frames

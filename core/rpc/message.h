@@ -1,7 +1,8 @@
-// The heads of frames: numbers and texts one after another, little-endian, without names. Pure values, any thread.
+// Encoding of the heads of frames: numbers and texts one after another, little-endian, without names. Pure values;
+// thread-safe.
 //
-// A reader never reads beyond its bytes and is told when it has read all it wants: what is left over, or missing, means
-// that the two sides do not agree on the message, and is refused.
+// A reader never reads beyond its bytes, and checks at the end that all were read: surplus or missing bytes mean that
+// the two sides do not agree on the message, which is rejected.
 #pragma once
 
 #include <cstdint>

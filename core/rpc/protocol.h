@@ -1,4 +1,4 @@
-// What every conversation has: a greeting first, then calls and their answers, any of which may be an error.
+// The protocol of every conversation: a greeting first, then calls and their answers, any of which may be an error.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ inline constexpr uint16_t kError = 0;     // answer: code, text
 inline constexpr uint16_t kGreeting = 1;  // call and answer: token, then the service's own words; answer: its words
 inline constexpr uint16_t kFirstOwn = 16;
 
-// What a stranger may send before it has greeted.
+// Limit for a peer that has not sent its greeting.
 inline constexpr uint32_t kGreetingBytes = 64u << 10;
 
 std::string EncodeError(Code code, std::string_view text);
-// Throws kDataLoss where the bytes are no error.
+// Throws kDataLoss if the bytes are no error.
 Error DecodeError(std::string_view bytes);
 
 struct Greeting {
@@ -28,7 +28,7 @@ struct Greeting {
 std::string EncodeGreeting(const Greeting& greeting);
 Greeting DecodeGreeting(std::string_view bytes);
 
-// Takes as long for any two tokens of one length.
+// Takes the same time for any two tokens of one length.
 bool IsSameToken(std::string_view one, std::string_view other);
 
 }  // namespace monolith::rpc

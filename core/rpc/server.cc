@@ -21,9 +21,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kListener = 0, kStop = 1, kWake = 2;
-constexpr int kFramesInARow = 16;   // of one connection, before others have their turn
-constexpr int kAcceptsInARow = 64;  // before those that were accepted have theirs: fewer than strangers may be
-// Whoever forgets Wake() is only late: parked calls are tried again twice as often as they must.
+constexpr int kFramesInARow = 16;   // of one connection, before others are served
+constexpr int kAcceptsInARow = 64;  // before the accepted ones are served: fewer than the limit of strangers
+// A missed Wake() only causes a delay: parked calls are retried twice as often as guaranteed.
 constexpr std::chrono::milliseconds kTryAgain(500);
 
 Socket CheckedDescriptor(int descriptor, const char* what) {
@@ -58,20 +58,20 @@ struct Server::Connection {
   Socket socket;
   const std::string peer;
   const Clock::time_point accepted_at = Clock::now();
-  // Used by the thread that attends it.
+  // Used by the thread that serves the connection.
   FrameReceiver receiver;
   FrameSender sender;
-  std::unique_ptr<Conversation> conversation;  // null until it has greeted
-  bool is_last = false;                        // hang up once the answer has left
-  Clock::time_point refused_at;                // of one that is
-  bool has_call = false;                       // the frame that was received has no answer yet: not now
+  std::unique_ptr<Conversation> conversation;  // null before the greeting
+  bool is_last = false;                        // close after the answer was sent
+  Clock::time_point refused_at;                // time of the rejection, if is_last
+  bool has_call = false;                       // the received frame has no answer yet (NotNow)
   uint64_t wakes_seen = 0;                     // before that call was made
-  // Written by the thread that attends it, read by the one that watches patience.
+  // Written by the thread that serves the connection, read by the one that checks timeouts.
   std::atomic<bool> is_attended{false};
   std::atomic<uint64_t> progress{0};  // bytes in and out
-  std::atomic<bool> must_move{true};  // a greeting, a frame or an answer is under way
+  std::atomic<bool> must_move{true};  // a greeting, a frame or an answer is in progress
   std::atomic<bool> owes_answer{false};
-  // Used by the one that watches patience.
+  // Used by the thread that checks timeouts.
   uint64_t progress_seen = 0;
   Clock::time_point seen_at = Clock::now();
 };
@@ -113,7 +113,7 @@ void Server::Stop(double drain_seconds) {
         return each.second->is_attended.load() || each.second->owes_answer.load();
       });
     };
-    // Answers leave while the threads still serve; nothing tells when, so this looks again.
+    // Answers are sent while the threads still serve; there is no event for it, so this polls.
     while (!is_quiet() && Clock::now() < end) changed_.wait_for(lock, std::chrono::milliseconds(5));
   }
   Signal(stop_event_);
@@ -146,7 +146,8 @@ std::shared_ptr<Server::Connection> Server::TakeReady(uint64_t id) {
   std::shared_ptr<Connection> gone;  // destroyed after the lock, as in Drop()
   std::lock_guard lock(mutex_);
   if (parked_.erase(id) == 0) return TakeLocked(id);
-  gone = std::move(connections_.extract(id).mapped());  // all that is heard of a parked one is that it hung up
+  gone =
+      std::move(connections_.extract(id).mapped());  // the only event of a parked connection is that the peer closed it
   strangers_.erase(id);
   return nullptr;
 }
@@ -160,15 +161,15 @@ std::shared_ptr<Server::Connection> Server::TakeWoken() {
   }
   const uint64_t id = woken_.back();
   woken_.pop_back();
-  parked_.erase(id);  // parked again, by a thread that an event brought to it before this one
+  parked_.erase(id);  // it may have been parked again by a thread that got an earlier event
   return TakeLocked(id);
 }
 
 std::shared_ptr<Server::Connection> Server::TakeLocked(uint64_t id) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return nullptr;  // dropped after the event
-  // One that is attended already was woken and hung up on at once; who attends it sees both. The exchange also makes
-  // what the last thread that attended it wrote seen by this one.
+  // A connection that is served already was woken and closed concurrently; its thread sees both. The exchange also
+  // makes the writes of the last thread that served it visible to this one.
   return found->second->is_attended.exchange(true) ? nullptr : found->second;
 }
 
@@ -181,7 +182,7 @@ void Server::AcceptAll() {
     std::lock_guard lock(mutex_);
     if (static_cast<int>(connections_.size()) >= options_.max_connections) {
       ++refused_;
-      continue;  // closes it
+      continue;  // closes the socket
     }
     const uint64_t id = next_connection_++;
     const auto [place, inserted] = connections_.emplace(id, std::make_shared<Connection>(id, std::move(*accepted)));
@@ -190,7 +191,7 @@ void Server::AcceptAll() {
     excess = TakeExcessLocked();
   }
   is_exhausted_ = is_exhausted;
-  if (!is_exhausted) ListenOn();  // otherwise it would be told of the same one again and again
+  if (!is_exhausted) ListenOn();  // otherwise epoll would report the same connection in a loop
 }
 
 std::vector<std::shared_ptr<Server::Connection>> Server::TakeExcessLocked() {
@@ -218,7 +219,7 @@ void Server::Attend(const std::shared_ptr<Connection>& connection) {
   Next next = Next::kGone;
   try {
     next = Converse(*connection);
-  } catch (const std::exception&) {  // not even the refusal could be said
+  } catch (const std::exception&) {  // not even the rejection could be sent
     ++refused_;
   }
   connection->progress = connection->receiver.num_received() + connection->sender.num_sent();
@@ -227,7 +228,7 @@ void Server::Attend(const std::shared_ptr<Connection>& connection) {
   const bool owes_answer = !connection->sender.empty();
   connection->owes_answer = owes_answer;
   if (next == Next::kParked) return Park(*connection);
-  connection->is_attended = false;  // from here on another thread may attend it
+  connection->is_attended = false;  // from here on another thread may serve it
   if (next == Next::kWaits) {
     Arm(*connection, owes_answer ? EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
   } else {
@@ -237,7 +238,7 @@ void Server::Attend(const std::shared_ptr<Connection>& connection) {
 
 Server::Next Server::Converse(Connection& connection) {
   for (int frames = 0; frames < kFramesInARow; ++frames) {
-    // Who does not take the answer is asked nothing more: that is the whole of back-pressure.
+    // Back-pressure: no further call is read from a peer that does not receive its answers.
     const FrameSender::State sent = connection.sender.Send(connection.socket);
     if (sent == FrameSender::State::kBroken) return Next::kGone;
     if (sent == FrameSender::State::kWaits) return Next::kWaits;
@@ -262,9 +263,9 @@ Server::Next Server::Converse(Connection& connection) {
 }
 
 Server::Next Server::HearOut(Connection& connection) {
-  // Hanging up on bytes that nobody read would take the answer away from the peer before it reads it.
+  // Closing a socket with unread bytes would discard the answer before the peer reads it.
   EndSending(connection.socket);
-  // Who watches patience does not see one that never stops talking.
+  // WatchPatience() does not detect a peer that never stops sending.
   const std::chrono::duration<double> listened = Clock::now() - connection.refused_at;
   if (listened.count() > options_.patience_seconds) return Next::kGone;
   uint8_t ignored[4096];
@@ -273,7 +274,7 @@ Server::Next Server::HearOut(Connection& connection) {
     if (transfer.kind == Transfer::kBroken) return Next::kGone;
     if (transfer.kind == Transfer::kMustWait) break;
   }
-  return Next::kWaits;  // until the peer hangs up, or patience is over, however much it says
+  return Next::kWaits;  // until the peer closes the connection or the timeout expires, however much it sends
 }
 
 bool Server::AnswerFrame(Connection& connection) {
@@ -327,7 +328,8 @@ void Server::Arm(const Connection& connection, uint32_t events, int operation) {
 }
 
 void Server::Drop(const Connection& connection) {
-  std::shared_ptr<Connection> last;  // destroyed after the lock: conversations may take their time, and wake others
+  std::shared_ptr<Connection>
+      last;  // destroyed after the lock: destructors of conversations may be slow, and call Wake()
   std::lock_guard lock(mutex_);
   const auto found = connections_.find(connection.id);
   if (found == connections_.end()) return;
@@ -341,7 +343,7 @@ void Server::Park(Connection& connection) {
   std::lock_guard lock(mutex_);
   connection.is_attended = false;
   if (connections_.count(connection.id) == 0) return;  // the server has stopped
-  if (connection.wakes_seen != num_wakes_) {           // it may have been woken for what the call just missed
+  if (connection.wakes_seen != num_wakes_) {           // a wake-up may have come between the call and here
     woken_.push_back(connection.id);
     return Signal(wake_event_);
   }
@@ -383,7 +385,7 @@ void Server::WatchPatience() {
         lost.push_back(connection);
         continue;
       }
-      // Of a large body many bytes are waited for together; those that are there already count.
+      // The socket only wakes up for many bytes of a large body; those that have arrived count as progress.
       const uint64_t progress = connection->progress + (connection->must_move ? NumWaiting(connection->socket) : 0);
       if (!connection->must_move || connection->is_attended || progress != connection->progress_seen) {
         connection->progress_seen = progress;

@@ -1,12 +1,13 @@
-// Answers calls from other processes over TCP, by a bounded number of threads.
+// Answers calls from other processes over TCP, with a bounded number of threads.
 //
-// Connections wait in the operating system, not in threads: ten thousand idle ones cost some memory each. A connection
-// is served by one thread at a time, a call after another in the order in which they came; calls of several connections
-// run at once. A peer that sends garbage, frames above the limits or nothing for long in the middle of a frame is told
-// so, where it still listens, and hung up on; nothing that a peer sends takes the server down. Peers that have not
-// shown the token, strangers, have a small number of connections and little time, so that they block no other client.
+// Idle connections wait in the operating system, not in threads: ten thousand of them cost some memory each. A
+// connection is served by one thread at a time, one call after another in order of arrival; calls of several
+// connections run concurrently. A peer that sends garbage, frames above the limits or nothing for long in the middle of
+// a frame gets an error, if it still reads, and is disconnected; nothing that a peer sends can crash the server. Peers
+// that have not sent the token, strangers, get a small number of connections and a short timeout, so that they block no
+// other client.
 //
-// A call that cannot be answered yet is parked: its thread goes on to other connections, and it is tried again later.
+// A call that cannot be answered yet is parked: its thread serves other connections, and the call is retried later.
 #pragma once
 
 #include <sys/epoll.h>
@@ -31,27 +32,27 @@ namespace monolith::rpc {
 struct Answer {
   std::string head;
   std::vector<std::span<const uint8_t>> body;
-  std::shared_ptr<const void> owner;  // of the body's parts
+  std::shared_ptr<const void> owner;  // keeps the body's parts alive
 };
 
 // Thrown by a call that cannot be answered yet, and has changed nothing: the same call is made again after
-// Server::Wake(), and at least once a second. Until then the connection says nothing more, no thread waits for it, and
-// patience does not end; a peer that hangs up meanwhile is forgotten together with its call.
+// Server::Wake(), and at least once a second. Until then the server sends nothing on the connection, no thread waits
+// for it, and its timeout does not run; if the peer disconnects meanwhile, the call is discarded.
 struct NotNow {};
 
-// What a connection is to the service. Called by one thread at a time; destroyed when the peer is gone.
+// The service's state of a connection. Called by one thread at a time; destroyed when the peer has disconnected.
 class Conversation {
  public:
   virtual ~Conversation() = default;
-  // The answer to a call. What it throws becomes the answer, and the conversation goes on; but for NotNow, see there.
+  // Answers a call. An exception becomes the answer, and the conversation continues; except for NotNow, see there.
   virtual Answer Call(uint16_t kind, const std::string& head, std::span<const uint8_t> body) = 0;
 };
 
 class Service {
  public:
   virtual ~Service() = default;
-  // A peer that has the token says hello; what it throws is said to the peer, which is hung up on. `reply` is the
-  // service's own answer to the greeting. Any thread.
+  // Opens a conversation with a peer that sent the token. An exception is sent to the peer, which is then disconnected.
+  // `reply` is the service's own answer to the greeting. Thread-safe.
   virtual std::unique_ptr<Conversation> Open(const std::string& peer, const std::string& words, std::string* reply) = 0;
 };
 
@@ -61,26 +62,27 @@ inline constexpr int kHandshakeSeconds = 10;
 struct ServerOptions {
   Address address{"127.0.0.1", 0};
   int num_threads = 2;
-  std::string token;  // empty: everybody is welcome
+  std::string token;  // empty: no authentication
   FrameLimits limits;
   int max_connections = 16'384;
-  // Peers that have not authenticated: at most this number, and at most an eighth of the descriptors that this process
-  // may have. One more, and the oldest of them is hung up on.
+  // Limit of peers that have not authenticated, also at most an eighth of the file descriptors of this process. Above
+  // it, the oldest of them is disconnected.
   int max_strangers = kMostStrangers;
-  double handshake_seconds = kHandshakeSeconds;  // from a connection to its greeting, however many bytes come
+  double handshake_seconds = kHandshakeSeconds;  // from a connection to its greeting, however many bytes arrive
   double patience_seconds = 30.0;                // for the rest of a frame that has begun
 };
 
 struct ServerStats {
-  int64_t connections = 0;  // at the moment
+  int64_t connections = 0;  // current number
   int64_t calls = 0;        // answered
-  int64_t refused = 0;      // peers hung up on: garbage, token, limits, patience, strangers in excess
-  int64_t parked = 0;       // connections at the moment, whose call was answered with NotNow
+  int64_t refused = 0;      // peers disconnected for garbage, token, limits, timeouts, or as excess strangers
+  int64_t parked = 0;       // current number of connections whose call was answered with NotNow
 };
 
 class Server {
  public:
-  // Listens when it returns. The service outlives it. Throws kUnavailable where the address cannot be bound.
+  // Listens when it returns. The service outlives the server. Throws kUnreachable if the address cannot be bound,
+  // kUnavailable if the system has no descriptor left.
   Server(ServerOptions options, Service& service);
   ~Server();
   Server(const Server&) = delete;
@@ -88,10 +90,11 @@ class Server {
 
   uint16_t port() const { return port_; }
   ServerStats stats() const;
-  // Parked calls are tried again, also those that are just being parked. Returns at once. Any thread, calls too.
+  // Retries parked calls, including those that are just being parked. Returns immediately. Thread-safe, also within
+  // calls.
   void Wake();
-  // Takes no further connections and calls, lets calls that run end and their answers leave for at most this long, and
-  // hangs up, on parked calls too: whoever asked asks again, elsewhere or later. Calling it again does nothing.
+  // Stops accepting connections and calls, waits at most this long for running calls and their answers, and disconnects
+  // all peers, with parked calls too: clients retry, elsewhere or later. Idempotent.
   void Stop(double drain_seconds);
 
  private:
@@ -99,21 +102,20 @@ class Server {
   enum class Next { kWaits, kParked, kGone };
 
   void Serve();
-  // The connection of an event, which is now this thread's; null: nothing is to be done.
+  // Returns the connection of an event, which this thread now owns; null: there is nothing to do.
   std::shared_ptr<Connection> TakeReady(uint64_t id);
   std::shared_ptr<Connection> TakeWoken();
   std::shared_ptr<Connection> TakeLocked(uint64_t id);
   void AcceptAll();
-  // Takes strangers above the limit out of the connections, the oldest first; destroyed by the caller, without the
-  // lock.
+  // Removes the oldest strangers above the limit from the connections; the caller destroys them, without the lock.
   std::vector<std::shared_ptr<Connection>> TakeExcessLocked();
   void ListenOn();
   void WatchPatience();
-  // One connection that has something to say or room to write; afterwards it waits again, is parked, or is gone.
+  // Serves a connection that is readable or writable; afterwards the connection waits again, is parked, or is dropped.
   void Attend(const std::shared_ptr<Connection>& connection);
   Next Converse(Connection& connection);
   Next HearOut(Connection& connection);
-  // False: not now.
+  // Returns false for NotNow.
   bool AnswerFrame(Connection& connection);
   Answer Greet(Connection& connection, const Frame& frame);
   void Refuse(Connection& connection, const Frame& frame, const std::exception& reason);
@@ -129,14 +131,14 @@ class Server {
   uint16_t port_ = 0;
 
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> is_exhausted_{false};  // no descriptor was left: the listener rests until somebody looks again
+  std::atomic<bool> is_exhausted_{false};  // out of file descriptors: the listener pauses until WatchPatience() retries
   std::atomic<int64_t> calls_{0}, refused_{0};
   std::atomic<uint64_t> num_wakes_{0};  // written under the mutex
-  mutable std::mutex mutex_;            // guards what follows
+  mutable std::mutex mutex_;            // guards the members below
   std::condition_variable changed_;
   std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_;
-  std::set<uint64_t> strangers_;  // of the connections, those that have not greeted; the first is the oldest
-  uint64_t next_connection_ = 3;  // 0 is the listener, 1 the event that stops, 2 the one that wakes
+  std::set<uint64_t> strangers_;  // connections that have not sent their greeting; the first is the oldest
+  uint64_t next_connection_ = 3;  // 0 is the listener, 1 the stop event, 2 the wake event
   std::unordered_set<uint64_t> parked_;
   std::vector<uint64_t> woken_;  // parked until now; wake_event_ is set while there are any
 

@@ -17,7 +17,7 @@
 namespace monolith::rpc {
 namespace {
 
-// A peer that is gone without a word, its machine or the network, is noticed after about a minute.
+// A peer that disappeared, with its machine or the network, is detected after about a minute.
 constexpr int kIdleSeconds = 30, kProbeSeconds = 10, kProbes = 3, kUnansweredMilliseconds = 60'000;
 constexpr int kBacklog = 1024;
 
@@ -46,7 +46,8 @@ Socket Make(const Address& address, const addrinfo& found) {
 }
 
 void Set(const Socket& socket, int level, int option, int value) {
-  setsockopt(socket.descriptor(), level, option, &value, sizeof(value));  // what a system lacks is no reason to fail
+  setsockopt(socket.descriptor(), level, option, &value,
+             sizeof(value));  // an option that the system lacks is no reason to fail
 }
 
 void Tune(const Socket& socket) {
@@ -100,7 +101,7 @@ int Socket::Release() { return std::exchange(descriptor_, -1); }
 Socket Listen(const Address& address) {
   const Found found = LookUp(address, true);
   Socket made = Make(address, *found);
-  Set(made, SOL_SOCKET, SO_REUSEADDR, 1);  // connections of a server that is gone do not keep its port
+  Set(made, SOL_SOCKET, SO_REUSEADDR, 1);  // connections of a previous server do not block its port
   if (bind(made.descriptor(), found->ai_addr, found->ai_addrlen) != 0) {
     Fail(address, "cannot be bound", Reason(errno));
   }
@@ -124,7 +125,8 @@ std::optional<Accepted> Accept(const Socket& listener, bool* is_exhausted) {
   if (is_exhausted != nullptr) {
     *is_exhausted = descriptor < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
   }
-  if (descriptor < 0) return std::nullopt;  // nobody, or one who has hung up already, or no descriptor is left
+  if (descriptor < 0)
+    return std::nullopt;  // no connection is waiting, the peer has closed it already, or no descriptor is left
   Socket socket(descriptor);
   Tune(socket);
   return Accepted{std::move(socket), TextOf(address, size)};
@@ -154,7 +156,7 @@ std::string ConnectError(const Socket& socket) {
 void EndSending(const Socket& socket) { shutdown(socket.descriptor(), SHUT_WR); }
 
 void SetReceiveLowWater(const Socket& socket, size_t bytes) {
-  const int wanted = static_cast<int>(bytes);  // a system that does not know it wakes earlier
+  const int wanted = static_cast<int>(bytes);  // a system without this option wakes up earlier
   setsockopt(socket.descriptor(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof(wanted));
 }
 

@@ -1,8 +1,8 @@
-// TCP sockets that never block: each call does what can be done now and says how far it came.
+// Non-blocking TCP sockets: each call does what is possible now and returns how far it got.
 //
-// A Socket owns its descriptor and belongs to one thread at a time. Failures of making one are Error(kUnreachable) with
-// the address and the system's reason; failures of an established connection are told as Transfer::kBroken, since they
-// are part of its life.
+// A Socket owns its descriptor and belongs to one thread at a time. Failures of creating one are Error(kUnreachable)
+// with the address and the system's reason; failures of an established connection are expected, and reported as
+// Transfer::kBroken.
 #pragma once
 
 #include <sys/uio.h>
@@ -39,40 +39,42 @@ class Socket {
   int descriptor_ = -1;
 };
 
-// What became of an attempt to move bytes.
+// Outcome of an attempt to send or receive.
 struct Transfer {
   enum Kind { kMoved, kMustWait, kBroken };
   Kind kind;
   size_t bytes = 0;  // of kMoved, at least 1
 };
 
-// Bound and listening. Throws kUnreachable, for a port in use by name.
+// Returns a bound and listening socket. Throws kUnreachable; the message names a port in use.
 Socket Listen(const Address& address);
 uint16_t PortOf(const Socket& socket);
-// The next connection that waits, and where it comes from; none if nobody does.
+// The next waiting connection, and the address of its peer.
 struct Accepted {
   Socket socket;
   std::string peer;
 };
-// `is_exhausted`, if given, is told whether there is one and the system has no room for it at the moment.
+// Returns nothing if no connection is waiting. Sets `is_exhausted`, if given, to whether one is waiting for which the
+// system has no descriptor at present.
 std::optional<Accepted> Accept(const Socket& listener, bool* is_exhausted = nullptr);
 
-// Under way; writable once it is settled, and then ConnectError() says how it ended. Looks the name up, which may wait.
-// A name with several addresses is tried at another one with each attempt.
+// Starts to connect. The socket becomes writable once the outcome is known, and then ConnectError() returns it.
+// Resolves the name, which may block. For a name with several addresses, each attempt uses the next one.
 Socket BeginConnect(const Address& address, int attempt);
-// Empty: connected.
+// Returns an empty text if the socket is connected.
 std::string ConnectError(const Socket& socket);
 
-// Says that nothing more will be sent; the other side can still be heard.
+// Closes the sending direction; receiving still works.
 void EndSending(const Socket& socket);
 
-// From now on it counts as readable when so many bytes are there, or its end; what there is can be taken before.
+// From now on the socket counts as readable when this number of bytes has arrived, or its end; fewer can still be
+// received.
 void SetReceiveLowWater(const Socket& socket, size_t bytes);
 
-// How many bytes are there and were not taken.
+// Number of bytes that have arrived and were not received.
 uint64_t NumWaiting(const Socket& socket);
 
-// 0 bytes of an orderly end of the other side count as kBroken.
+// An orderly shutdown by the peer counts as kBroken.
 Transfer Receive(const Socket& socket, std::span<uint8_t> into);
 Transfer Send(const Socket& socket, std::span<const iovec> parts);
 
