@@ -133,7 +133,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A setting of the process, so it is read when it is asked for.
+    # A process-wide setting, so it is read on access.
     if name == "PREEMPTION_ERRORS":
         return preemption_errors()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

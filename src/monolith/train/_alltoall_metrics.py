@@ -1,4 +1,4 @@
-"""Shows how evenly ids and rows are spread over the ranks, as ``enable_alltoall_metrics`` asks for."""
+"""Metrics of how evenly ids and rows are spread over the ranks, for ``enable_alltoall_metrics``."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _log = logging.getLogger(__name__)
 
 
 class AlltoallMetricsHook(Hook):
-    """Writes the numbers of the last read of rank 0, every so many steps: into its log, and into event files.
+    """Writes the numbers of rank 0's last read to its log and to event files, every `every_steps` steps.
 
     Args:
-        stores: Those of the model, once it is built; the numbers of the first have plain names, those of others have
-            the name of their store before it.
+        stores: Stores of the model, once it is built; numbers of the first have plain names, those of others are
+            prefixed by the name of their store.
         slot: A table whose ids are counted, too.
-        every_steps: Steps from one record to the next.
-        log_dir: Where event files are; None: nowhere.
-        tells: Whether this rank does it at all; the others only look whether the slot is there.
+        every_steps: Steps between records.
+        log_dir: Folder of event files; None: no event files.
+        tells: Whether this rank writes; the others only check that the slot exists.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AlltoallMetricsHook(Hook):
             store.watch_alltoall(partial(self._last.__setitem__, prefix), slot=self._slot if has_slot else None)
 
     def after_run(self, context: StepContext) -> None:
-        """Writes what is there when it is time."""
+        """Writes the numbers if a record is due."""
         if context.global_step % self._every_steps or not self._last:
             return
         found = list(self._last.items())

@@ -1,4 +1,4 @@
-"""Hooks that the chief of a run attaches: saving, reports and profiles, as its config says."""
+"""Hooks of the chief of a run: saving, reports and profiles, by its config."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def chief_hooks(
         )
         hooks += saving
         if config.control is not None:
-            # Without a job the barrier is that of this process, at which nobody else waits.
+            # Without a job the barrier is local to this process.
             barrier = BarrierOp(1) if job is None else job.client.barrier
             hooks.append(_server_hook(config.control, config.model_dir, saving[0], barrier))
         if config.reporting.profile_from is not None:
@@ -102,7 +102,7 @@ def eviction_hooks(tables: TablesConfig, ranks: RankPart | None = None) -> list[
 
 
 def report_hooks(config: TrainerConfig) -> list[Hook]:
-    """Log lines with loss and speed, and metrics of training if asked for."""
+    """Returns hooks for log lines with loss and speed, and for training metrics if enabled."""
     every_steps = config.reporting.log_every_steps
     if every_steps is None:
         return []
@@ -133,7 +133,7 @@ def _server_hook(
     return ServerHook(model_dir, barrier, saver_hook, host=control.host, port=control.port, credentials=credentials)
 
 
-def _saving_hooks(  # noqa: PLR0913 - what the chief knows; most by name
+def _saving_hooks(  # noqa: PLR0913 - the state of the chief; mostly keywords
     saving: SavingConfig,
     saver: Saver,
     timer: SecondOrStepTimer | None,

@@ -40,7 +40,7 @@ class DenseAveraged(DenseHere):
 
     def combine(self, gradients: StepGradients) -> None:
         """One exchange: what any rank refuses all refuse, and gradients become their mean."""
-        num_pushes = gradients.num_pushes if self._part.shares_rows else 0  # nobody follows what goes to servers
+        num_pushes = gradients.num_pushes if self._part.shares_rows else 0  # pushes to servers are not followed
         update = RankUpdate(gradients.reached, num_pushes, has_dense=bool(gradients.weights))
         self._part.update(update, gradients.weights, gradients.why_refused())
 

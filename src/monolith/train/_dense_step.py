@@ -1,15 +1,15 @@
-"""How the dense weights of a session learn: here, by their optimizers, or there, on servers.
+"""Updates of the dense weights of a session: in this process, by their optimizers, or on servers.
 
-On servers step k does, in this order, with what is begun left on its way::
+On servers step k starts these operations in this order, asynchronously::
 
-    pull                      weights for step k; fetched beside step k - 1 where weights are prefetched
+    pull                      weights for step k; fetched during step k - 1 if weights are prefetched
     fetch                     prefetched weights only: those for step k + 1
     push of step k - 1        postponed pushes only
     forward, backward
     push of step k            and waits for it, unless it is postponed
 
-Calls of a worker to a server are answered in their order, so that what a step computes with does not depend on time: it
-lacks no update of its own worker; one with prefetched weights, one with postponed pushes, two with both.
+A server answers the calls of a worker in order, so that the weights of a step do not depend on timing: they lack no
+update of their own worker; one with prefetched weights, one with postponed pushes, two with both.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["DenseConfig", "DenseHere", "DenseStep", "DenseThere", "StepGradients
 
 @config
 class DenseConfig(Config):
-    """How dense weights that servers keep reach a worker and come back; without servers nothing can be set."""
+    """How dense weights and gradients move between servers and workers. Without servers no field may be set."""
 
     prefetch: bool = False
-    """Fetch the weights of the next step beside this one; each step lacks one update more of its own worker."""
+    """Fetch the weights of the next step during this one; each step lacks one update more of its own worker."""
     postpush: bool = False
-    """Push the gradients of a step beside the next one; each step lacks one update more of its own worker."""
+    """Push the gradients of a step during the next one; each step lacks one update more of its own worker."""
     partition: bool = True
-    """Divide weights above 128 KiB among the servers, unless their optimizer needs to see them whole."""
+    """Divide weights above 128 KiB among the servers, unless their optimizer needs the full tensor."""
 
 
 def require_servers(settings: DenseConfig, servers: object | None) -> None:
@@ -61,27 +61,27 @@ def require_servers(settings: DenseConfig, servers: object | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGradients:
-    """What a step is about to apply, as those who train in step with it need to know it."""
+    """The gradients that a step is about to apply, for the other ranks of a synchronous run."""
 
     weights: Sequence[Parameter]
     """The dense weights that the optimizers move; those that this batch did not reach have no gradient."""
     num_pushes: int
     """Updates of rows that come with it."""
     reached: int
-    """The global step behind it."""
+    """The global step after it."""
     why_refused: Callable[[], str | None]
-    """Looks for what must not be applied, such as NaN, and says what it has found."""
+    """Checks for values that must not be applied, such as NaN; returns the reason, or None."""
 
 
 class DenseStep(Protocol):
     """Where dense weights learn. The thread that trains owns it."""
 
     def join(self, worker: int) -> Mapping[int, BatchStamp | None]:
-        """Begins an incarnation of a worker.
+        """Starts an incarnation of a worker.
 
         Returns:
-            Server -> the worker's last batch in its dense weights, None where there was none. A server without any of
-            the weights is left out: it has none to lose.
+            Server -> the worker's last batch in its dense weights, None if there was none. Servers that store none of
+            the weights are omitted.
         """
         ...
 
@@ -100,19 +100,19 @@ class DenseStep(Protocol):
         ...
 
     def combine(self, gradients: StepGradients) -> None:
-        """The gradients of this process are there, clipped: makes them those of all that train in step with it.
+        """Combines the clipped gradients of this process with those of the other ranks.
 
         Raises:
-            InvalidArgumentError: they must not be applied; nothing has changed.
+            InvalidArgumentError: the gradients must not be applied; nothing has changed.
         """
         ...
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:
-        """The gradients are there: moves the weights."""
+        """Updates the weights with the computed gradients."""
         ...
 
     def settle(self) -> None:
-        """Waits for everything that is under way; what was fetched ahead is forgotten."""
+        """Waits for everything in flight, and discards prefetched weights."""
         ...
 
 
@@ -137,10 +137,10 @@ class DenseHere:
         return False
 
     def begin(self) -> None:
-        """They are there."""
+        """Does nothing: the weights are in this process."""
 
     def combine(self, gradients: StepGradients) -> None:
-        """Nobody trains in step with it."""
+        """Does nothing: there are no other ranks."""
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:  # noqa: ARG002 - optimizers ask for it
         """One step of each."""
@@ -148,16 +148,16 @@ class DenseHere:
             optimizer.step()
 
     def settle(self) -> None:
-        """Nothing is ever under way."""
+        """Does nothing: updates are synchronous."""
 
 
 class DenseThere:
-    """Servers move the weights; this process has copies of them.
+    """Dense weights that servers update; this process has copies of them.
 
     Args:
-        client: The way to them.
-        optimizers: Whose groups have the learning rates.
-        settings: What happens beside a step.
+        client: Client of the servers.
+        optimizers: Optimizers whose groups have the learning rates.
+        settings: Which operations overlap with a step.
     """
 
     def __init__(self, client: DenseClient, optimizers: Sequence[Optimizer], settings: DenseConfig) -> None:
@@ -168,13 +168,13 @@ class DenseThere:
         self._pending: Pending[int] | None = None
 
     def join(self, worker: int) -> Mapping[int, BatchStamp | None]:
-        """As the servers say."""
+        """Returns the last batches as reported by the servers."""
         applied = self._client.join(worker).applied_by_server
         return {server: applied[server] for server, pieces in enumerate(self._client.layout.servers) if pieces}
 
     @property
     def under_way(self) -> int:
-        """What is postponed, and what is on its way."""
+        """Number of postponed pushes and pushes in flight."""
         return (self._postponed is not None) + (self._pending is not None)
 
     @property
@@ -196,7 +196,7 @@ class DenseThere:
             self._client.assign()
 
     def combine(self, gradients: StepGradients) -> None:
-        """Nobody trains in step with it."""
+        """Does nothing: there are no other ranks."""
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:
         """Pushes, or postpones the push."""

@@ -1,4 +1,4 @@
-"""Batches of an input, each with the position behind it; made ahead by a thread if asked."""
+"""Batches of an input, each with the position after it; optionally prefetched by a thread."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["BatchFeed"]
 _log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0
-"""How long a thread may take to come back from its source; a live stream without traffic may not come back at all."""
+"""Seconds to wait for the thread to return from its source; a live stream without traffic may never return."""
 
 
 class BatchFeed:
-    """The batches of one input in order. The thread that trains owns it.
+    """The batches of one input in order. Only the training thread may use it.
 
     Args:
         source: A `Dataset`, or anything that can be iterated.
-        position: Where to go on; None: from the beginning.
-        make_turn: Called with each batch and its position, in the thread that reads.
-        ahead: Batches that are made while others are trained; 0: none, and no thread.
-        when_empty: Called by the thread that reads if there is no batch although it began at the beginning.
+        position: Where to resume; None: from the beginning.
+        make_turn: Called with each batch and its position, in the reading thread.
+        ahead: Number of batches to prefetch; 0: none, and no thread.
+        when_empty: Called by the reading thread if there is no batch although it started at the beginning.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BatchFeed:
         return batch
 
     def wait(self) -> None:
-        """Returns when the next batch is there to be taken. Raises as `take` does."""
+        """Waits until the next batch is available. Raises as `take` does."""
         if self._next is None:
             self._next = self._read()
 

@@ -1,4 +1,4 @@
-"""Calls hooks around a step, in the order that `monolith.hook` describes, and runs beside it what they ask for."""
+"""Calls hooks around a step, in the order that `monolith.hook` describes, and runs their calls during the step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HookCalls:
             hook.after_create_session(session)
 
     def finish_pushes(self, session: HookedSession) -> None:
-        """Runs what steps have left to be run beside the next one."""
+        """Runs the calls that were deferred to the next step."""
         for hook in self._pushing:
             hook.end(session)
 
@@ -68,7 +68,7 @@ class HookCalls:
             hook.end(session)
 
     def around(self, step: Callable[[], T], session: HookedSession) -> T:
-        """Runs one step, beside it the calls that hooks return, and waits for all of them."""
+        """Runs one step and, concurrently, the calls that hooks return; waits for all of them."""
         contexts = [StepContext(session) for _ in self._before]
         running: list[Future[Any]] = []
         try:

@@ -1,7 +1,7 @@
-"""How the workers of a job end together.
+"""Coordinated end of the workers of a job.
 
-Each trains what nobody else does. The chief waits for all of them, and they for its last save: until then a server that
-is lost may put all back to a checkpoint, and everybody trains again.
+Each worker trains an input of its own. The chief waits for all workers, and they for its last save: until then the loss
+of a server may roll all back to a checkpoint, and all workers train again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class JobEnd:
     def begin_again(self) -> None:
         """The session starts over: it trains its own input again, where that is not done, before that of others."""
         if self._adopted is not None:
-            with suppress(OpError):  # a coordinator that began anew knows nothing of it
+            with suppress(OpError):  # a restarted coordinator has no record of it
                 self._part.client.release_worker(self._adopted, finished=False)
             self._adopted = None
             self._session.be_worker(self._part.client.index)
@@ -91,14 +91,14 @@ class JobEnd:
         return True
 
     def _wait_for_the_end(self) -> bool:
-        """A worker whose input has ended waits for the last save; True: it has adopted one that is gone.
+        """Waits for the last save after the end of the input. Returns True if it has adopted a lost worker.
 
         Raises:
-            AbortedError: all were put back to a checkpoint meanwhile.
-            UnavailableError: the home server is away.
+            AbortedError: all workers were rolled back to a checkpoint meanwhile.
+            UnavailableError: server 0 is unreachable.
         """
         clock, client = self._part.clock, self._part.client
-        client.flags.set(client.index, False)  # nobody waits for it at a barrier
+        client.flags.set(client.index, False)  # barriers do not wait for it
         generation, gone_since = client.state.generation, None
         while not (client.state.ended or self._part.wants_to_stop):
             client.require_connected()
@@ -115,7 +115,7 @@ class JobEnd:
         return False
 
     def _wait(self, *, may_adopt: bool) -> bool:
-        """The chief waits for the others; True: it has adopted one that is gone."""
+        """Waits, as the chief, for the other workers. Returns True if it has adopted a lost worker."""
         clock, client = self._part.clock, self._part.client
         next_line = clock.monotonic()
         gone_since = None
@@ -126,7 +126,7 @@ class JobEnd:
                 return True
             alive = [number for number in missing if _is_alive(client.state, number)]
             gone_since = None if alive else gone_since if gone_since is not None else now
-            # A job that was told to stop brings nobody back.
+            # A stopping job does not restart workers.
             patience = 0.0 if self._part.wants_to_stop else self._part.settings.chief_timeout_seconds
             if gone_since is not None and now - gone_since >= patience:
                 _log.warning("ending without workers %s, gone for %.0f s", missing, now - gone_since)
@@ -141,9 +141,9 @@ class JobEnd:
 
 
 def _unfinished(state: JobState, *, may_adopt: bool) -> list[int]:
-    """Workers that may still push; of a job that was told to stop, nobody starts again who has gone.
+    """Returns the workers that may still push; in a stopping job lost workers do not restart.
 
-    Shares of workers that there are no longer are among them while a worker trains them, or may begin to.
+    Includes the shares of removed workers while another worker trains them, or may start to.
     """
     done = state.finished | state.left
     workers = [

@@ -18,7 +18,7 @@ __all__ = ["JobHook", "chief_job_hooks", "save_guards", "worker_job_hooks"]
 
 
 def chief_job_hooks(part: JobPart) -> list[Hook]:
-    """Before the savers: the health of the servers, and that the model is there."""
+    """Returns the hooks before the savers: health of the servers, and that the model is restored."""
     hooks: list[Hook] = []
     if part.health_hook is not None:
         hooks.append(part.health_hook)
@@ -58,15 +58,15 @@ def _in_step(part: JobPart) -> TrainingHooksHelper:
 
 
 class JobHook(Hook):
-    """Tells the job how far this worker is, and ends it with the job, or when another process has its number."""
+    """Reports this worker's progress to the job, and stops it with the job, or when its index was reassigned."""
 
     def __init__(self, part: JobPart) -> None:
         self._part = part
 
     def before_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
-        """Looks at what was heard; asks nobody."""
+        """Checks the last received state; makes no call."""
         self._part.client.require_connected()
 
     def after_run(self, context: StepContext) -> None:
-        """Says how far it is, with the next renewal."""
+        """Records the progress to report with the next heartbeat."""
         self._part.client.set_progress(context.global_step)

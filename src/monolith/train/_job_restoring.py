@@ -24,11 +24,11 @@ __all__ = ["JOB", "JobSaver", "restore_in_job"]
 _log = logging.getLogger(__name__)
 
 JOB = "job"
-"""What a checkpoint calls the state of the coordinator: files that workers took, and who is finished."""
+"""Key of the coordinator's state in a checkpoint: files assigned to workers, and finished workers."""
 
 
 class JobSaver(Saver):
-    """A saver that may be told to restore some servers only, and what is in this process."""
+    """A saver that can restore only some servers, and the state of this process."""
 
     lost: Sequence[int] | None = None
     """The servers to restore; None: all of them."""
@@ -71,14 +71,14 @@ def restore_in_job(
         _log.warning("servers %s have lost their state: all go back to the last checkpoint", lost)
     _restore_all(part, config, saver, state)
     set_initialized(owners)
-    # The number of a checkpoint is the step that its chief knew of; clocks know better.
+    # The number of a checkpoint is the step that its chief had seen; clocks are more precise.
     is_known = getattr(state.extra.get(JOB), "knows_step", False)
     part.client.set_restored(None if is_known else state.global_step)
     state.global_step = part.client.state.global_step
 
 
 def begin_at(state: TrainState, global_step: int) -> None:
-    """Goes on at a step that others have reached, with schedules that are there, too."""
+    """Continues at a step that other workers have reached, and advances schedules to it."""
     before, state.global_step = state.global_step, global_step
     if state.schedules and global_step > before:
         for schedule in state.schedules.values():
@@ -90,7 +90,7 @@ def _restore_some(saver: JobSaver | None, state: TrainState, lost: list[int]) ->
     """Restores these servers, and what is in this process, from the newest checkpoint; False: there is none."""
     if saver is None:
         return False
-    job = state.extra.pop(JOB, None)  # it goes on, too: nothing of it was lost
+    job = state.extra.pop(JOB, None)  # it stays as it is: none of it was lost
     saver.lost = lost
     try:
         return saver.restore(state) is not None

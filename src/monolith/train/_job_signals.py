@@ -1,4 +1,4 @@
-"""What a process of a job does when it is told to end, while it is in its main thread."""
+"""Signal handling of a process of a job, in its main thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["on_signals"]
 
 @contextmanager
 def on_signals(handler: Callable[[int], None], *, signals: tuple[int, ...]) -> Iterator[None]:
-    """Inside, the first of these signals calls `handler` with its number; the second does what it did before.
+    """Inside, the first of these signals calls `handler` with its number; the second has its previous effect.
 
-    Nothing in a thread that is not the main one: Python delivers signals there alone.
+    Does nothing outside the main thread, as Python delivers signals only there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Saves and stops of a trainer by files in its model directory, as `MarkerFilesConfig` says."""
+"""Saves and stops of a trainer by files in its model directory; see `MarkerFilesConfig`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["marker_hooks", "on_demand_timer"]
 
 
 def on_demand_timer() -> SecondOrStepTimerWithTideSetting:
-    """A timer that is due when somebody makes it, and never by itself."""
+    """Returns a timer that is due only on request."""
     return SecondOrStepTimerWithTideSetting(every_steps=sys.maxsize)
 
 
 def marker_hooks(
     config: TrainerConfig, full: SwitchedTimer | None = None, dense: SwitchedTimer | None = None, *, clock: Clock
 ) -> list[Hook]:
-    """Those that look for files. They come before the savers, which then save at the very step.
+    """Returns the hooks that poll for files. They come before the savers, which then save at the same step.
 
-    Every rank has them, also one that does not save: the ranks make the same calls, and stop together.
+    Every rank has them, even one that does not save: the ranks make the same calls, and stop together.
 
     Args:
-        config: What is looked for, and where.
-        full: When whole checkpoints are saved; None where this process saves none.
-        dense: The same of those without tables.
-        clock: What hour it is.
+        config: Which files to poll for, and where.
+        full: Timer of full checkpoints; None if this process saves none.
+        dense: Timer of checkpoints without tables.
+        clock: Time of day.
     """
     files, model_dir = config.saving.marker_files, config.model_dir
     if files is None or model_dir is None:

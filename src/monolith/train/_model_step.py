@@ -33,14 +33,14 @@ __all__ = ["ModelStep"]
 
 
 class ModelStep:
-    """Runs a task on batches. The thread that trains owns it.
+    """Runs a task on batches. Only the training thread may use it.
 
     Args:
-        task: What is run.
-        state: What it changes.
+        task: The task to run.
+        state: The state that it updates.
         pipeline: Reads and updates of the rows.
-        dense: Moves the dense weights.
-        count: Says what the global step is behind the step of a batch; None: one more, as nobody else trains.
+        dense: Updates the dense weights.
+        count: Returns the global step after the step of a batch; None: one more, as there are no other workers.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class ModelStep:
         self._clip = _clipping(task)
         self._decay = float(task.p.dense_weight_decay)
         self.is_whole = True
-        """Whether the state is that of a whole number of steps; False from the first update of a step to its last,
-        which is that of the position: one saved too early loses a batch, one saved too late counts it twice."""
+        """Whether the state is consistent (no partially applied step); False from the first update of a step to its
+        last, which is that of the position: one saved too early loses a batch, one saved too late counts it twice."""
 
     def train(self, turn: BatchTurn) -> StepResult:
         """Learns from one batch."""
@@ -134,9 +134,9 @@ class ModelStep:
         self._advance(step + 1 if self._count is None or stamp is None else max(step, self._count(stamp)))
 
     def follow(self, reached: int) -> None:
-        """A step that this process had no batch for: moves its weights as those who had one move theirs.
+        """Makes a step without a batch: updates the weights as ranks with a batch do.
 
-        Their gradients are in place already; those of rows came with their batches.
+        The gradients are in place already; those of rows came with the other ranks' batches.
         """
         self.is_whole = False
         self._decay_weights()

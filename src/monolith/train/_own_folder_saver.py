@@ -1,9 +1,9 @@
 """Saves and restores a synchronous run whose ranks have a directory each, which no other rank needs to see.
 
 ``<model_dir>/index-0001`` is the directory of rank 1: a model directory like any other, with the dense weights, which
-all ranks have alike, the rows of this rank, and where the input of all ranks goes on (`checkpoint.rank_folders`). Ranks
-commit a checkpoint when all of them have written theirs, and let older ones go when all have committed; so whenever one
-is killed there is a checkpoint that all of them have, and they go on from the newest such one.
+are the same on all ranks, the rows of this rank, and the input positions of all ranks (`checkpoint.rank_folders`).
+Ranks commit a checkpoint when all of them have written theirs, and delete older ones when all have committed. So
+whenever a rank is killed there is a checkpoint that all of them have, and they resume from the newest such one.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class OwnFolderSaver(RankSaver):
             self._agree()
         except BaseException as error:
             self._save_failed = True
-            if not self._is_told:  # the others wait to hear how this rank has done
+            if not self._is_told:  # the others wait for the outcome of this rank
                 with suppress(OpError):
                     self._agree(error)
             raise
@@ -141,7 +141,7 @@ class OwnFolderSaver(RankSaver):
         self._agree()
 
     def _agree(self, error: BaseException | None = None) -> None:
-        """Says how this rank has done, when all have come as far; raises what one of them raised, on all."""
+        """Exchanges the outcomes of all ranks; raises the error of any rank on all of them."""
 
         def told() -> None:
             if error is not None:

@@ -59,7 +59,7 @@ def write_predictions(
 
 @contextmanager
 def _named(file: PredictionFile, path: str | os.PathLike[str]) -> Iterator[Callable[[Mapping[str, Column]], None]]:
-    """Writes to a file whose errors name it; those of the input and of the model are told as they are."""
+    """Yields the write function of a file; its errors name the file, those of input and model are unchanged."""
 
     def write(columns: Mapping[str, Column]) -> None:
         with named_errors(os.fspath(path), "written"):

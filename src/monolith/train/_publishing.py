@@ -1,4 +1,4 @@
-"""The hook by which a run publishes what it trains, where its config says so."""
+"""The hook by which a run publishes what it trains, if enabled by its config."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DELTA_LOG = "delta_log"
 
 
 def require_publishing(config: TrainerConfig, caller: str) -> None:
-    """Refuses a run that is to push and publishes nothing: what is pushed is read from its log.
+    """Refuses a run that pushes without publishing, as pushes are read from its log.
 
     Raises:
-        ValueError: as said.
+        ValueError: the run does not publish.
     """
     if config.publishing is None:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""The pipeline of tables for a rank: its calls keep their places also when its input has ended before the others'.
+"""The table pipeline of a rank: it keeps the order of collective calls even if its input ends before the others'.
 
 A rank is *engaged* in a step while it has a batch in its window, or an update of its own that was postponed. Then it
-makes every call at its place: a read without ids where it has no batch to read for. A rank that is not engaged makes no
-calls, and follows those of the others, whatever they are, until they say that the step was made.
+makes every call in order: a read without ids if it has no batch to read for. A rank that is not engaged makes no calls,
+and follows those of the others, whatever they are, until the others have made the step.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class _Followed(list["GradientStep"]):
 
 
 class RankPipeline(TablePipeline):
-    """Orders reads and updates of the tables of one rank. The thread that trains owns it.
+    """Orders reads and updates of the tables of one rank. Only the training thread may use it.
 
     Args:
-        settings: How far ahead and behind; batches are always waited for.
+        settings: How far reads run ahead and pushes lag; batches are always waited for.
         part: The run.
     """
 
@@ -133,7 +133,7 @@ class RankPipeline(TablePipeline):
             super()._begin(steps)
 
     def _note(self, steps: Sequence[GradientStep]) -> None:
-        """The modules of all ranks count the same steps: reads of one step are told by its number."""
+        """Keeps the step counts of the modules equal on all ranks, as reads are identified by their step."""
         if isinstance(steps, _Followed):
             for each in self._embeddings:
                 each.follow_step(steps.step)

@@ -1,8 +1,8 @@
-"""A worker of a job that trains in step with the others: rows are on servers, each rank has all dense weights.
+"""A worker of a job with synchronous ranks: rows are on servers, each rank has all dense weights.
 
-Ranks have no coordinator: the launcher says who they are, and their steps keep them together. When one of them, or a
-server, is lost, all ranks end. Started again by their launcher they wait until all servers are there, and go back to
-the last checkpoint, with the rows of the servers.
+Ranks have no coordinator: the launcher assigns their ranks, and their steps keep them in sync. When a rank or a server
+is lost, all ranks exit. Restarted by their launcher, they wait until all servers are up, and roll back to the last
+checkpoint, including the rows of the servers.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = ["RankRole"]
 _log = logging.getLogger(__name__)
 
 _LOST = (AbortedError, DeadlineExceededError, FailedPreconditionError, UnavailableError)
-"""What a rank raises when another one, or a server, is gone, or came back without what it had."""
+"""What a rank raises when another rank or a server is lost, or restarted without its state."""
 
 
 class RankRole(WorkerRole):
-    """One rank, from the moment it is started until all have ended. Made as a `WorkerRole` is."""
+    """One rank, from its start until all ranks have ended. Constructed like a `WorkerRole`."""
 
-    _lost_seconds = 5.0  # longer than that of jobs, whose workers go on in place: here all ranks are started again
+    _lost_seconds = 5.0  # longer than in other jobs, whose workers resume in place: here all ranks restart
 
     _signal: int | None = None
 
     @property
     def ends_servers(self) -> bool:
-        """Whether the job is over: who sends this rank away by SIGTERM, as torchrun does, may start it again."""
+        """Returns whether the job is over: after a SIGTERM, as sent by torchrun, this rank may be restarted."""
         return self._signal != signal.SIGTERM
 
     def _attempts(self, address: str) -> Trainer:

@@ -1,4 +1,4 @@
-"""What a trainer does differently as one rank of a synchronous run: who it is, what it reports, what it begins with."""
+"""What a trainer does differently as one rank of a synchronous run: identity, reports, initial state."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def with_accelerator(config: TrainerConfig, params: Params) -> TrainerConfig:
 
 
 def join_ranks(config: TrainerConfig, servers: PsCluster | None = None) -> RankPart | None:
-    """The part of this process in the run that its config is about; None where that is not synchronous.
+    """Returns the part of this process in a synchronous run; None if the config is not synchronous.
 
     Args:
-        config: Of this rank.
-        servers: Parameter servers that keep the rows; None: the ranks share them.
+        config: Config of this rank.
+        servers: Parameter servers that store the rows; None: the ranks share them.
 
     Raises:
-        ValueError: it has another number than its launcher gave it; says both.
-        InvalidArgumentError: ranks have other configs; on all of them.
+        ValueError: its index differs from the rank given by its launcher; names both.
+        InvalidArgumentError: the configs of the ranks differ; raised on all of them.
     """
     if config.sync is None:
         return None
@@ -121,7 +121,7 @@ def config_of_rank(config: TrainerConfig, part: RankPart) -> TrainerConfig:
 
 
 def inputs_of_rank(part: RankPart, config: TrainerConfig, applied: Callable[[], Mapping[int, int]]) -> RankInputs:
-    """What a rank knows of the input of all."""
+    """Returns a rank's view of the inputs of all ranks."""
     has_queue = config.input.dynamic_sharding
     part.inputs = RankInputs(
         collective.key_store() if has_queue else MemoryKeyStore(),  # not every library has one
@@ -157,7 +157,7 @@ def rank_hooks(part: RankPart, config: TrainerConfig) -> list[Hook]:
 
 
 def _exchange_hooks(part: RankPart, config: TrainerConfig) -> list[Hook]:
-    """Of every rank, since all of them refuse a slot that is not there; rank 0 tells."""
+    """Returns the hooks of every rank, since all of them refuse a missing slot; rank 0 reports."""
     reporting = config.reporting
     every_steps = reporting.summary_every_steps or reporting.log_every_steps
     if not part.settings.alltoall_metrics:
@@ -177,7 +177,7 @@ def _exchange_hooks(part: RankPart, config: TrainerConfig) -> list[Hook]:
 
 
 def rank_listeners(saver: Saver) -> Sequence[SaverListener]:
-    """No rank goes on after a save before all have heard of it."""
+    """Returns listeners that let no rank continue after a save before all ranks have its outcome."""
     return [SyncTrainingBarrierSaverListener()] if isinstance(saver, RankSaver) else []
 
 
@@ -194,7 +194,7 @@ class LastLossHook(Hook):
 def restore_together(
     part: RankPart, config: TrainerConfig, saver: Saver | None, state: TrainState, *, clock: Clock
 ) -> bool:
-    """All ranks go on from one checkpoint, or begin with the weights of rank 0; whether there was a checkpoint."""
+    """Restores all ranks from one checkpoint, else from the weights of rank 0; returns whether one existed."""
     is_restored = saver is not None and go_on(config, saver, state, clock=clock, words=part.words)
     if not part.shares_rows:
         begin_rows_of_ranks(part.words, state, is_restored=is_restored)

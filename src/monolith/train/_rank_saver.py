@@ -1,8 +1,9 @@
 """Saves and restores a synchronous run: rank 0 has the model directory, every rank writes and reads its own buckets.
 
-A checkpoint has the form of every other one: any number of ranks, parameter servers and one process read it. Rank 0
-locks the directory and writes dense weights and manifest, while the others follow what it asks of their rows over the
-line of saving, beside training; in the end it tells them how it went, and what has failed anywhere fails on all.
+The format is the same as that of other checkpoints: any number of ranks, parameter servers or one process can read it.
+Rank 0 locks the directory and writes dense weights and manifest, while the other ranks serve its requests for their
+rows over the saving connection, in the background of training. At the end rank 0 reports the outcome, and a failure on
+any rank fails the save on all.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class RankSaver(Saver):
             cut.release()
             raise
         stamps, logs = zip(*told, strict=True)
-        # Of servers rank 0 knows where they all are in the log; of their own rows ranks know it each.
+        # For servers, rank 0 has all log positions; for rows of ranks, each rank has its own.
         positions = _with_log(cut.positions, logs) if self._part.shares_rows else cut.positions
         return replace(cut, applied=_newest(list(stamps)), positions=positions)
 
@@ -130,7 +131,7 @@ class RankSaver(Saver):
                 raise
 
     def _follow_write(self) -> SavedCheckpoint:
-        """What rank 0 asks of the rows of this one, until it says how the save went."""
+        """Serves rank 0's requests for the rows of this rank, until rank 0 reports the outcome of the save."""
         heard: list[dict[str, Any]] = []
 
         def end(_: Agreed, arguments: bytes) -> None:
@@ -142,7 +143,7 @@ class RankSaver(Saver):
         self._save_failed = True
         while not heard:
             following = self._saving.follow(handlers)  # raises once the line has ended
-            with suppress(OpError):  # what all ranks raise, rank 0 takes up: it still tells how the save went
+            with suppress(OpError):  # rank 0 handles an error that all ranks raise, and still reports the outcome
                 following.result()
         outcome = heard[0]
         if "error" in outcome:
@@ -214,7 +215,7 @@ class _RankPending(PendingSave):
     def __init__(self, future: Future[SavedCheckpoint], writing: Wish) -> None:
         super().__init__(future)
         self._writing = writing
-        writing.is_granted = True  # until the next step says otherwise
+        writing.is_granted = True  # until the next step changes it
 
     @property
     def done(self) -> bool:
@@ -234,14 +235,14 @@ def _plain(stamp: BatchStamp) -> list[Any]:
 
 
 def _with_log(positions: Mapping[str, bytes], logs: Sequence[str]) -> dict[str, bytes]:
-    """The positions of this rank, with that of the delta log which all ranks write to, if each has told its part."""
+    """Returns this rank's positions, with that of the delta log of all ranks if each has reported its part."""
     others = {name: position for name, position in positions.items() if name != POSITION_NAME}
     found = LogPosition.of_all(each.encode() for each in logs)
     return others if found is None else {**others, POSITION_NAME: found.to_bytes()}
 
 
 def _newest(of_ranks: list[list[list[Any]]]) -> dict[int, BatchStamp]:
-    """Worker -> its last batch, as the rank says that has trained it."""
+    """Returns worker -> its last batch, as reported by the rank that trained it."""
     found: dict[int, BatchStamp] = {}
     for worker, seq, position, event_time_ms in (each for stamps in of_ranks for each in stamps):
         if worker not in found or found[worker].seq < seq:

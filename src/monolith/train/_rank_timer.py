@@ -1,4 +1,4 @@
-"""When ranks save or remove rows: rank 0 looks at its clock, and all of them are due at the same step."""
+"""When ranks save or remove rows: rank 0 checks its clock, and all of them are due at the same step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RankTimer"]
 
 
 class RankTimer(SecondOrStepTimerWithTideSetting):
-    """A timer that is due on all ranks when that of rank 0 is. What all ranks do to it alike takes effect at once.
+    """A timer that is due on all ranks when that of rank 0 is. Changes that all ranks make take effect immediately.
 
     Args:
         timer: Its interval.
@@ -27,7 +27,7 @@ class RankTimer(SecondOrStepTimerWithTideSetting):
         self._wish = part.add_wish(lambda step: part.is_first and timer.should_trigger_for_step(step))
 
     def reset(self) -> None:
-        """Forgets when it was due last."""
+        """Clears the time at which it was last due."""
         super().reset()
         self._timer.reset()
 

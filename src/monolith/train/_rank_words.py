@@ -1,6 +1,6 @@
-"""What the ranks of a synchronous run say to each other in words: texts of all, the word of rank 0, and errors.
+"""Messages between the ranks of a synchronous run: values of all, decisions of rank 0, and errors.
 
-Everybody makes the same of these calls in the same order, as all calls of a line.
+All ranks must make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SHOWN = 400
 
 
 class RankWords:
-    """Words over one line. Any thread may use it, in turn with everybody else who uses the line.
+    """Messages over one serial connection. Any thread may use it, one at a time.
 
     Args:
-        lock_step: The calls of the line.
-        subject: What it is about, for messages.
+        lock_step: Collective calls of the connection.
+        subject: Subject, for error messages.
     """
 
     def __init__(self, lock_step: LockStep, subject: str) -> None:
@@ -44,11 +44,11 @@ class RankWords:
         self.size = lock_step.line.wire.size
 
     def gather(self, what: str, mine: Any) -> list[Any]:
-        """The plain values of all ranks, in their order.
+        """Returns the values of all ranks, in rank order.
 
         Args:
-            what: What they are, for messages.
-            mine: What JSON can say.
+            what: Description of the values, for error messages.
+            mine: A JSON value.
         """
         text = json.dumps(mine).encode()
         sizes = torch.full((self.size, 1), len(text), dtype=torch.int64)
@@ -60,20 +60,20 @@ class RankWords:
         return [json.loads(each) for each in self._lock_step.run(call, sizes=sizes, work=work)]
 
     def decide(self, what: str, look: Callable[[], Any]) -> Any:
-        """What `look` returns on rank 0, on every rank; or what it raises there, on every rank.
+        """Returns on every rank what `look` returns on rank 0, or raises its error on every rank.
 
         Args:
-            what: What it is, for messages.
-            look: Called on rank 0 alone; returns what JSON can say.
+            what: Description of the value, for error messages.
+            look: Called on rank 0 only; returns a JSON value.
         """
         return self.together(what, look if self.rank == 0 else lambda: None)[0]
 
     def together(self, what: str, work: Callable[[], Any]) -> list[Any]:
-        """What `work` returns on each rank; if it raises on any, every rank raises that.
+        """Returns what `work` returns on each rank; if it raises on any rank, every rank raises that error.
 
         Args:
-            what: What is done, for messages.
-            work: Returns what JSON can say; what it did where another rank failed, the caller undoes.
+            what: Description of the work, for error messages.
+            work: Returns a JSON value; if another rank failed, the caller must undo its effects.
         """
         own: Exception | None = None
         value: Any = None

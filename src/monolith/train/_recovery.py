@@ -18,21 +18,21 @@ __all__ = ["MOST_ATTEMPTS", "Recovery"]
 _log = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 20
-"""How often a session is made anew from one checkpoint: about seven minutes for a peer that stays away."""
+"""How often a session is rebuilt from one checkpoint: about seven minutes for an unreachable peer."""
 _LONGEST_WAIT_SECONDS = 30.0
 
 
 class Recovery:
-    """Makes a session anew after each failure, with longer and longer waits while it comes no further.
+    """Rebuilds a session after each failure, with growing backoff while it makes no progress.
 
-    A run that trains the same steps again and again, and never gets to its next checkpoint, is ended: whoever
-    supervises it is to know. In a job there is no such limit: the others are waited for, and looked for wherever they
-    come back, until the job is told to stop.
+    A run that keeps training the same steps without reaching its next checkpoint ends with an error, so that its
+    supervisor notices. In a job there is no such limit: it waits for the other processes and looks up their new
+    addresses until it is requested to stop.
 
     Args:
-        session: The one that trains.
+        session: The training session.
         clock: Measures the waits.
-        job: The part of this process in a job; None: it is alone.
+        job: The part of this process in a job; None: a single process.
     """
 
     def __init__(self, session: Session, *, clock: Clock, job: JobPart | None = None) -> None:
@@ -51,10 +51,10 @@ class Recovery:
         return is_first
 
     def start_over(self, error: OpError) -> None:
-        """Makes the session anew from its last checkpoint.
+        """Rebuilds the session from its last checkpoint.
 
         Raises:
-            OpError: of the class of the last failure, when that was done too often without a newer checkpoint.
+            OpError: of the class of the last failure, if that happened too often without a newer checkpoint.
         """
         step = self._session.global_step
         self._failures_in_a_row = self._failures_in_a_row + 1 if step == self._failed_at else 0

@@ -1,4 +1,4 @@
-"""Why a step must not be applied: what every rank of a synchronous run says before any of them changes something."""
+"""Why a step must not be applied: exchanged by the ranks of a synchronous run before any of them changes state."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Refusal"]
 
 
 class Refusal:
-    """Looks for NaN and infinity in what one batch has left.
+    """Checks loss and gradients of one batch for NaN and infinity.
 
     Args:
-        loss: Of the batch.
-        state: Knows the names of the weights.
+        loss: Loss of the batch.
+        state: Has the names of the weights.
         scale: The clip factor of the rows.
     """
 
@@ -50,5 +50,5 @@ class Refusal:
 
 
 def _is_finite(values: Tensor) -> bool:
-    # A sum is one pass over the values; only where it says no are all of them looked at.
+    # A sum is one pass over the values; only if it is not finite are all of them checked.
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

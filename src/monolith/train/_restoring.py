@@ -33,14 +33,14 @@ _log = logging.getLogger(__name__)
 def go_on(
     config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock, words: RankWords | None = None
 ) -> bool:
-    """Puts back what a run has saved, to train on; False where there is nothing.
+    """Restores what a run has saved, to continue training. Returns False if there is nothing to restore.
 
     Args:
-        config: What it begins with.
-        saver: Has the model directory.
-        state: What is restored.
+        config: Config of the run.
+        saver: Saver of the model directory.
+        state: The state to restore into.
         clock: Measures waits.
-        words: Of a synchronous run, in which rank 0 looks for all; None: there is none.
+        words: Messages of a synchronous run, in which rank 0 searches for all; None: not synchronous.
     """
     restoring = config.restoring
     if restoring.from_dir is not None and words is not None:
@@ -114,7 +114,7 @@ def _named_checkpoint(config: TrainerConfig, model_dir: str, *, training: bool) 
 
 
 def _left_by_the_task(state: TrainState) -> RestoreOptions | None:
-    """What `build` has put into the collection ``CUSTOM_RESTORE_OP``; None: as the config says."""
+    """Returns what `build` has put into the collection ``CUSTOM_RESTORE_OP``; None: use the config."""
     session = state.session if isinstance(state, SessionState) else None
     return None if session is None else custom_restore_options(session)
 

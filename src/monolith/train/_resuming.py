@@ -1,8 +1,8 @@
-"""Behind which of its batches a worker goes on, where several owners of rows and weights know different last ones.
+"""The batch after which a worker resumes, if owners of rows and weights have different last batches.
 
-An owner is one server's part of a store, or of the dense weights. They are apart when the worker died between two of
-them, or when one of them came back from an earlier moment. Batches come again under their numbers: who lacks one takes
-it, who has it ignores it. That needs an input which can be read again from a position.
+An owner is one server's part of a store, or of the dense weights. They differ when the worker died between two of them,
+or when one of them was restored from an earlier state. Batches are replayed with their numbers: an owner that lacks a
+batch applies it, an owner that has it ignores it. That needs an input which can be read again from a position.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Known(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """Where a worker goes on."""
+    """Where a worker resumes."""
 
     behind: BatchStamp | None
-    """The batch behind which its input goes on; None: from the beginning."""
+    """The batch after which its input resumes; None: from the beginning."""
     next_seq: int
     """Number of its next batch."""
     lost: dict[int, int]
@@ -74,7 +74,7 @@ def _behind(known: Sequence[Known], acknowledged: BatchStamp | None) -> BatchSta
         return acknowledged
     if acknowledged is None and all(stamp is None or stamp.position for stamp in candidates):
         return min(candidates, key=_seq, default=None)
-    # An input that does not say where it is cannot give a batch again.
+    # An input without positions cannot replay a batch.
     return max([*candidates, acknowledged], key=_seq)
 
 

@@ -1,4 +1,4 @@
-"""Who a process of a job is: role, number, address, and how it finds the others."""
+"""Identity of a process of a job: role, index, address, and how it discovers the others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RolePlace:
 
     @property
     def address(self) -> str:
-        """Where to listen: on the host that was given, else as the scheduler says, else on that of this machine.
+        """Address to listen on: the given host, else the scheduler's, else that of this machine.
 
         The port is the scheduler's, or a free one.
         """

@@ -1,7 +1,7 @@
 """Saves and restores ranks whose rows are on parameter servers: rank 0 does for the rows what the chief of a job does.
 
 There is no barrier: ranks make their steps together. At the step of a save every rank waits until the servers have its
-updates, then rank 0 has them freeze their rows, and none goes on before it has.
+updates, then rank 0 freezes the rows of the servers, and no rank continues before that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ServerRankSaver(RankSaver):
         return taken[0]
 
     def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
-        """Everything on rank 0; what it could not load on the servers no rank goes on without."""
+        """Restores everything on rank 0; if the servers fail to load their rows, no rank continues."""
         restored: list[SavedCheckpoint] = []
         restore = super()._restore
         self._words.together("restoring", lambda: restored.append(restore(path, state, options)))

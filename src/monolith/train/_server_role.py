@@ -35,16 +35,16 @@ _LOOK_SECONDS = 10.0
 
 
 def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -> None:
-    """Registers a server and serves until the end is asked for, by the chief or by a signal.
+    """Registers a server and serves until the chief or a signal stops it.
 
-    One of more servers than are used stands by until it is given a place, and then serves on the same port.
+    A spare server stands by until it is assigned an index, and then serves on the same port.
 
-    An index is of one process: a second one is refused while the first one answers. One that did not answer, as a
-    paused process does not, ends when it finds another process registered under its index.
+    An index belongs to one process: a second one is refused while the first one answers. A process that did not answer,
+    such as a paused one, exits when it finds another process registered under its index.
 
     Args:
-        place: Who it is.
-        on_stop: Called in the end, if it came by a signal.
+        place: Identity of the server.
+        on_stop: Called at the end, if a signal stopped the server.
 
     Raises:
         AlreadyExistsError: another process that answers has this index.
@@ -91,7 +91,7 @@ def _require_free(place: RolePlace) -> None:
 def _require_registered(place: RolePlace, server: PsServer) -> None:
     try:
         other = _other_server(place, server)
-    except Exception as error:  # noqa: BLE001 - the service may come back, whatever it answers until then
+    except Exception as error:  # noqa: BLE001 - the service may recover, whatever it answers until then
         _log.warning("discovery cannot say who is parameter server %d: %s", place.index, error)
         return
     if other is not None:
@@ -102,7 +102,7 @@ def _require_registered(place: RolePlace, server: PsServer) -> None:
 
 
 def _other_server(place: RolePlace, own: PsServer | None = None) -> ServerPlace | None:
-    """A server of this job that answers where discovery knows this index, and is another process."""
+    """Returns another process of this job that answers at the address registered for this index, or None."""
     # `query` of some services waits until every server accepts connections.
     address = place.discovery.query_all().get("ps", {}).get(place.index)
     if address is None or (own is not None and address == own.address):

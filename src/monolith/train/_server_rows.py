@@ -33,13 +33,13 @@ def server_stores(cluster: PsCluster) -> Callable[[Mapping[str, TableConfig]], S
 
 
 def owners_of(state: TrainState) -> list[Any]:
-    """Who can say which servers have state: of each store, and of dense weights that servers keep."""
+    """Returns the objects that report which servers have state: of each store, and of dense weights on servers."""
     found = [part_owners(store) for store in state.stores.values()]
     return [each for each in [*found, state.dense] if each is not None]
 
 
 def set_initialized(owners: Sequence[Any]) -> None:
-    """All servers have state from now on, as long as they live."""
+    """Marks all servers as initialized, until they restart."""
     for each in owners:
         each.set_initialized()
 

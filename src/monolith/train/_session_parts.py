@@ -32,13 +32,13 @@ def build_parts(
     placement: DevicePlacement | None = None,
     deterministic: bool,
 ) -> dict[str, Any]:
-    """Model, optimizers and schedules of a task, as a `TrainState` takes them.
+    """Returns model, optimizers and schedules of a task, as arguments of a `TrainState`.
 
     Args:
-        task: What is built.
-        stores: Makes the stores of its tables; None: as the runner says.
-        placement: The device of the dense part; None: as the task says.
-        deterministic: Begin with a fixed seed.
+        task: The task to build.
+        stores: Makes the stores of its tables; None: those of the runner.
+        placement: The device of the dense part; None: that of the task.
+        deterministic: Start with a fixed seed.
     """
     if deterministic:
         torch.manual_seed(0)
@@ -63,14 +63,14 @@ def open_dense(
     *,
     on_close: Callable[[Callable[[], None]], object],
 ) -> DenseStep:
-    """Where the dense weights of a state learn: here, together with those of other ranks, or on servers.
+    """Returns the update of the dense weights of a state: local, averaged over ranks, or on servers.
 
     Args:
-        state: What learns.
-        servers: Who keeps them; None: this process.
-        ranks: Who trains in step with it; None: nobody.
-        settings: What happens beside a step, where servers keep them.
-        on_close: Takes what is to be called at the end.
+        state: The state to update.
+        servers: Servers that store them; None: this process.
+        ranks: Part in a synchronous run; None: not synchronous.
+        settings: Which operations overlap with a step, if servers store the weights.
+        on_close: Registers a function to call at the end.
     """
     optimizers = list(state.optimizers.values())
     if ranks is not None:

@@ -1,4 +1,4 @@
-"""Tables beside the model: rows of coming batches are read, and gradients of the last one applied, while it computes.
+"""Pipelined table access: reads rows of coming batches and applies the last gradients while the model computes.
 
 With ``c`` batches read ahead, step k begins, in this order::
 
@@ -6,11 +6,11 @@ With ``c`` batches read ahead, step k begins, in this order::
     apply the gradients of step k - 1  postponed pushes only; otherwise step k itself waits for its own
 
 so a batch is trained on rows that lack at most ``c`` updates, ``c + 1`` with postponed pushes, ``c + 2`` where these
-come a step later still (then those of step k - 2 are applied there), and results do not depend on timing. Where rows
-are in this process, one thread does what was begun, one after the other. Stores of other processes return at once and
-answer later: the thread that trains calls them itself, several reads and pushes are on their way together, rows are
-waited for by the forward pass that needs them, and pushes only when more are on their way than a batch may lack.
-`settle` is the fence that a checkpoint needs: everything is applied, and rows that were read ahead are read again.
+are delayed by one more step (then those of step k - 2 are applied there), and results do not depend on timing. For rows
+in this process, one thread runs the submitted operations in order. Stores of other processes are asynchronous: the
+training thread calls them itself, several reads and pushes are in flight together, the forward pass waits for the rows
+that it needs, and pushes are only waited for when more are in flight than a batch may lack. `settle` is the fence that
+a checkpoint needs: everything is applied, and rows that were read ahead are read again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PipelineConfig(Config):
     late_update: bool = False
     """Apply them while the step after that one computes; needs `postpush`."""
     wait_for_batches: bool = False
-    """Wait until all batches to be read ahead are there, so that results do not depend on how fast they come. Not for
+    """Wait until all batches to be read ahead are available, so that results do not depend on their timing. Not for
     live streams: their last batch would wait for the next one."""
 
     def __post_init__(self) -> None:
@@ -59,18 +59,18 @@ class PipelineConfig(Config):
 
     @property
     def push_delay(self) -> int:
-        """Steps between that of some gradients and the one beside which they are applied."""
+        """Number of steps by which gradients are applied after their own step."""
         return self.postpush + self.late_update
 
 
 class _Here(Executor):
-    """Does at once, in the thread that asks, what only begins something; errors come with the result."""
+    """Executor that runs calls immediately, in the calling thread; errors are set on the future."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             future.set_result(call(*args, **options))
-        except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
+        except Exception as error:  # noqa: BLE001 - raised by the reader of the result
             future.set_exception(error)
         return future
 
@@ -105,14 +105,14 @@ class Waiting:
 
 
 class _Push(NamedTuple):
-    """The updates of one step, one for each module, that were handed over."""
+    """The submitted updates of one step, one for each module."""
 
     steps: Sequence[GradientStep]
     begun: Sequence[Future[None]]
 
     @property
     def is_due(self) -> bool:
-        """Whether the step after it is to have its outcome: at once for rows of this process, else when it is there."""
+        """Returns whether the next step reads the outcome: always for local rows, else once it is available."""
         return not self.is_remote or self.is_answered
 
     @property
@@ -122,7 +122,7 @@ class _Push(NamedTuple):
 
     @property
     def is_answered(self) -> bool:
-        """Whether all outcomes are there."""
+        """Returns whether all outcomes have arrived."""
         return all(each.done() for each in self.begun) and all(each.done() for each in self.steps)
 
     def finish(self) -> None:
@@ -139,10 +139,10 @@ class _Push(NamedTuple):
 
 
 class TablePipeline:
-    """Orders reads and updates of the tables of one session. The thread that trains owns it.
+    """Orders reads and updates of the tables of one session. Only the training thread may use it.
 
     Args:
-        settings: How far ahead and behind.
+        settings: How far reads run ahead and pushes lag.
     """
 
     def __init__(self, settings: PipelineConfig) -> None:
@@ -153,11 +153,11 @@ class TablePipeline:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session/tables") if self._is_ahead else self._here
         self._window: deque[Waiting] = deque()
         self._postponed: deque[Sequence[GradientStep]] = deque()
-        """Those of the last steps that nobody has begun yet, oldest first; nothing for a step without gradients."""
+        """Updates of the last steps that have not been submitted, oldest first; empty for a step without gradients."""
         self._pushes: deque[_Push] = deque()
-        """Those whose outcome nobody has asked for yet, oldest first."""
+        """Submitted updates whose outcome has not been read yet, oldest first."""
         self._most_pushes = settings.prefetch + max(1, settings.push_delay)
-        """So many updates a batch may lack; so many may be on their way."""
+        """Number of updates that a batch may lack, which is also how many may be in flight."""
         self.is_whole = True
         """False when an update of a step before the present one has failed, so that rows lack what dense weights have
         learned."""
@@ -169,17 +169,17 @@ class TablePipeline:
 
     @property
     def under_way(self) -> int:
-        """Steps whose updates are postponed, or on their way with nobody having asked for the outcome yet."""
+        """Number of steps whose updates are postponed, or in flight with an unread outcome."""
         return len(self._pushes) + sum(map(bool, self._postponed))
 
     def next_batch(self, feed: BatchFeed) -> BatchTurn | None:
-        """The batch whose turn it is, its rows read, or on their way, where that was to be done ahead.
+        """Returns the next batch; its rows are read or in flight if rows are read ahead.
 
         Returns:
-            The batch; None in a run of several ranks where this one has none, and follows the others in this step.
+            The batch; None in a run of several ranks if this rank has no batch and follows the others in this step.
 
         Raises:
-            OutOfRangeError: there are no more.
+            OutOfRangeError: the input has ended.
         """
         if not self._is_ahead:
             return feed.take()
@@ -194,7 +194,7 @@ class TablePipeline:
         self._start_due_pushes()
 
     def push(self, steps: Sequence[GradientStep]) -> None:
-        """Applies the gradients of a step: now, or beside the next one."""
+        """Applies the gradients of a step: now, or concurrently with the next step."""
         self.is_whole = True
         if self._settings.postpush:
             self._postponed.append(steps)
@@ -220,16 +220,16 @@ class TablePipeline:
             raise
 
     def settle(self) -> None:
-        """Applies everything, and forgets rows that were read ahead: they will be read again when needed."""
+        """Applies all updates and discards rows that were read ahead; they are read again when needed."""
         self._start_pushes(left=0)
         self._finish(most=0)
         for waiting in self._window:
             waiting.forget()
 
     def close(self) -> None:
-        """Drops what was read ahead and not trained, and what was postponed. Further calls do nothing.
+        """Discards batches that were read ahead and postponed updates. Idempotent.
 
-        What is on its way to other processes is left to their stores: nobody waits for it here.
+        Does not wait for operations in flight to other processes; their stores complete them.
         """
         self._thread.shutdown(wait=True)
         while self._window:
@@ -276,7 +276,7 @@ class TablePipeline:
         self._start_pushes(left=max(0, self._settings.push_delay - 1))
 
     def _start_pushes(self, *, left: int) -> None:
-        """Begins what was postponed, but the newest so many."""
+        """Submits the postponed updates, except the newest `left`."""
         while len(self._postponed) > left:
             steps = self._postponed.popleft()
             if steps:
@@ -287,10 +287,10 @@ class TablePipeline:
         self._pushes.append(_Push(steps, begun))
 
     def _finish(self, *, most: int) -> None:
-        """Waits for pushes until at most so many are left that are not due.
+        """Waits for pushes until at most `most` are left that are not due.
 
-        When one has failed, those behind it cannot have gone better: the error tells of all, and none is left. Rows
-        that were to be read after it are read again.
+        If a push has failed, the later ones are finished too and their errors are noted on the first. Rows that were to
+        be read after the failed push are read again.
         """
         while self._pushes and (len(self._pushes) > most or self._pushes[0].is_due):
             try:
@@ -308,7 +308,7 @@ class TablePipeline:
         while self._pushes:
             try:
                 self._pushes[0].finish()
-            except Exception as later:  # noqa: BLE001 - told with the first
+            except Exception as later:  # noqa: BLE001 - noted on the first error
                 error.add_note(f"and so, behind it: {later}")
             self._pushes.popleft()
 
@@ -317,7 +317,7 @@ class TablePipeline:
 
 
 def _leave(push: _Push) -> None:
-    """Ends it without waiting; what has failed by now is told by the log, as another error is being raised."""
+    """Abandons a push without waiting; failures so far are only logged, as another error is being raised."""
     if push.is_answered:
         try:
             push.finish()

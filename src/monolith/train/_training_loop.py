@@ -32,15 +32,15 @@ _log = logging.getLogger(__name__)
 
 
 class TrainingLoop:
-    """One call of `Trainer.train`. The thread that trains owns it.
+    """One call of `Trainer.train`. Only the training thread may use it.
 
     Args:
-        task: Gives the input.
-        session: What steps.
-        saver: Where the last whole step goes when an error ends the run; None: nowhere.
-        history: Hears how it ended.
+        task: Provides the input.
+        session: Runs the steps.
+        saver: Saves the last complete step when an error ends the run; None: it is not saved.
+        history: Records how the run ended.
         clock: Measures waits.
-        job: The part of this process in a job; None: it is alone.
+        job: The part of this process in a job; None: a single process.
         ranks: Its part in a synchronous run.
         while_waiting: Called about once a second while a chief waits for its workers.
     """
@@ -68,10 +68,10 @@ class TrainingLoop:
         self._job_end = None if job is None else JobEnd(job, session, while_waiting=while_waiting)
 
     def run(self) -> None:
-        """Returns when there is nothing more to do.
+        """Runs until there is nothing more to do.
 
         Raises:
-            BaseException: what ended training. The state of the last whole step was saved before, if there was one.
+            BaseException: what ended training. The state of the last complete step was saved before, if there was one.
         """
         first_step = self._session.global_step
         while True:
@@ -108,7 +108,7 @@ class TrainingLoop:
         return "stop"
 
     def _input(self) -> Any:
-        """What this process reads; nothing, where other ranks go on for workers of before and this one has none."""
+        """Returns the input of this process; empty if only other ranks have inputs of earlier workers to finish."""
         return () if self._has_no_input else self._task.ctx.shared(lambda: self._task.input_fn("train"))
 
     def _tell_no_input(self) -> None:
@@ -134,7 +134,7 @@ class TrainingLoop:
             )
 
     def _goes_on_alone(self) -> bool:
-        """Whether a run that several processes began has inputs left, which this one goes on with."""
+        """Returns whether this process has inputs left to finish of a run that several processes started."""
         if self._ranks is not None and self._ranks.inputs is not None:
             return self._goes_on_together(self._ranks, self._ranks.inputs)
         job = self._task.ctx.training.job
@@ -149,7 +149,7 @@ class TrainingLoop:
         return number is not None
 
     def _goes_on_together(self, ranks: RankPart, inputs: RankInputs) -> bool:
-        """The inputs of all ranks have ended: whether there are some of workers of before, and who takes which."""
+        """Assigns unfinished inputs of earlier workers to ranks; returns whether there are any."""
         session = self._session
         session.settle()
         if not self._has_no_input:
@@ -168,10 +168,10 @@ class TrainingLoop:
 
     def _is_recoverable(self, error: OpError) -> bool:
         if self._is_one_of_many or (self._ranks is not None and not self._ranks.shares_rows):
-            return False  # the launcher starts all ranks anew: none of them can start over alone
+            return False  # the launcher restarts all ranks: none of them can restart alone
         if self._job is not None and self._job.is_replaced():
             return False  # another process has its number
-        # Servers that were put back to a checkpoint refuse what a worker does that has not heard of it.
+        # Servers that were rolled back to a checkpoint refuse calls of workers that were not.
         is_refused = self._job is not None and isinstance(error, FailedPreconditionError)
         return is_preemption(error) or (is_refused and self._recovery.is_first_refusal())
 
@@ -188,7 +188,7 @@ class TrainingLoop:
             _log.info("session: the input ended at step %d", step)
 
     def _save_after(self, error: BaseException) -> None:
-        """Saves the last whole step of a run that is about to end by an error, unless that would do harm."""
+        """Saves the last complete step of a run that an error ends, unless that would do harm."""
         session = self._session
         if self._saver is None or (self._job is not None and not self._job.is_chief):
             return
@@ -205,7 +205,7 @@ class TrainingLoop:
         try:
             session.settle()
             self._saver.save(session.state, background=False)
-        except Exception:  # noqa: BLE001 - the first error is the one to tell
+        except Exception:  # noqa: BLE001 - the first error is the one to raise
             _log.exception("session: step %d could not be saved after %r", step, error)
 
 

@@ -37,7 +37,7 @@ def record_hooks(config: TrainerConfig, history: History) -> list[Hook]:
 
 @contextmanager
 def progress_hooks(config: TrainerConfig, stop: StopAtStep, given: Sequence[Hook]) -> Iterator[list[Hook]]:
-    """A bar for the run, where one is wanted and nobody has given one."""
+    """Yields a progress bar for the run, if one is wanted and none was given."""
     is_wanted = is_watched() if config.reporting.progress is None else config.reporting.progress
     if not is_wanted or any(isinstance(hook, ProgressHook) for hook in given):
         yield []
@@ -54,12 +54,12 @@ class _ExpiredRows(Hook):
         self._before: int | None = None
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Tables that were trained before may have removed rows already."""
+        """Records the initial count: tables of an earlier run may have removed rows already."""
         if self._before is None:
             self._before = _num_evicted(session)
 
     def end(self, session: HookedSession) -> None:
-        """Asks while servers are still there."""
+        """Reads the count while servers are still up."""
         self._history.expired_rows = max(0, _num_evicted(session) - (self._before or 0))
 
 

@@ -47,24 +47,24 @@ _NODE_CHECK_SECONDS = 60.0
 _NODE_LOOK_SECONDS = 0.5
 _CALL_SECONDS = 60.0
 _LOST_SECONDS = 0.5
-"""Without a connection to a server; it is looked for then, wherever it came back."""
+"""Seconds without a connection after which a server is looked up again, at whatever address it restarted."""
 _RETRIED = (DeadlineExceededError, UnavailableError)
 
 
 class _ChosenMeanwhileError(Exception):
-    """The servers of the job are known, although not all that were started are there."""
+    """Raised when the servers of the job are already chosen, although not all started ones are up."""
 
 
 class WorkerRole:
-    """One worker, from the moment it is started until its job is over.
+    """One worker, from its start to the end of its job.
 
     Args:
-        place: Who it is.
-        params: Of the task.
-        config: How it trains.
-        hooks: The user's.
+        place: Identity of this worker.
+        params: Parameters of the task.
+        config: Config of its trainer.
+        hooks: Hooks of the user.
         clock: Measures waits.
-        wanted: What its program wants otherwise.
+        wanted: Overrides of its program.
     """
 
     _lost_seconds = _LOST_SECONDS
@@ -90,10 +90,10 @@ class WorkerRole:
         self._failures = 0
 
     def run(self) -> Trainer:
-        """Trains to the end of the job; attempts that fail because others are away are repeated.
+        """Trains to the end of the job; retries attempts that fail because other processes are unavailable.
 
         Raises:
-            OpError: the cluster became another one too often.
+            OpError: the cluster changed too often.
         """
         with PresencePort(self._place.address) as presence:
             self._place.discovery.register("worker", self._place.index, presence.address)
@@ -134,9 +134,9 @@ class WorkerRole:
     # Finding the others
 
     def _assemble(self, address: str) -> TrainingCluster:
-        """Waits until the chief and enough servers are there, and gives the servers their places.
+        """Waits until the chief and enough servers are up, and assigns indices to the servers.
 
-        A server that dies after it was found is an attempt that failed.
+        If a server dies after discovery, the attempt fails.
         """
         while True:
             try:
@@ -148,14 +148,14 @@ class WorkerRole:
                 self._places.take(servers)
             except _RETRIED as error:
                 self._note_failure(error)
-                self._places.addresses()  # where one is gone, the chief gives its place to one that stands by
+                self._places.addresses()  # the chief replaces a lost server by a standby
             else:
                 return found._replace(cluster={**found.cluster, "ps": servers})
 
     def _find_others(self, address: str) -> tuple[TrainingCluster, bool]:
-        """The cluster, and whether its servers are still to be chosen among those that are there."""
+        """Returns the cluster, and whether its servers are still to be chosen among those that are up."""
         settings = self._place.settings
-        # A choice that was made before holds: its extra servers were sent away, others may have come back elsewhere.
+        # An earlier choice holds: its extra servers were dismissed, and others may have restarted at another address.
         chosen = self._places.chosen() if self._place.has_standbys else None
         is_open = bool(settings.num_extra_ps) and chosen is None
         request = ClusterRequest(
@@ -179,7 +179,7 @@ class WorkerRole:
         return (found._replace(cluster={**found.cluster, "ps": chosen}) if chosen else found), is_open
 
     def _look_for_choice(self, missing: Incomplete) -> None:
-        """Between two looks for all servers: extra ones that were sent away will never come."""
+        """Checks for an earlier choice between two polls for all servers: dismissed extra servers never register."""
         if self._places.chosen() is not None:
             raise _ChosenMeanwhileError
         self._wait_for_others(missing)
@@ -204,10 +204,10 @@ class WorkerRole:
         )
 
     def _require_nodes(self, cluster: TrainingCluster) -> None:
-        """The chief and the servers listen; those that came back elsewhere meanwhile are found by whoever needs them.
+        """Waits until the chief and the servers listen; servers that restart elsewhere later are looked up on demand.
 
         Raises:
-            NodeAliveCheckerError: some do not for too long.
+            NodeAliveCheckerError: some do not listen within the timeout.
         """
         end = self._clock.monotonic() + self._node_seconds
         while True:
@@ -268,7 +268,7 @@ class WorkerRole:
     def _open_servers(
         self, stack: ExitStack, cluster: TrainingCluster, stop: StopRequest
     ) -> tuple[PsCluster, ServersBack]:
-        """Connects to the servers, and looks for those that are lost, until the stack is closed."""
+        """Connects to the servers, and reconnects to lost ones until the stack is closed."""
         servers = stack.enter_context(
             PsCluster(
                 cluster.cluster["ps"],
@@ -283,7 +283,7 @@ class WorkerRole:
 
     @contextmanager
     def _ended_without_servers(self, servers: PsCluster) -> Iterator[None]:
-        """Says why training ended where `ServerWatch` has given up a server: calls in flight fail in many ways."""
+        """Raises a uniform error if `ServerWatch` has abandoned a server, as calls in flight fail in many ways."""
         try:
             yield
         except OpError as error:
@@ -295,7 +295,7 @@ class WorkerRole:
             ) from error
 
     def _on_signal(self, number: int, part: JobPart) -> None:
-        """Ctrl-C, and any order to the chief, ends the whole job; another worker that is sent away leaves it alone."""
+        """Stops the job on Ctrl-C, or on any signal to the chief; otherwise only this worker."""
         if number == signal.SIGINT or part.is_chief:
             _log.warning("worker %d: asks the job to stop; the next signal ends this process", self._place.index)
             part.ask_to_stop()
@@ -306,7 +306,7 @@ class WorkerRole:
 
 @contextmanager
 def tf_config(text: str) -> Iterator[None]:
-    """Inside, ``TF_CONFIG`` says who this process is, for code that shares out its input by it."""
+    """Sets ``TF_CONFIG`` to the identity of this process inside the context, for code that shards its input by it."""
     environment.put("TF_CONFIG", text)
     try:
         yield

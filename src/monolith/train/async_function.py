@@ -1,4 +1,4 @@
-"""Functions that run beside the next step instead of within this one, such as pushing gradients to a server."""
+"""Functions that run during the next step instead of within this one, such as pushing gradients to a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AsyncFunctionMgr:
     """Turns functions into calls that only queue their arguments, and keeps the hooks that run them a step later.
 
     Args:
-        is_async: Whether functions run a step later, unless they say otherwise; else they run where they are called.
+        is_async: Default of `is_async`: functions run a step later; otherwise they run where they are called.
 
     >>> import torch
     >>> pushed = []
@@ -54,24 +54,24 @@ class AsyncFunctionMgr:
         is_async: bool | None = None,
         queue_name: str = "async_queue",
     ) -> RecordedCall[..., Any]:
-        """The call to make in each step, so that `target` runs once for it: beside the next step, or at the end.
+        """Returns the call to make in each step; `target` then runs during the next step, or at the end.
 
-        Calls run in their order, those of one step before those of the next. Tensors are handed over, not copied: do
-        not write to them afterwards.
+        Calls run in order, those of one step before those of the next. Tensors are not copied: do not write to them
+        afterwards.
 
         Args:
             target: Runs in another thread.
             args: For `target`: tensors, raggeds, numbers, texts and structures of them (see `NestedTensors`). A
-                function among them is called in each step, and its value is passed. Left out, with `kwargs`, the
-                call takes the arguments instead.
-            kwargs: The same by name.
-            is_async: Left out, as the manager says.
-            queue_name: How messages speak of it.
+                function among them is called in each step, and its value is passed. If neither `args` nor `kwargs` is
+                given, the returned call takes the arguments.
+            kwargs: Keyword arguments for `target`.
+            is_async: Whether to run a step later; default: that of the manager.
+            queue_name: Name of the queue in messages.
 
         Raises:
             InvalidArgumentError: an argument is computed from `target`, which would then run twice.
 
-        The call that is returned raises FailedPreconditionError when nobody runs what was queued.
+        The returned call raises FailedPreconditionError if no hook runs the queued calls.
         """
         call = _AsyncCall(target, args, kwargs, queue_name)
         if not (self._is_async if is_async is None else is_async):

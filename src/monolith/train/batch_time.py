@@ -37,13 +37,13 @@ def time_of(batch: Any) -> int | None:
 
 
 class BatchClock:
-    """The times of a run's batches, one after another: a batch whose examples disagree has one that can be believed.
+    """The times of a run's batches, in order: one plausible time for a batch whose examples disagree.
 
-    A single example that is dated years ahead is no reason to take all rows for old: the rule is that of
-    `monolith.tables.event_times`. Used by one thread.
+    A single example that is dated years ahead must not make all rows look old: the rule is that of
+    `monolith.tables.event_times`. Not thread-safe.
 
     Args:
-        newest: Where it goes on, Unix seconds; 0: no batch came before.
+        newest: Time to continue from, in Unix seconds; 0: no earlier batch.
     """
 
     def __init__(self, newest: int = 0) -> None:
@@ -98,7 +98,7 @@ def _wrong_time(given: NDArray[np.int64]) -> str:
 
 def times_of(batch: Any) -> Tensor | None:
     """The request times of a batch as it has them; None if it has none."""
-    # A dict is the usual batch, and an abstract class takes its time to know it.
+    # A dict is the usual batch, and the check of an abstract class is slow.
     if not (type(batch) is dict or isinstance(batch, Mapping)) or REQUEST_TIME not in batch:
         return None
     times = batch[REQUEST_TIME]

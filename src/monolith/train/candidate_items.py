@@ -33,9 +33,9 @@ _ROWS = 1 << 12
 
 @config
 class CandidateItems(Config):
-    """Where candidate items are: a file of instances, whose ``line_id.item_id`` says which item it is, or Parquet.
+    """Location of candidate items: a file of instances, identified by ``line_id.item_id``, or Parquet.
 
-    Parquet has the columns ``item_id``, whole numbers or texts, and ``fids``, the v1 ids of an item.
+    Parquet has the columns ``item_id``, integers or strings, and ``fids``, the v1 ids of an item.
     """
 
     path: str
@@ -59,10 +59,10 @@ class CandidateItems(Config):
             raise ValueError(f"CandidateItems: Parquet has no framing, got {framed[0]}=True; leave it out")
 
     def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
-        """Items with their ids, and the columns ``fc_slot_<slot>`` that are asked for: v2 ids, none where absent.
+        """Yields items with their ids and the requested columns ``fc_slot_<slot>``: v2 ids, empty if absent.
 
         Raises:
-            InvalidArgumentError: a column is no slot, or is missing in a file.
+            InvalidArgumentError: a column is not a slot, or is missing in a file.
             DataLossError: a file is damaged.
         """
         slots = {name: _slot_of(name) for name in columns}
@@ -88,7 +88,7 @@ _FRAMING = ("lagrangex_header", "has_sort_id", "kafka_dump", "kafka_dump_prefix"
 
 
 def item_ids(ids: Iterable[int | str | bytes]) -> Tensor:
-    """The ids by which items of Parquet are asked for: CityHash64 of each as a text, without the sign bit; int64.
+    """Returns the ids of items of Parquet in requests: CityHash64 of each as a string, without the sign bit; int64.
 
     >>> item_ids([7, "7"]).tolist()
     [590358713228080280, 590358713228080280]

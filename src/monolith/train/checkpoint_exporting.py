@@ -1,6 +1,6 @@
-"""Exports of checkpoints: a model of its own takes the dense weights, and rows stay where they are.
+"""Exports of checkpoints: a separate model loads the dense weights, and rows are copied from file to file.
 
-So whoever trains goes on as it was, wherever its rows are, and nobody needs the memory for all of them.
+Training is not affected, and no process needs memory for all rows.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _SIZE_OF_ROWS = 0.1
 
 
 class CheckpointExporter:
-    """Exports checkpoints of a task. One thread calls it.
+    """Exports checkpoints of a task. Not thread-safe.
 
     Args:
-        task: Who made them. It may be training: the models are those of a copy.
+        task: The task of the checkpoints. It may be training: models are built from a copy.
         restoring: What may differ between a checkpoint and the model.
     """
 
@@ -63,18 +63,18 @@ class CheckpointExporter:
         options: ExportOptions,
         on_rows: Callable[[int], None] | None = None,
     ) -> str:
-        """Writes a version of the model that a checkpoint holds; its folder.
+        """Writes a version of the model of a checkpoint, and returns its folder.
 
         Args:
-            checkpoint: Its full prefix. One without tables makes an export without rows.
+            checkpoint: Full prefix of the checkpoint. One without tables makes an export without rows.
             path: The folder of all versions, local or an fsspec URL.
             example: See `Trainer.export`; None: that of the task, which is made once.
-            shared: Name the rows of the checkpoint, which then must stay, instead of writing them once more.
-            options: How.
-            on_rows: Told how many rows were written since it was told last.
+            shared: Reference the rows of the checkpoint, which then must be kept, instead of copying them.
+            options: Options of the export.
+            on_rows: Called with the number of rows written since the last call.
 
         Raises:
-            InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
+            InvalidArgumentError: the model cannot be exported; names the source line. Nothing is written.
             NotFoundError, DataLossError: a file of the checkpoint is missing or damaged.
         """
         manifest = read_manifest(checkpoint)
@@ -107,7 +107,7 @@ class CheckpointExporter:
 
 
 class _DrawnRows(LocalStore):
-    """Tables whose rows are elsewhere. What is read is drawn, so that an example tells one graph from another."""
+    """Tables whose rows are stored elsewhere. Reads return random rows, so that an example distinguishes graphs."""
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Numbers like those of trained rows."""

@@ -43,7 +43,7 @@ class Collections:
         """None before the first step."""
 
     def begin_step(self) -> None:
-        """Forgets what the step before has left."""
+        """Clears the values of the previous step."""
         self._of_step = {}
 
     def end_step(self) -> None:

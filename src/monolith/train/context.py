@@ -53,7 +53,7 @@ _CONTEXT: ContextVar[Context] = ContextVar("monolith_task_context", default=Cont
 
 
 _ASKED: ContextVar[set[str] | None] = ContextVar("monolith_place_asked", default=None)
-"""Gets the name of what an `input_fn` asks to choose its batches by."""
+"""Collects the names of the context values by which an `input_fn` chooses its batches."""
 
 
 def _note_asked(what: str) -> None:
@@ -79,25 +79,25 @@ def current_context() -> Context:
 
 
 class TaskContext:
-    """What a runner offers to its task: functions that run beside the next step, and what it was told of the input."""
+    """What a runner offers to its task: functions that run concurrently with the next step, and input options."""
 
     def __init__(self, input_options: InputOptions | None = None, *, training: InputShares | None = None) -> None:
         self.input = InputOptions() if input_options is None else input_options
-        """What the run was told about its input."""
+        """Input options of the run."""
         self.training = InputShares() if training is None else training
         """What this process reads while it trains, with others or alone."""
         self._shares = InputShares()
         self.async_function_mgr = AsyncFunctionMgr()
         """Its hooks are attached to the session by the runner."""
         self.extra_outputs: dict[str, Any] | None = None
-        """What `Task.add_extra_output` is given while a model is exported; None: nobody wants it."""
+        """Receives the values of `Task.add_extra_output` while a model is exported; None otherwise."""
 
     @property
     def shares(self) -> InputShares:
-        """What this process reads now: ``index, count = self.ctx.shares``; all of it, (0, 1), where it does not train.
+        """This process's share of the input: ``index, count = self.ctx.shares``; (0, 1), all of it, outside training.
 
-        An `input_fn` that asks for it, or for `current_context`, shares the input itself: what it returns is read as it
-        is. What any other one returns is shared by the runner, unless it is `unshared`.
+        An `input_fn` that reads this property, or `current_context`, shards the input itself: its result is read
+        unchanged. The runner shards the result of any other `input_fn`, unless it is `unshared`.
         """
         _note_asked("ctx.shares")
         return self._shares
@@ -112,25 +112,25 @@ class TaskContext:
     ) -> Files:
         """The files that this worker is to read, for a dataset: ``RecordDataset(self.ctx.files("day-*"))``.
 
-        Every worker has its share of them: every n-th file or, with ``input.dynamic_sharding``, the next one of a queue
-        that all share. Where nothing is trained, as in an evaluation, it has all files.
+        Every worker has its share of the files: every n-th file or, with ``input.dynamic_sharding``, the next one of a
+        shared queue. Outside training, as in an evaluation, it has all files.
 
         Args:
             paths: Paths, globs, ranges and URLs as for `FileSet`; the same on all workers.
             seed: Shuffles the files, differently in each epoch; None keeps them sorted.
             storage_options: For the file system of URLs.
-            name: Tells queues apart, where a task shares more than one list of files.
+            name: Name of the queue, if a task shares more than one list of files.
         """
         return self._shares.files(paths, seed=seed, storage_options=storage_options, name=name)
 
     def examples(self, batch_size: int) -> Dataset[Records]:
         """The examples of the stream that the run was given, for `input_fn`: ``self.ctx.examples(256).parse(parser)``.
 
-        They come in blocks of at most so many, and no example waits long for others. Position and state are saved
+        They come in blocks of at most `batch_size`, and no example waits long for others. Position and state are saved
         together: each example is trained once.
 
         Raises:
-            FailedPreconditionError: the run was given none.
+            FailedPreconditionError: the run has no stream.
         """
         if self.input.stream is None:
             raise FailedPreconditionError(
@@ -157,11 +157,11 @@ class TaskContext:
             self._shares = before
 
     def shared(self, input_fn: Callable[[], Any]) -> Any:
-        """What this process reads of an input: its share, or all that a function returns which asks for `shares`.
+        """Returns what this process reads of an input: its share, or the full result of a function that reads `shares`.
 
         Raises:
-            InvalidArgumentError: several processes read it, and it cannot be shared; says what to write. Or the run
-                began with another number of workers, and the function chooses by the number that there are now.
+            InvalidArgumentError: several processes read the input and it cannot be sharded; the message gives a fix. Or
+                the run was started with another number of workers, and the function shards by the current number.
         """
         if self._shares.is_empty:
             return ()
@@ -193,5 +193,5 @@ class TaskContext:
         is_async: bool | None = None,
         queue_name: str = "async_queue",
     ) -> RecordedCall[..., Any]:
-        """The call to make in each step, so that `target` runs beside the next one: see `AsyncFunctionMgr`."""
+        """Returns the call to make in each step, so that `target` runs during the next one: see `AsyncFunctionMgr`."""
         return self.async_function_mgr.add_async_function(target, args, kwargs, is_async, queue_name)

@@ -1,4 +1,4 @@
-"""``debugging_info.pb`` of a model directory: who takes part in a job, and where the rows of its features are."""
+"""``debugging_info.pb`` of a model directory: processes of a job, and where the rows of its features are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["DebuggingInfo", "DebuggingInfoHook", "look_up", "read_debugging_info
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebuggingInfo:
-    """What the file says."""
+    """Content of the file."""
 
     chief_addr: str
     ps_addrs: Sequence[str]
@@ -50,11 +50,11 @@ def write_debugging_info(model_dir: str, info: DebuggingInfo) -> None:
 
 
 def read_debugging_info(model_dir: str) -> DebuggingInfo:
-    """What the file of a model directory says.
+    """Returns the content of the file of a model directory.
 
     Raises:
-        NotFoundError: there is none.
-        DataLossError: it is no such file.
+        NotFoundError: the file is missing.
+        DataLossError: the file cannot be parsed.
     """
     path = get_debugging_info_file_name(model_dir)
     content = text_files.read_bytes(path)

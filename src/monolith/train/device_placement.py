@@ -1,8 +1,8 @@
-"""Where the dense part of a model computes: here, or on the GPU that belongs to this process.
+"""Device of the dense part of a model: the CPU, or the GPU of this process.
 
-Tables are in the memory of the host whatever is chosen: `Embeddings` reads and pools rows there, copies the outputs to
+Tables are always in host memory: `Embeddings` reads and pools rows there, copies the outputs to
 its device, and takes their gradients back. What a batch has besides the ids of the slots goes to the device, too, on a
-stream beside that of the model, while the steps before it compute.
+separate stream, while earlier steps compute.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DeviceConfig(Config):
 
 
 class StagedFeatures(NamedTuple):
-    """A batch whose copies are on their way to a device."""
+    """A batch whose copies to a device are in flight."""
 
     features: Any
     """The batch, with the copies in it."""
@@ -95,7 +95,7 @@ class DevicePlacement:
         return StagedFeatures(_mapped(features, lambda _: next(moved), host), copies)
 
     def bring_back(self, result: StepResult) -> StepResult:
-        """The same in the memory of the host, for those who asked for predictions."""
+        """Returns the result in host memory, for callers that requested predictions."""
         result.loss = None if result.loss is None else result.loss.cpu()
         result.predictions = _mapped(result.predictions, lambda each: each.cpu(), ())
         result.label = _mapped(result.label, lambda each: each.cpu(), ())
@@ -110,11 +110,11 @@ class DevicePlacement:
 
 
 def placement_of(settings: DeviceConfig) -> DevicePlacement | None:
-    """Chooses the GPU of this process and makes it the current one; None where the dense part computes here.
+    """Chooses the GPU of this process and makes it current; returns None if the dense part runs on the CPU.
 
     Raises:
-        FailedPreconditionError: there is no CUDA here, or no such GPU; says what to do.
-        ValueError: the launcher's variable is no number.
+        FailedPreconditionError: CUDA or the GPU is not available; the message gives a fix.
+        ValueError: the launcher's variable is not a number.
     """
     if not settings.gpu:
         return None

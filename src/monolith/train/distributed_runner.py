@@ -57,30 +57,30 @@ def distributed_train(
 ) -> Trainer | None:
     """Runs one process of a job; all of them call it, with their own role and index.
 
-    A server returns when the job is over, or was told to stop. A worker returns when all is trained; the chief,
-    worker 0, when all workers have, the last checkpoint holds what they pushed, and the servers were told to stop.
+    A server returns when the job is over, or on a request to stop. A worker returns when all is trained; the chief,
+    worker 0, when all workers have, the last checkpoint holds what they pushed, and the servers were requested to stop.
     They may start in any order.
 
     With ``enable_sync_training`` and ``enable_partial_sync_training`` torchrun or mpirun starts the workers, which are
     the ranks of a synchronous run: they make their steps together and average dense gradients, while rows are on the
-    servers, each rank reading and updating them by itself. A failure of any rank or server ends all ranks; started
-    again, they and the servers go on from the last checkpoint.
+    servers, each rank reading and updating them by itself. A failure of any rank or server ends all ranks; after a
+    restart they and the servers resume from the last checkpoint.
 
     Args:
-        config: With ``server_type``, ``index``, ``num_ps``, ``num_workers`` and ``model_dir``.
+        config: Options with ``server_type``, ``index``, ``num_ps``, ``num_workers`` and ``model_dir``.
         discovery: Where processes register and find each other; the caller closes it.
-        params: Of the task.
-        sync_backend: Has what the job publishes pushed to serving: server s pushes to the shards i with i % num_ps ==
+        params: Parameters of the task.
+        sync_backend: Pushes what the job publishes to serving: server s pushes to the shards i with i % num_ps ==
             s, every ten seconds. None: nothing is pushed.
         user_hooks: Attached to the session of a worker.
-        settings: For programs of one's own.
+        settings: Overrides for custom programs.
 
     Returns:
-        Of a worker its trainer, which evaluates and predicts from the last checkpoint; of a server None.
+        The trainer of a worker, which evaluates and predicts from the last checkpoint; None for a server.
 
     Raises:
-        ValueError: an option that is missing, contradicts another one, or does nothing.
-        OpError: the job could not go on.
+        ValueError: an option is missing, contradicts another one, or has no effect.
+        OpError: the job could not continue.
     """
     settings = JobSettings() if settings is None else settings
     require_training(mode_of(config.mode), "distributed_train")
@@ -107,7 +107,7 @@ def distributed_train(
 
 @contextmanager
 def _pushing(backend: SyncBackend | None, place: RolePlace) -> Iterator[None]:
-    """Pushes beside a server; one that stands by leaves that to the others."""
+    """Pushes in the background of a server; a standby does not push."""
     with ExitStack() as closing:
         if backend is not None and place.index < place.num_ps:
             for index in range(place.index, backend.num_shards, place.num_ps):
@@ -139,7 +139,7 @@ def _place_and_config(
         model_dir=config.model_dir,
         publishes=told.publishing is not None,
     )
-    # Steps are those of the whole job, which makes as many more as it has workers.
+    # Steps are counted over all workers of the job.
     told = dataclasses.replace(
         told,
         model_name=told.model_name or str(params.name),
@@ -168,7 +168,7 @@ def _take_sync_place(config: DistributedCpuTrainingConfig, role: str, index: int
 
 
 def _worker_config(config: DistributedCpuTrainingConfig, params: Params) -> TrainerConfig:
-    """What a worker of the same job is told: servers need the part of it that is the job's."""
+    """Returns the config of a worker of the same job; servers need its job section."""
     values = {name: value for name, value, _ in config.describe() if config.is_set(name)}
     return trainer_config_of(type(config)(**{**values, "server_type": "worker", "index": 0}), params)
 
@@ -197,7 +197,7 @@ def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trai
         with HeartBeat():
             trainer = role.run()
     except (AlreadyExistsError, AbortedError):
-        raise  # another process is the chief, and the job goes on
+        raise  # another process is the chief, and the job continues
     except BaseException as error:
         _end_job(place, settings)
         maybe_kill_application(str(error))
@@ -221,5 +221,5 @@ def _end_job(place: RolePlace, settings: JobSettings) -> None:
     try:
         if settings.shut_down_servers and place.settings.ends_servers:
             ServerPlaces(place).stop_all()
-    except Exception:  # noqa: BLE001 - how the job ended is what the scheduler has to hear
+    except Exception:  # noqa: BLE001 - the scheduler must see how the job ended
         _log.exception("the servers could not be told to stop")

@@ -1,4 +1,4 @@
-"""A task whose batches say which one is the last, so that the ranks of a synchronous run can end together."""
+"""A task whose batches flag the last one, so that the ranks of a synchronous run can end together."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["EofAwareTask"]
 
 
 class EofAwareTask(Task):
-    """A task whose batches say whether they are the last one, and whose ranks stop together.
+    """A task whose batches flag whether they are the last one, and whose ranks stop together.
 
-    The flag travels with the features, as one more key ``__EofAwareTask_eof`` of a mapping; features that are no
+    The flag travels with the features, as one more key ``__EofAwareTask_eof`` of a mapping; features that are not a
     mapping travel as ``"1"``, the flag as ``"2"``. The wrapped task sees its features as they were.
 
     Args:
-        task: What is run. Its `params`, context and modules are used as they are.
+        task: The task to run. Its `params`, context and modules are shared.
     """
 
     def __init__(self, task: Task) -> None:
@@ -57,7 +57,7 @@ class EofAwareTask(Task):
         """The hook that stops all ranks, then those of the task."""
         return (EofHook(lambda: self._last), *self._task.training_hooks())
 
-    # As the task says
+    # Delegated to the task
 
     def build(self) -> nn.Module | None:
         """As the task does."""

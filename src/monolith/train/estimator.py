@@ -1,4 +1,4 @@
-"""`Estimator`: the four verbs over a task and flat options, as the original's users know them."""
+"""`Estimator`: trains, evaluates, predicts and exports a task by flat options, as in ByteDance Monolith."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ __all__ = ["Estimator"]
 class Estimator:
     """Trains, evaluates, predicts and exports a task, by the options of a `RunConfig`.
 
-    It trains in this process, or as one process of a job where its options say so: they are not local, and name a role,
-    a number of workers or a discovery service; with ``enable_sync_training`` as one rank of a launcher's run, and with
-    ``enable_partial_sync_training``, too, as one whose rows are on the servers of a job.
-    `Trainer`, `distributed_train` and `distributed_sync_train` are the same without it.
+    It trains in this process, or as one process of a job if its options are not local and name a role, a number of
+    workers or a discovery service. With ``enable_sync_training`` it is one rank of a launcher's run, whose rows are on
+    the servers of a job if ``enable_partial_sync_training`` is set, too. `Trainer`, `distributed_train` and
+    `distributed_sync_train` do the same without this class.
 
     Args:
         model: The task, its class, or its parameters.
-        conf: How it is run; a `RunConfig` reads rows ahead and applies gradients a step later, see there.
-        warm_start_from: Another model directory whose checkpoint to begin with, while this one has none.
+        conf: Options; a `RunConfig` reads rows ahead and applies gradients a step later, see there.
+        warm_start_from: Another model directory whose checkpoint to start from while this one has none.
 
     >>> import tempfile
     >>> from monolith.testing import ExampleTask
@@ -123,7 +123,7 @@ class Estimator:
         return self.trainer.evaluate(steps=steps, hooks=hooks)
 
     def predict(self, steps: int | None = None, hooks: Sequence[Hook] = ()) -> Iterator[Any]:
-        """See `Trainer.predict`; the original threw its predictions away."""
+        """Predicts as `Trainer.predict` does; upstream discarded its predictions."""
         return self.trainer.predict(steps=steps, hooks=hooks)
 
     def export_saved_model(
@@ -131,14 +131,15 @@ class Estimator:
     ) -> str:
         """Writes a version of the model below the model directory, and returns its folder.
 
-        In one piece, or with ``serving.export_mode`` DISTRIBUTED in as many parts as the rows have in training. Any
-        number of examples can be asked for at a time.
+        In one piece, or with ``serving.export_mode`` DISTRIBUTED in as many parts as the rows have in training.
+        Requests may have any number of examples.
 
         Args:
-            name: Of the folder of all versions; by default as the task's parameters say (``serving.export_dir_base``).
+            name: Name of the folder of all versions; by default from the task's parameters
+                (``serving.export_dir_base``).
             example: See `Trainer.export`.
-            dense_only: Graph and weights, and no rows: those of the version before stay.
-            version: Its number; None: Unix seconds, above all that are there.
+            dense_only: Only graph and weights; rows of the previous version stay.
+            version: Version number; None: Unix seconds, above all existing versions.
         """
         folder = name or str(self._params.serving.export_dir_base)
         config = self.trainer.config
@@ -151,16 +152,16 @@ class Estimator:
         return self.trainer.export(join(self._options.model_dir or ".", folder), example=example, options=options)
 
     def import_saved_model(self, path: str | None = None) -> Any:
-        """A `monolith.serving.Predictor` of an export: the newest below the model directory, or that at a path.
+        """Returns a `monolith.serving.Predictor` of the newest export below the model directory, or of that at a path.
 
-        `monolith.serving.import_saved_model` is the function of this name in the original.
+        `monolith.serving.import_saved_model` is upstream's function of this name.
         """
         folder = join(self._options.model_dir or ".", str(self._params.serving.export_dir_base))
-        # Serving stands above training and is there when it is asked for.
+        # Serving is a layer above training; import it only on demand.
         return importlib.import_module("monolith.serving").Predictor(folder if path is None else path)
 
     def close(self) -> None:
-        """Forgets what it trained."""
+        """Releases the trained state."""
         self._trainer = None
 
     def __enter__(self) -> Self:

@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 
 class ExportSaverListener(SaverListener):
-    """Exports each checkpoint of a saver. What goes wrong is logged, and training goes on.
+    """Exports each checkpoint of a saver. Failures are logged, and training continues.
 
     Args:
-        saver: Whose checkpoints.
+        saver: Saver of the checkpoints.
         exporter: Makes a model of them.
-        wanted: How, and where to.
+        wanted: Options and target of the export.
     """
 
     def __init__(self, saver: Saver, exporter: CheckpointExporter, wanted: ExportsOfRun) -> None:

@@ -34,23 +34,23 @@ def export_session(
     graphs: MutableMapping[str, ModelGraph] | None = None,
     on_rows: Callable[[int], None] | None = None,
 ) -> str:
-    """Writes what a session has, between two steps; it goes on as it was.
+    """Exports the state of a session between two steps; the session is unchanged.
 
     Args:
-        session: In any mode.
+        session: A session in any mode.
         path: The folder of all versions, local or an fsspec URL.
         example: A batch with all columns that requests will have; None: the first of the task's input for mode
             ``predict``.
-        options: How.
+        options: Options of the export.
         snapshots: Store -> folders of a snapshot that has its rows; None: the session has them.
         graphs: Graphs of the last export, see `ExportSource`.
-        on_rows: Told how many of those rows were written since it was told last.
+        on_rows: Called with the number of those rows written since the last call.
 
     Returns:
         The folder of the version.
 
     Raises:
-        InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
+        InvalidArgumentError: the model cannot be exported; names the source line. Nothing is written.
     """
     task, state = session.task, session.state
     model = nn.Module() if state.model is None else state.model
@@ -79,7 +79,7 @@ def export_session(
 
 
 class _ModelCalls:
-    """Calls a model as an export does, and knows what it has added to its predictions."""
+    """Calls a model as an export does, and records its extra outputs."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

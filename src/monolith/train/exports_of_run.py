@@ -1,4 +1,4 @@
-"""What a run exports with its checkpoints, as its task's parameters say."""
+"""What a run exports with its checkpoints, by its task's parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExportsOfRun:
     is_numbered_by_step: bool = False
     """Versions are global steps, as in a synchronous run; else Unix seconds."""
     skip_zero: bool = False
-    """Rows of zeros are not kept by whoever serves them."""
+    """Whether serving drops rows of zeros."""
 
     @classmethod
     def of(

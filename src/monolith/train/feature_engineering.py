@@ -35,7 +35,7 @@ _UNSIGNED = 1 << 64
 
 
 class FeatureFiles:
-    """Keeps batches, and writes each hundred of them to a file of their own, whole. One thread uses it.
+    """Collects batches, and writes each hundred of them atomically to a file of their own. Not thread-safe.
 
     Files are ``<model_dir>/features/chief_<uuid>.pb``, or ``worker<i>_<uuid>.pb``; each record has an empty sort id.
 
@@ -116,10 +116,10 @@ class _WriteRest(Hook):
 
 
 def example_batch_of_features(features: Any) -> ExampleBatch:
-    """The columns of a batch: floats as floats, whole numbers as ids, texts as bytes.
+    """Returns the columns of a batch: floats as floats, integers as ids, strings as bytes.
 
     Raises:
-        InvalidArgumentError: it is no mapping of columns, or its columns differ in length.
+        InvalidArgumentError: it is not a mapping of columns, or its columns differ in length.
     """
     if not isinstance(features, Mapping):
         raise InvalidArgumentError(

@@ -33,12 +33,12 @@ def flag_names(config: type[FlatConfig]) -> list[str]:
 
 
 def add_flags(parser: argparse.ArgumentParser, config: type[FlatConfig], *, without: Collection[str] = ()) -> None:
-    """Gives a parser the flags of a config, and ``--config_file``; ``--name`` alone sets a boolean one.
+    """Adds the flags of a config, and ``--config_file``, to a parser; ``--name`` alone sets a boolean one.
 
     Args:
-        parser: Of the program.
+        parser: Parser of the program.
         config: The class whose options they are.
-        without: Options that the program says itself, "config_file" among them.
+        without: Options that the program sets itself; may include "config_file".
     """
     options = parser.add_argument_group("all other options of a run" if without else "options of a run")
     if "config_file" not in without:
@@ -54,7 +54,7 @@ def add_flags(parser: argparse.ArgumentParser, config: type[FlatConfig], *, with
 
 
 def _help_of(config: type[FlatConfig], name: str) -> str:
-    """What an option says; nothing of one that is refused, which `docs/options.md` explains."""
+    """Returns the meaning of an option; hides refused options, which `docs/options.md` explains."""
     if any(isinstance(effect, Refused) for effect in effects_of(config)[name]):
         return argparse.SUPPRESS
     default = config.default_of(name)
@@ -63,10 +63,10 @@ def _help_of(config: type[FlatConfig], name: str) -> str:
 
 
 def take_flags(options: C, args: argparse.Namespace) -> C:
-    """Takes over what was parsed, then the environment, then the file; what was set in code stays.
+    """Sets options from parsed flags, then the environment, then the file; options set in code stay.
 
     Raises:
-        ValueError: a text that is no value of its option, or an unknown option in the file.
+        ValueError: a string is not a valid value of its option, or the file has an unknown option.
     """
     given = {name.removeprefix(_TARGET): value for name, value in vars(args).items() if name.startswith(_TARGET)}
     options.update({name: value for name, value in given.items() if value is not None}, Origin.FLAG)
@@ -80,14 +80,14 @@ def take_flags(options: C, args: argparse.Namespace) -> C:
 
 
 def parse(options: C, arguments: Sequence[str] | None = None) -> C:
-    """Takes over the flags of this program, then the environment, then the file that ``--config_file`` names.
+    """Sets options from this program's flags, then the environment, then the file that ``--config_file`` names.
 
     Args:
-        options: With what was set in code; returned.
-        arguments: Of the program; None: those of the command line.
+        options: Options set in code; updated and returned.
+        arguments: Arguments of the program; None: those of the command line.
 
     Raises:
-        ValueError: an unknown flag, with the one that was probably meant, or a text that is no value of its option.
+        ValueError: an unknown flag, with a suggestion, or a string that is not a valid value of its option.
 
     >>> from monolith.train import RunnerConfig
     >>> parse(RunnerConfig(index=1, num_workers=2), ["--index", "0", "--model_dir", "/m"])

@@ -13,7 +13,7 @@ __all__ = ["History"]
 
 
 class History:
-    """The records of one call of `Trainer.train`, one every so many steps.
+    """The records of one call of `Trainer.train`, at a fixed interval of steps.
 
     ``history["loss"]`` is a list of numbers, one for each of ``history["step"]``; ``history.records`` is a list of
     dictionaries, as ``pandas.DataFrame`` takes them.
@@ -35,8 +35,8 @@ class History:
         self.expired_rows = 0
         """Rows that were removed because they had expired, by all workers; counted by the chief at the end."""
         self.ended_by: Literal["data", "stop"] | None = None
-        """``data``: the input had no more; ``stop``: the last step was reached, or somebody asked for a stop; None: it
-        has not ended, or an error ended it."""
+        """``data``: the input ended; ``stop``: the last step was reached, or a stop was requested; None: the run has
+        not ended, or an error ended it."""
 
     @property
     def names(self) -> list[str]:

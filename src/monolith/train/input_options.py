@@ -1,4 +1,4 @@
-"""What a run was told about its input, for tasks whose `input_fn` asks: ``self.ctx.input``."""
+"""Input options of a run, for the `input_fn` of tasks: ``self.ctx.input``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class NumberedStream(Protocol):
     """What a run is trained on while it comes; `monolith.online.stream.ExampleStream` is one."""
 
     def blocks(self, size: int) -> Dataset[Records]:
-        """Blocks of at most so many examples, as they come."""
+        """Returns blocks of at most `size` examples, as they arrive."""
         ...
 
 
 @config
 class InputOptions(Config):
-    """Where the input is and how it is framed, in the words of the command line; None where nothing was said."""
+    """Location and framing of the input, named as on the command line; None if not set."""
 
     data_type: str | None = None
     """What it holds: Instance, Example or ExampleBatch."""

@@ -23,7 +23,7 @@ __all__ = ["HasFileQueues", "InputShares", "KnowsShares"]
 
 
 class KnowsShares(Protocol):
-    """What knows how many shares the input has: `monolith.ps.JobClient`, or `LocalJob`."""
+    """Provides the number of shares of the input: `monolith.ps.JobClient`, or `LocalJob`."""
 
     @property
     def num_shares(self) -> int:
@@ -50,7 +50,7 @@ class InputShares:
     """The share of one worker; unpacked, its number and how many there are: ``dataset.share(*self.ctx.shares)``."""
 
     worker: int = 0
-    """Whose input it is: that of this process, or of a lost worker that it goes on for."""
+    """Worker whose input it is: this process, or a lost worker that it continues for."""
     num_workers: int = 1
     """Shares that the input has: as many as workers when the run began."""
     job: KnowsShares | None = None
@@ -107,7 +107,7 @@ class InputShares:
         )
 
     def _queued(self, queues: HasFileQueues) -> Callable[[FileSet], Files]:
-        numbers = itertools.count()  # every worker asks for the queues of its datasets in the same order
+        numbers = itertools.count()  # every worker opens the queues of its datasets in the same order
 
         def files_of(files: FileSet) -> Files:
             queue = queues.file_queue(

@@ -1,4 +1,4 @@
-"""`InstantiableParams`: settings that know which class they are for, and how they come out of its constructor."""
+"""`InstantiableParams`: settings of a class, derived from the signature of its constructor."""
 
 from __future__ import annotations
 

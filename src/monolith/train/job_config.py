@@ -1,4 +1,4 @@
-"""What a job of several processes is told beyond what its trainers are: who stands by, and who waits how long."""
+"""Config of a job of several processes, beyond that of its trainers: standbys and timeouts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from monolith.config import Config, config, require_at_least
 __all__ = ["JobConfig"]
 
 MOST_RETRIES_OF_PARTIAL_RECOVERY = 6
-"""How often a job with partial recovery takes another cluster, where nothing else is said."""
+"""Default number of times that a job with partial recovery continues with another cluster."""
 
 
 @config
 class JobConfig(Config):
-    """How the processes of a job find together, lose each other and go on; a run of one process needs none of it."""
+    """How the processes of a job discover each other and recover; not used by a run of one process."""
 
     uuid: str = ""
     """Name of the run, under which its processes find each other."""
@@ -23,12 +23,12 @@ class JobConfig(Config):
     num_redundant_ps: int = 0
     """Servers beyond those that are used, which stand by."""
     host: str | None = None
-    """Interface to listen on, and to be found at; None: as `cluster.get_local_host` says."""
+    """Interface to listen on and to advertise; None: that of `cluster.get_local_host`."""
     token_file: str | None = field(default=None, repr=False)
-    """File with a secret that all processes of the job must know."""
+    """File with a secret that all processes of the job share."""
     partial_recovery: bool = False
-    """A server that comes back restores itself, and the others keep what they have; False: all go back to the last
-    checkpoint together."""
+    """A restarted server restores itself, and the others keep their state; False: all roll back to the last checkpoint
+    together."""
     recovery_interval_seconds: float = 10.0
     """How often a server writes down what has changed since, for partial recovery; 0: never."""
     recovery_dir: str | None = None
@@ -40,9 +40,9 @@ class JobConfig(Config):
     session_creation_timeout_seconds: float = 7200.0
     """How long a worker waits for servers and chief until it can train."""
     operation_timeout_seconds: float | None = None
-    """How long one call to a server may take; None: a minute at most, after which the server is looked for again."""
+    """Timeout of one call to a server; None: a minute, after which the server is looked up again."""
     max_retry_times: int = 0
-    """How often a job goes on with other servers than before; 0: six times with partial recovery, else never."""
+    """How often a job may continue with other servers than before; 0: six times with partial recovery, else never."""
     retry_wait_seconds: float = 30.0
     """Pause before a new attempt."""
     slow_start_steps: int = 0
@@ -84,5 +84,5 @@ class JobConfig(Config):
 
     @property
     def ends_servers(self) -> bool:
-        """Whether servers are told to stop when training has ended."""
+        """Returns whether servers are stopped when training has ended."""
         return self.force_shutdown_ps or not self.keep_servers

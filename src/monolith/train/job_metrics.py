@@ -34,7 +34,7 @@ class JobMetrics:
         self._metrics = metrics or MetricClient()
 
     def containers_ready(self) -> None:
-        """All processes are there: the chief says once how long that took, where it was told when the job began."""
+        """Reports once, on the chief, how long it took until all processes were up, if the start time is set."""
         if self._submit_time is not None:
             elapsed = max(self._clock.now() - self._submit_time, 0.0)
             tags = {"model_name": self._model_name, "cluster_type": self._cluster_type}
@@ -42,6 +42,6 @@ class JobMetrics:
             self._submit_time = None
 
     def failed_over(self, count: int) -> None:
-        """A worker begins anew, for the so-manieth time."""
+        """Reports that a worker has restarted `count` times."""
         tags = {"model_name": self._model_name, "worker_index": self._worker_index}
         self._metrics.emit_timer("worker_failover_cnt", count, tags)

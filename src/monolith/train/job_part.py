@@ -1,4 +1,4 @@
-"""The part of one worker in a job: its servers, what it hears of the others, and how it goes on after a loss."""
+"""The part of one worker in a job: its servers, its view of the other workers, and how it resumes after a loss."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _GOODBYE_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
-"""How often a worker asks servers that are being restored whether they are."""
+"""Interval in seconds at which a worker polls servers that are being restored."""
 
 
 class JobPart:
@@ -96,12 +96,12 @@ class JobPart:
     # Ending
 
     def ask_to_stop(self) -> None:
-        """Asks the whole job to stop; of a job that cannot be reached, this process."""
+        """Requests the stop of the job; if the coordinator is unreachable, only of this process."""
         self._stop.set()
         threading.Thread(target=self._ask_to_stop, name="job/stop", daemon=True).start()  # a signal must not wait
 
     def end_job(self) -> None:
-        """The chief has saved for the last time: the others may end, and are given a moment before the servers do."""
+        """Ends the job after the chief's last save: workers may exit, shortly before the servers do."""
         if not self.is_chief:
             return
         try:
@@ -116,14 +116,14 @@ class JobPart:
 
     @property
     def wants_to_stop(self) -> bool:
-        """Whether this process was asked to end."""
-        # It stays so: the coordinator forgets the wish with the last worker that has followed it.
+        """Returns whether this process was requested to stop."""
+        # Latched: the coordinator clears the request once the last worker has followed it.
         if not self._stop.is_set() and self.client.state.stop_requested:
             self._stop.set()
         return self._stop.is_set()
 
     def pause(self, seconds: float) -> None:
-        """Waits so long; less, if this process is asked to end."""
+        """Waits for the given seconds, or until this process is requested to stop."""
         wait_for = self.client.wait_for
         wait_for(lambda state: state.stop_requested, timeout_seconds=seconds, give_up=self._stop.is_set)
 
@@ -139,10 +139,10 @@ class JobPart:
         """Makes the stores of one model on the servers."""
         return server_stores(self.cluster)
 
-    # Where a worker goes on
+    # Resuming a worker
 
     def resume(self, worker: int, known: Sequence[Known]) -> Resumed:
-        """Behind which batch a worker that has joined goes on; tells what was lost."""
+        """Returns the batch after which a worker that has joined resumes, and reports lost batches."""
         state = self.client.state
         is_same = self._generation == state.generation and self._acknowledged is not None
         acknowledged = self._acknowledged if is_same and self._acknowledged is not None else None
@@ -157,7 +157,7 @@ class JobPart:
                 batches = range(found.next_seq - updates, found.next_seq)
                 is_counted = not (is_dense and has_rows)
                 if is_counted:
-                    self.client.report_lost(worker, server, batches)  # where it fails, the next attempt says it again
+                    self.client.report_lost(worker, server, batches)  # if it fails, the next attempt reports them again
                 new = self._lost.add((worker, server, is_dense), batches)
                 if new:
                     self._tell_lost(worker, server, new, is_counted=is_counted)
@@ -182,7 +182,7 @@ class JobPart:
     # Steps
 
     def count_by(self, counters: Sequence[Callable[[], int]]) -> None:
-        """From now on the steps of the other workers are heard by these; each gives -1 before it knows."""
+        """Sets the sources of the other workers' steps; each returns -1 until it has a value."""
         self._counters = list(counters)
 
     def count(self, stamp: BatchStamp, *, under_way: int) -> int:
@@ -201,7 +201,7 @@ class JobPart:
         return self.client.state.step_offset + self._others + stamp.seq + 1
 
     def settled(self) -> None:
-        """All that was handed over is confirmed."""
+        """Records that all submitted updates are acknowledged."""
         if self._handed_over:
             self._acknowledged = self._handed_over[-1]
 
@@ -217,14 +217,14 @@ class JobPart:
         self._servers_back.wait(self.settings.session_creation_timeout_seconds)
 
     def wait_until_restored(self, owners: Sequence[Callable[[], Sequence[int]]], give_up: Callable[[], bool]) -> None:
-        """Returns when the chief has restored the model and every server has its part.
+        """Waits until the chief has restored the model and every server has its part.
 
         Args:
-            owners: Each says which servers have no state of it.
-            give_up: Ends the wait.
+            owners: Functions that return the servers without restored state.
+            give_up: Ends the wait when it returns True.
 
         Raises:
-            DeadlineExceededError: it took longer than the time for a new session.
+            DeadlineExceededError: it took longer than the timeout for a new session.
         """
         end = self.clock.monotonic() + self.settings.session_creation_timeout_seconds
         self.client.wait_for(
@@ -245,7 +245,7 @@ class JobPart:
 
 
 def steps_of_others(state: TrainState) -> list[Callable[[], int]]:
-    """Who hears of the steps of other workers, of the parts of a model that servers keep; -1 before they have."""
+    """Returns sources of the other workers' steps, one for each part on servers; -1 until they have a value."""
     keepers: list[Any] = [*state.stores.values(), *([] if state.dense is None else [state.dense])]
     keepers = [each for each in keepers if hasattr(each, "steps_of_others")]
     return [lambda keeper=keeper: int(keeper.steps_of_others) for keeper in keepers]  # type: ignore[misc]

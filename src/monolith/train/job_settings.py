@@ -15,18 +15,18 @@ __all__ = ["JobSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """Beside the options of a job, which its command line has."""
+    """Settings of a job in addition to the options of its command line."""
 
     query_failure_handler: Callable[[Incomplete], None] | None = None
-    """Called between two looks for processes that are missing, instead of five seconds of sleep; may raise."""
+    """Called between two polls for missing processes, instead of a sleep of five seconds; may raise."""
     benchmark_seconds: float = 120.0
     """How long servers are measured, where there are extra ones."""
     shut_down_servers: bool = True
-    """Whether the chief ends the servers with the job; False: whoever started them does."""
+    """Whether the chief stops the servers with the job; False: their launcher does."""
     on_stop: Callable[[], None] | None = None
-    """Called in the end when this process, or its whole job, was told to stop before all was trained; whoever started
-    it may want to start it again."""
+    """Called at the end if this process or its job was requested to stop before all data was trained, so that the
+    launcher may restart it."""
     max_steps: int | None = None
-    """The last global step; None: as the task says."""
+    """The last global step; None: that of the task."""
     deterministic: bool = False
     """Take time from the data alone and begin with a fixed seed."""

@@ -1,6 +1,6 @@
-"""What a process that trains alone keeps of a job: queues of files, and inputs of workers that were there before it.
+"""Job state of a single training process: queues of files, and inputs of workers of an earlier run.
 
-So a run of several processes goes on in one, and back.
+With it a run of several processes can resume in one process, and vice versa.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["LocalJob"]
 _T = TypeVar("_T")
 
 _OWNER = "local"
-"""Who has what a finished worker has pushed, in what is saved."""
+"""Owner of the pushes of a finished worker, in the saved state."""
 
 
 class LocalJob:
     """A job of one process; a `Stateful` for ``TrainState(extra={"job": ...})``. Any thread may call it.
 
     Args:
-        num_workers: As the config says.
+        num_workers: Number of workers of the config.
         applied: Worker -> number of its last batch that is in the rows.
     """
 
@@ -76,7 +76,7 @@ class LocalJob:
         return self._decide(self._adopt)
 
     def reset(self) -> None:
-        """The run begins anew."""
+        """Restarts the run from scratch."""
         with self._lock:
             self._queues.load_state_dict({})
             self._finished.clear()
@@ -102,12 +102,12 @@ class LocalJob:
     # What a job of several processes does otherwise
 
     def _decide(self, action: Callable[[], _T]) -> _T:
-        """Calls what looks at the state and says what happens, while nobody else does."""
+        """Calls a function that reads the state and decides on an action, under the lock."""
         with self._lock:
             return action()
 
     def _tell(self, kind: str, content: Any) -> None:
-        """Something is about to happen to the state: hears of it first. REQUIRES: inside `_decide`."""
+        """Called before a change of the state. REQUIRES: inside `_decide`."""
 
     # Inside `_decide`
 
@@ -116,7 +116,7 @@ class LocalJob:
         self._apply(kind, content)
 
     def _apply(self, kind: str, content: Any) -> None:
-        """Brings the state behind something that has happened, of whichever process."""
+        """Applies a change to the state, of any process."""
         if kind == "finish":
             worker, seq = content
             self._finished[worker] = {_OWNER: {worker: seq}}

@@ -1,4 +1,4 @@
-"""Runs a task in this process, as flat options say: `local_train`, and what the command line uses."""
+"""Runs a task in this process by flat options: `local_train`, and functions of the command line."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["local_train", "make_trainer", "use_threads"]
 
 _TOO_MANY_THREADS = 2**15
-"""No machine has so many processors; torch would try, and end the process."""
+"""More threads than any machine has processors; torch would try, and crash the process."""
 
 
-def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's users know
+def local_train(  # noqa: PLR0913, PLR0917 - the signature of ByteDance Monolith
     params: Params,
     num_ps: int = 0,
     model_dir: str | None = None,
@@ -46,19 +46,20 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's u
     remove_model_dir_if_exists: bool = True,
     only_feature_engineering: bool = False,
 ) -> Trainer:
-    """Trains a task in this process, from nothing unless told otherwise.
+    """Trains a task in this process, by default from scratch.
 
     Args:
-        params: Of the task.
-        num_ps: Servers, all in this process, that rows are divided among; 0 and 1 mean that nothing is divided. Rows
+        params: Parameters of the task.
+        num_ps: Servers, all in this process, that rows are divided among; 0 and 1: not divided. Rows
             and checkpoints are the same with any number.
-        model_dir: Where checkpoints go; by default a folder of the task's name among the temporary files of the user.
+        model_dir: Directory of checkpoints; by default a folder with the task's name among the temporary files of the
+            user.
         steps: Steps to train.
-        save_checkpoints_steps: Steps from one checkpoint to the next.
+        save_checkpoints_steps: Steps between checkpoints.
         profiling: Trace the first ten steps, into ``profile/`` of the model directory.
         enable_embedding_prefetch: Read the rows of the next batch ahead.
-        enable_embedding_postpush: Apply the gradients of rows beside the next step.
-        remove_model_dir_if_exists: Begin with an empty directory, on whatever file system it is.
+        enable_embedding_postpush: Apply the gradients of rows concurrently with the next step.
+        remove_model_dir_if_exists: Start with an empty directory, on any file system.
         only_feature_engineering: Write the batches to ``features/`` of the model directory, and train nothing.
 
     Returns:
@@ -91,9 +92,9 @@ def make_trainer(
     servers: DenseServers | None = None,
     stream: NumberedStream | None = None,
 ) -> Trainer:
-    """A trainer for a task, as flat options say; they cannot change from now on.
+    """Returns a trainer for a task by flat options, and freezes them.
 
-    For a `RunnerConfig` it first does what `prepare_run` says. A `stream` is what the task finds in its context.
+    For a `RunnerConfig` it first calls `prepare_run`. The task finds `stream` in its context.
 
     Raises:
         ValueError: an option that does nothing here, or that contradicts another one.
@@ -122,11 +123,11 @@ def make_trainer(
 
 
 def use_threads(options: CpuTrainingConfig) -> None:
-    """Tells torch how many threads the options ask for; where they say nothing, torch decides.
+    """Sets the number of threads of torch from the options; torch decides if they set none.
 
     Raises:
-        ValueError: a number that torch does not take.
-        FailedPreconditionError: torch has begun with another number, which cannot change any more.
+        ValueError: a number that torch does not accept.
+        FailedPreconditionError: torch has started with another number, which can no longer change.
     """
     if not isinstance(options, DistributedCpuTrainingConfig):
         return

@@ -8,7 +8,7 @@ __all__ = ["get_debugging_info_file_name", "get_meta_graph_file_name"]
 
 
 def get_debugging_info_file_name(model_dir: str) -> str:
-    """Where the chief of a job says who takes part in it; see `monolith.train.debugging_info`.
+    """Returns the file in which the chief lists the processes of a job; see `monolith.train.debugging_info`.
 
     >>> get_debugging_info_file_name("/models/ranker")
     '/models/ranker/debugging_info.pb'
@@ -17,7 +17,7 @@ def get_debugging_info_file_name(model_dir: str) -> str:
 
 
 def get_meta_graph_file_name(model_dir: str) -> str:
-    """Where the original describes the model; here `<prefix>.meta` of each checkpoint does.
+    """Returns the file in which ByteDance Monolith describes the model; here `<prefix>.meta` of each checkpoint does.
 
     >>> get_meta_graph_file_name("/models/ranker")
     '/models/ranker/meta_graph_for_debugging.pb'

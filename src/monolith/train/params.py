@@ -1,7 +1,7 @@
 """`Params`: a bag of named settings that must be declared before they are used.
 
-A task describes what can be set as a tree of `Params`; whoever runs it changes values by name, never adds one by
-mistake: an undeclared name is refused, with those it resembles.
+A task declares its settings as a tree of `Params`; the runner changes values by name. An undeclared name is refused,
+with suggestions of similar names.
 
 >>> p = Params()
 >>> p.define("batch_size", 32, "Examples of a step.")
@@ -73,7 +73,7 @@ class Params:
         """Declares a name.
 
         Raises:
-            AssertionError: it is not lower-case letters, digits and underscores behind a letter.
+            AssertionError: it is not lower-case letters, digits and underscores after a letter.
             AttributeError: it is declared already.
         """
         self._require_mutable()
@@ -100,7 +100,7 @@ class Params:
         return owner[key] if isinstance(owner, Params) else owner[int(key)]
 
     def delete(self, *args: str) -> Params:
-        """Forgets names or dotted names; returns itself."""
+        """Removes names or dotted names, and returns itself."""
         self._require_mutable()
         for name in args:
             owner, key = self._owner_of(name)
@@ -141,7 +141,7 @@ class Params:
                 visitor(f"{prefix}{name}", value)
 
     def __getattr__(self, name: str) -> Any:
-        # Python asks for names of its own (`__deepcopy__`, ...) before the object is complete.
+        # Python looks up special names (`__deepcopy__`, ...) before the object is complete.
         if name.startswith("__") or "_params" not in self.__dict__:
             raise AttributeError(name)
         return self._of(name).value

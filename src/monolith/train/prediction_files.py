@@ -1,4 +1,4 @@
-"""Files of predictions: Parquet, CSV and JSON lines. The end of a name says which."""
+"""Files of predictions: Parquet, CSV and JSON lines, chosen by the file name's extension."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PredictionFile(ABC):
 
     @abstractmethod
     def write(self, columns: Mapping[str, Column]) -> None:
-        """Appends the rows of a batch; the first one says the columns."""
+        """Appends the rows of a batch; the first batch defines the columns."""
 
     @abstractmethod
     def close(self) -> None:
@@ -41,11 +41,11 @@ class PredictionFile(ABC):
 
 
 def prediction_file_for(path: str | os.PathLike[str]) -> type[PredictionFile]:
-    """What writes a file of this name.
+    """Returns the writer for a file of this name.
 
     Raises:
-        InvalidArgumentError: the name has another end.
-        UnimplementedError: Parquet is asked for, and pyarrow is not installed.
+        InvalidArgumentError: the name has another extension.
+        UnimplementedError: Parquet is requested, and pyarrow is not installed.
     """
     end = Path(path).suffix.lower()
     if end not in _FILES:

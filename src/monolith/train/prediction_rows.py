@@ -1,4 +1,4 @@
-"""Predictions beside columns of their batch, as plain columns that every file format has."""
+"""Predictions and columns of their batch, as plain columns that every file format supports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Column: TypeAlias = "np.ndarray[Any, Any] | list[Any]"
 
 
 class PredictionColumns:
-    """Makes the columns of a file out of batches and what was predicted for them.
+    """Makes the columns of a file from batches and their predictions.
 
     Args:
-        keys: Columns of the batch to put beside the predictions, in this order.
+        keys: Columns of the batch to write next to the predictions, in this order.
     """
 
     def __init__(self, keys: Sequence[str] = ()) -> None:

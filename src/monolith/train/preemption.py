@@ -15,14 +15,14 @@ def preemption_errors() -> tuple[type[OpError], ...]:
 
 
 def is_preemption(error: BaseException) -> bool:
-    """Whether another process went away; a file that cannot be read or written is nobody's going away."""
+    """Returns whether an error means the loss of another process; failed file access does not."""
     return isinstance(error, _errors) and not isinstance(error, FileUnavailableError)
 
 
 def enable_monkey_patch() -> None:
-    """Narrows them to `AbortedError`: a server that is unavailable then ends the session, and the runner decides.
+    """Narrows preemption errors to `AbortedError`: an unavailable server then ends the session, and the runner decides.
 
-    The original patched TensorFlow for this; here it is a setting of this process.
+    ByteDance Monolith patched TensorFlow for this; here it is a setting of this process.
     """
     global _errors  # noqa: PLW0603 - the setting
     _errors = (AbortedError,)

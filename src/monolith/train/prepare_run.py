@@ -1,4 +1,4 @@
-"""What comes before a run: what its scheduler wants of this process, and what its options tell others."""
+"""Preparation of a run: requirements of its scheduler, and options that become flags."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ def prepare_run(
     *,
     data_service: DataService | None = None,
 ) -> None:
-    """Do what comes before a run, in this order; `make_trainer` does it for a `RunnerConfig`.
+    """Prepares a run, in this order; `make_trainer` calls it for a `RunnerConfig`.
 
-    1. Options that only have their default take over the flags of their names.
+    1. Options that have their default are set from the flags of their names.
     2. On the MLP platform a process of the data service serves, and does not return; a worker waits for that service,
-       and the flag ``data_service_dispatcher`` says where it is.
-    3. Under MPI an uncaught exception ends the whole job from now on.
+       and the flag ``data_service_dispatcher`` is set to its address.
+    3. Under MPI an uncaught exception aborts the job from now on.
     4. A worker of partially synchronous training on GPUs that has no index takes its MPI rank.
     5. Kafka settings and ``restore_ckpt`` become flags; a flag ``restore_ckpt`` that is set stays.
 
-    The checkpoint of ``restore_dir`` is copied, or waited for, when training restores: a run that only looks writes
-    nothing.
+    The checkpoint of ``restore_dir`` is copied, or waited for, when training restores: read-only runs write nothing.
 
     Args:
-        options: Of the run; its index may change.
-        flags: Of the program, whatever parsed them; read and written. None: there are none.
-        data_service: For the processes of a job that have to run one.
+        options: Options of the run; its index may change.
+        flags: Flags of the program, of any parser; read and written. None: no flags.
+        data_service: Data service, for processes of a job that run one.
 
     Raises:
-        TypeError, ValueError: A flag that is no value of its option; nothing was done.
+        TypeError, ValueError: a flag is not a valid value of its option; nothing was done.
     """
     flags = {} if flags is None else flags
     said = {name: value for name, value in flags.items() if name in options.option_names() and value is not None}

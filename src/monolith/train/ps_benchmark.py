@@ -1,7 +1,7 @@
-"""Which of the parameter servers that a job was given are the fastest: a task that has them compute, and compares.
+"""Benchmark that selects the fastest parameter servers of a job.
 
-Every server runs some arithmetic for as long as the config says, all at once; workers share what they measured, and the
-chief chooses. `choose_servers` is what a job with extra servers does at its start.
+All servers run some arithmetic concurrently for the configured time; workers share their measurements, and the chief
+chooses. A job with extra servers calls `choose_servers` at its start.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ WAIT_SECONDS = 3600.0
 END_SECONDS = 10.0
 READY_RATIO = 0.9
 SETTLE_SECONDS = 1.0
-"""Between the moment when enough workers are there and the first round, so that all begin about together."""
+"""Seconds between the arrival of enough workers and the first round, so that all start at about the same time."""
 JOB_SECONDS = 120.0
 """How long the servers of a job compute."""
 ANSWER_SECONDS = 30.0
 """How much later an answer may come: 150 s in all for the servers of a job."""
 MEASURING_WORKERS = 16
-"""Only so many ask: servers have as many threads to compute in, and more answers would not change the mean."""
+"""Maximum number of measuring workers: servers have as many compute threads, and more would not change the mean."""
 
 
 class BenchmarkedServers(Protocol):
@@ -120,7 +120,7 @@ class BenchmarkConfig:
     ps_str_overridden: str = ""
     """The choice, separated by commas: nothing is measured then."""
     servers: BenchmarkedServers | None = field(default=None, repr=False)
-    """Who computes; None: threads of this process."""
+    """Servers that compute; None: threads of this process."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_ps_required <= len(self.ps_list):
@@ -154,7 +154,7 @@ class PsBenchMarkTask(Task):
         return p
 
     def input_fn(self, mode: Mode) -> Iterable[Tensor]:  # noqa: ARG002 - the same for all
-        """The same four numbers without end: nothing looks at them."""
+        """Yields the same four numbers forever; they are not used."""
         return self.ctx.unshared(itertools.repeat(torch.tensor([0.12, 0.23, 0.34, 0.45])))
 
     def model_fn(self, features: Tensor, mode: Mode) -> Spec:  # noqa: ARG002 - nothing is learned from them
@@ -186,7 +186,7 @@ class BenchmarkHook(Hook):
         self._begin = 0.0
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """Waits until nine of ten workers are there, and a second more."""
+        """Waits until nine of ten workers have joined, and a second more."""
         _note(self._config, f"ready/{self._config.index}", "1")
         enough = int(self._config.num_workers * READY_RATIO)
         self._wait(lambda: self._count("ready") >= enough, WAIT_SECONDS, "workers to be ready")
@@ -216,7 +216,7 @@ class BenchmarkHook(Hook):
         self._wait(lambda: self._count("done") >= config.num_workers, END_SECONDS, None)
         if config.index == 0 and not self._result:
             _note(config, "result", ",".join(chosen_of(config, self._throughputs())))
-        # Looked at once: with the choice, the server that has the notes goes away for a moment.
+        # Read only once: once the choice is made, the server with the notes is briefly unreachable.
         config.ps_list = _awaited(lambda: self._result, self._clock).split(",")
 
     def _wait(self, reached: Callable[[], bool], timeout_seconds: float, what: str | None) -> None:
@@ -236,7 +236,7 @@ class BenchmarkHook(Hook):
 
 
 def _awaited(look: Callable[[], T | None], clock: Clock) -> T:
-    """The chief's choice, as soon as a look at it finds something."""
+    """Polls until `look` returns a value, such as the chief's choice."""
     found: list[T] = []
 
     def is_there() -> bool:
@@ -313,7 +313,7 @@ def choose_servers(
         elif index == 0:
             chosen = _filled(places, addresses, num_required)
         else:
-            chosen = _awaited(servers.chosen, SystemClock())  # a chief has begun to carry it out, or goes on with it
+            chosen = _awaited(servers.chosen, SystemClock())  # a chief has started to apply the choice, or continues to
         if index == 0:
             servers.give_places(chosen)
             servers.send_away([address for address in addresses if address not in chosen])

@@ -1,8 +1,8 @@
 """What the ranks of a synchronous run read: files of one queue that they share, or a fixed share each.
 
-What happens to the queue is a log, which every rank reads, and which the rank that needs a file appends to: the store
-by which the ranks have met keeps it, entry by entry, and of two that write the same one it lets one win. So no rank
-serves the others, and all know the same. The log lives as long as a start of the run; a checkpoint has what came of it.
+Changes of the queue are a log, which every rank reads, and to which a rank that needs a file appends. The rendezvous
+store of the ranks keeps the log, entry by entry; of two writers of the same entry one wins. So no rank serves the
+others, and all have the same state. The log lasts for one start of the run; a checkpoint has the resulting state.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class _OvertakenError(Exception):
 class RankInputs(LocalJob):
     """The job of one rank; a `Stateful` for ``TrainState(extra={"job": ...})`` of all ranks. Any thread may call it.
 
-    Rank r trains the input of worker r. A rank whose input has ended goes on with that of a worker of an earlier start
-    which had more ranks (`adopt_worker`).
+    Rank r trains the input of worker r. A rank whose input has ended continues with that of a worker of an earlier
+    start that had more ranks (`adopt_worker`).
 
     Args:
-        store: Which all ranks have: `monolith.collective.key_store`.
-        rank: Of this process.
-        num_ranks: Of this start.
+        store: Store shared by all ranks: `monolith.collective.key_store`.
+        rank: Rank of this process.
+        num_ranks: Number of ranks of this start.
         applied: Worker -> number of its last batch that is in the rows.
-        shares_queue: Whether files come from a queue; else every rank has a fixed share.
-        name: Tells logs in one store apart, the same on all ranks; None: by the order in which they are made.
+        shares_queue: Whether files come from a queue; otherwise every rank has a fixed share.
+        name: Name of the log in the store, the same on all ranks; None: by the order of creation.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class RankInputs(LocalJob):
         self._merged: bytes | None = None
         """Where all of it was, if it comes from Kafka."""
 
-    # Going on
+    # Resuming
 
     def reset(self) -> None:
-        """The run begins anew. All ranks call it."""
+        """Restarts the run from scratch. All ranks call it."""
         super().reset()
         self._begin_log(None)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint, of any number of ranks or of a job. All ranks call it, and then `begin`."""
+        """Resumes from a checkpoint of any number of ranks or of a job. All ranks call it, and then `begin`."""
         self._load(state)
         self._begin_log(state)
 
@@ -106,11 +106,11 @@ class RankInputs(LocalJob):
             self._num_shares = int(loaded.get("num_shares", loaded["num_workers"])) if is_fixed else self._num_workers
 
     def position(self, worker: int, own: bytes | None) -> bytes | None:
-        """Where the input of a worker goes on: partitions of Kafka topics may be those of another worker by now.
+        """Returns where the input of a worker resumes; partitions of Kafka topics may belong to another worker by now.
 
         Args:
             worker: Its number.
-            own: As its own last batch says; None: it had none.
+            own: Position after its own last batch; None: it had none.
         """
         if self._merged is None or (own or b"") != self._restored.get(worker, b""):
             return own  # it has trained since
@@ -173,12 +173,12 @@ class RankInputs(LocalJob):
                 " over, and torchrun with --max-restarts begins it again"
             ) from error
 
-    # Workers that are not there any more
+    # Workers of an earlier start
 
     def _adopt(self) -> int | None:
         rest = [worker for worker in self._unfinished() if worker >= self._num_workers and worker not in self._adopted]
         if not self._shares_queue:
-            # There is no log that all ranks see. They ask together, and know the same.
+            # There is no shared log. All ranks call this together, with the same state.
             taken = rest[: self._num_workers]
             self._adopted.update(taken)
             return taken[self._rank] if self._rank < len(taken) else None

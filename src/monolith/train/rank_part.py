@@ -1,15 +1,14 @@
-"""The part of one rank in a synchronous run: what it tells the others in each step, and what all of them heed.
+"""The part of one rank in a synchronous run: what ranks exchange in each step, and what all of them obey.
 
-A step of a rank makes these lock-step calls, and a rank without a batch follows them::
+A step of a rank makes these collective calls, and a rank without a batch follows them::
 
-    reads of rows            one for each module with tables; of a batch to come where rows are read ahead
-    updates of rows          those that steps before have postponed
-    forward and backward     reads of rows that nobody read ahead
-    update                   this file: what any rank refuses, all refuse; gradients of dense weights are averaged
-    updates of rows          those of this step, unless they are postponed
+    reads of rows            one for each module with tables; for a later batch if rows are read ahead
+    updates of rows          those that earlier steps have postponed forward and backward     reads of rows that were
+    not read ahead update                   this file: what any rank refuses, all refuse; gradients of dense weights are
+    averaged updates of rows          those of this step, unless they are postponed
 
-What ranks want besides, such as a stop by a signal on one of them or a save by the clock of rank 0, is a bit of
-`update`, so that all know it at the same step.
+Further requests, such as a stop by a signal on one rank or a save by the clock of rank 0, are bits of `update`, so that
+all ranks see them at the same step.
 """
 
 from __future__ import annotations
@@ -54,22 +53,22 @@ _TEXT_BYTES = 1024
 
 
 class RankUpdate(NamedTuple):
-    """What all ranks say alike when they make a step."""
+    """Content of a step, which must be the same on all ranks."""
 
     reached: int
-    """The global step behind it."""
+    """The global step after it."""
     num_pushes: int
     """Updates of rows that come with it."""
     has_dense: bool
     """Whether gradients of dense weights are averaged."""
 
     def to_bytes(self) -> bytes:
-        """For those who follow."""
+        """Serializes the update for ranks that follow."""
         return json.dumps(list(self)).encode()
 
     @classmethod
     def of(cls, text: bytes) -> RankUpdate:
-        """What was said."""
+        """Parses an update."""
         return cls(*json.loads(text))
 
 
@@ -116,7 +115,7 @@ class RankPart:
         self.stores: list[ShardedStore] = []
         """Those of the model, once it is built."""
         self.inputs: RankInputs | None = None
-        """What all ranks know of their inputs; the trainer says it."""
+        """Shared state of the inputs of all ranks; set by the trainer."""
         self._common_error: BaseException | None = None
 
     @classmethod
@@ -127,7 +126,7 @@ class RankPart:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the rank that writes summaries, dense weights and manifests, and looks at clocks and files."""
+        """Returns whether this rank writes summaries, dense weights and manifests, and polls clocks and files."""
         return self.rank == 0
 
     @property
@@ -176,26 +175,26 @@ class RankPart:
     # Steps
 
     def add_wish(self, asks: Callable[[int], bool]) -> Wish:
-        """From now on all ranks know at each step whether any of them wants this; all ranks add the same wishes."""
+        """Adds a request that all ranks share at each step. All ranks must add the same requests, in the same order."""
         wish = Wish(asks)
         self._wishes.append(wish)
         return wish
 
     def ask_to_stop(self) -> None:
-        """Ends all ranks after the next step in which they hear of it; a run of one after the present step."""
+        """Stops all ranks after the next step that carries the request; a single rank after the current step."""
         self._wants_to_stop = True
         self.stops = self.stops or self.is_alone
 
     def update(self, update: RankUpdate, weights: Sequence[Parameter], reason: str | None) -> None:
-        """Makes the step of a rank with a batch: gradients become the mean of those of all such ranks.
+        """Makes the step of a rank with a batch: averages gradients over all such ranks.
 
         Args:
-            update: What it says.
-            weights: All dense ones; those that the batch did not reach have no gradient.
-            reason: Why the step must not be made; None: it may.
+            update: Content of the step.
+            weights: All dense weights; those that the batch did not use have no gradient.
+            reason: Why the step must be refused, or None.
 
         Raises:
-            InvalidArgumentError: a rank refuses the step, on all of them; or they make different steps.
+            InvalidArgumentError: raised on all ranks if any rank refuses the step, or if their steps differ.
         """
         if self.is_alone and reason is None:
             self._heed(update, self._flags(None))
@@ -210,13 +209,13 @@ class RankPart:
             raise
 
     def follow_step(self, weights: Sequence[Parameter]) -> RankUpdate | None:
-        """A step without a batch: follows the calls of the others up to their `update`.
+        """Makes a step without a batch: follows the calls of the others up to their `update`.
 
         Args:
-            weights: All dense ones; they get the gradients of the others.
+            weights: All dense weights; they get the gradients of the others.
 
         Returns:
-            What they said; None if no rank has a batch.
+            The update of the others; None if no rank has a batch.
         """
         if self.is_alone:
             return None

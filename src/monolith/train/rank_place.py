@@ -1,4 +1,4 @@
-"""Which rank this process is, by its launcher and by its options, which must say the same."""
+"""The rank of this process, by its launcher and by its options, which must agree."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PLACE = ("index", "num_workers")
 
 
 def take_place(config: CpuTrainingConfig) -> None:
-    """Makes rank and number of ranks those of the options, where they say nothing else.
+    """Sets rank and number of ranks in the options, unless they are set already.
 
-    Ranks may keep each other waiting as long as the option ``sync_timeout_secs`` says, from now on.
+    Also applies the option ``sync_timeout_secs`` to calls between ranks.
 
     Raises:
-        ValueError: they say something else, or are about servers.
+        ValueError: the options contradict the launcher, or set servers.
     """
     if not config.is_set("enable_sync_training"):
         config.enable_sync_training = True
@@ -39,14 +39,14 @@ def take_place(config: CpuTrainingConfig) -> None:
 
 
 def take_rank(config: CpuTrainingConfig, *, scheduled: int | None = None) -> None:
-    """The same of ranks in a job with servers.
+    """Sets rank and number of ranks of a job with servers.
 
     Args:
-        config: Of the rank.
-        scheduled: The index that a scheduler has given, which counts as said; None: there is none.
+        config: Options of the rank.
+        scheduled: The index assigned by a scheduler, which counts as set; None: no scheduler.
 
     Raises:
-        ValueError: they say something else.
+        ValueError: the options contradict the launcher.
     """
     if not config.sync_timeout_secs > 0:
         raise ValueError(f"option sync_timeout_secs must be > 0 seconds, got {config.sync_timeout_secs}")

@@ -94,7 +94,7 @@ class TaskRegistry:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
                 if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                    raise  # the module is there, and something that it needs is not
+                    raise  # the module exists, but one of its imports is missing
 
 
 task_registry = TaskRegistry()
@@ -107,10 +107,10 @@ def register_single_task_model(cls: M) -> M:
 
 
 def find_task(text: str) -> Params:
-    """The parameters of the task that ``module:Class`` or a registered name stands for.
+    """Returns the parameters of the task of ``module:Class`` or of a registered name.
 
     Raises:
-        ValueError: it is not of that form, or there is no such module or class; says what there is instead.
+        ValueError: it is not of that form, or there is no such module or class; lists what exists.
     """
     module_name, colon, class_name = text.partition(":")
     if not colon:

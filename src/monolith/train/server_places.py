@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
 _ASSIGN_SECONDS = 60.0
 _GONE_SECONDS = 10.0
-"""A server that listens, and does not say who it is for so long, has lost its place."""
+"""Seconds after which a server that listens without identifying itself has lost its index."""
 
 
 class ServerPlaces:
-    """The servers of a job by their places, as one of its workers finds them. One thread at a time.
+    """The servers of a job by index, as discovered by one of its workers. Not thread-safe.
 
     Args:
-        place: Who this process is.
+        place: Identity of this process.
     """
 
     def __init__(self, place: RolePlace) -> None:
@@ -35,9 +35,9 @@ class ServerPlaces:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The numbers under which the servers that are used now are registered, by their places.
+        """Returns the registration numbers of the servers in use, by index.
 
-        A server that comes back under its number is the same one, at any address.
+        A server that restarts with its number is the same one, at any address.
         """
         if not self._place.has_standbys:
             return tuple(range(self._place.num_ps))
@@ -51,19 +51,19 @@ class ServerPlaces:
         return None if len(found) < self._place.num_ps else [found[place] for place in sorted(found)]
 
     def take(self, addresses: Sequence[str]) -> None:
-        """Gives each of these servers its place; those that have it already agree.
+        """Assigns an index to each of these servers; idempotent.
 
         Raises:
-            FailedPreconditionError: one has another place.
-            DeadlineExceededError: one is gone.
+            FailedPreconditionError: a server has another index.
+            DeadlineExceededError: a server is unreachable.
         """
         if self._place.has_standbys:
             self._assign(dict(enumerate(addresses)))
 
     def addresses(self) -> dict[int, str]:
-        """Place -> address of the servers that are known now.
+        """Returns index -> address of the servers registered now.
 
-        Where servers stand by, the chief gives the place of one that is gone to the first of them.
+        If there are standbys, the chief assigns the index of a lost server to the first of them.
         """
         known = self._place.discovery.query("ps")
         if not self._place.has_standbys:

@@ -1,4 +1,4 @@
-"""Follows servers that come back elsewhere, beside the thread that trains: it may be waiting for what they say."""
+"""Reconnects to servers that restart elsewhere, in a thread of its own, as the training thread may wait for them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["GIVE_UP_SECONDS", "ServerWatch"]
 _log = logging.getLogger(__name__)
 
 GIVE_UP_SECONDS = 20.0
-"""How long a process that is to end waits for a server that is away."""
+"""Seconds that a stopping process waits for an unreachable server."""
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS = 2.0
-"""One that goes between two looks is looked for again after this time."""
+"""Seconds after which a server that is lost between two polls is looked up again."""
 
 
 class ServerWatch:
-    """Hears at once when the connection to a server ends, and looks for it until it is back. A context manager.
+    """Detects immediately when the connection to a server ends, and looks it up until it is back. A context manager.
 
-    A worker that waits at a barrier, or a chief that has put one up, hears of the home server only; and what was on its
-    way to a server goes on to where it is then.
+    A worker that waits at a barrier, or a chief that has set one, notices only the loss of server 0. Calls that were in
+    flight to a lost server are sent to its new address.
 
-    A process that is to end still needs the servers for the last save. If one stays away, the watch closes the cluster
+    A stopping process still needs the servers for the last save. If one stays unreachable, the watch closes the cluster
     after `GIVE_UP_SECONDS`: calls in flight end, and no wait for a server lasts longer.
 
     Args:
         cluster: The servers.
-        back: Knows where to look.
-        stop: Set when this process is to end.
+        back: Looks up addresses.
+        stop: Set when this process must stop.
     """
 
     def __init__(self, cluster: PsCluster, back: ServersBack, stop: StopRequest) -> None:
@@ -77,13 +77,13 @@ class ServerWatch:
                 return
 
     def _gives_up(self) -> bool:
-        """Whether a server has been away for too long since this process was asked to end."""
+        """Returns whether a server has been unreachable for too long since this process was requested to stop."""
         if self._stop.is_set() and self._give_up_at is None:
             self._give_up_at = time.monotonic() + GIVE_UP_SECONDS
         return self._give_up_at is not None and time.monotonic() >= self._give_up_at
 
     def _is_whole(self) -> bool:
-        """Whether all servers are there, and will be heard when they go."""
+        """Returns whether all servers are connected, so that their loss will be detected."""
         if self._back.look():
             return False
         try:

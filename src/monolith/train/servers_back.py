@@ -1,4 +1,4 @@
-"""Finds parameter servers that went away, under their index, wherever they came back."""
+"""Looks up lost parameter servers by their index, at whatever address they restarted."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LINE_SECONDS = 10.0
 
 
 class ServersBack:
-    """Asks where the servers are until all of them answer. Any thread may call it.
+    """Polls the addresses of the servers until all of them answer. Thread-safe.
 
     Args:
-        cluster: Whose addresses it changes.
-        addresses: Index -> address of the servers that are known now; may fail, and is asked again then.
+        cluster: The cluster whose addresses it updates.
+        addresses: Returns index -> address of the servers registered now; may fail, and is then retried.
         clock: Measures waits.
     """
 
@@ -39,10 +39,10 @@ class ServersBack:
         self._looking = threading.Lock()
 
     def wait(self, timeout_seconds: float) -> None:
-        """Returns when all servers answer.
+        """Waits until all servers answer.
 
         Raises:
-            DeadlineExceededError: some did not in this time; says which.
+            DeadlineExceededError: some did not answer in this time; names them.
             CancelledError: the cluster was closed meanwhile.
         """
         begin = self._clock.monotonic()
@@ -62,7 +62,7 @@ class ServersBack:
             self._clock.sleep(_LOOK_SECONDS)
 
     def look(self) -> list[int]:
-        """Servers that do not answer; those that came back are known under their new address."""
+        """Returns the servers that do not answer, and updates the addresses of restarted ones."""
         with self._looking:
             return self._look()
 
@@ -72,7 +72,7 @@ class ServersBack:
             return []
         try:
             known = self._addresses()
-        except Exception as error:  # noqa: BLE001 - the service may come back, whatever it answers until then
+        except Exception as error:  # noqa: BLE001 - the service may recover, whatever it answers until then
             _log.warning("discovery cannot say where parameter servers are: %s", error)
             return missing
         return [index for index in missing if not self._move(index, known.get(index))]

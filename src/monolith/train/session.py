@@ -49,11 +49,11 @@ __all__ = ["Session", "SessionState"]
 _log = logging.getLogger(__name__)
 
 _UNKNOWN = -1
-"""Number of the next batch before somebody was asked."""
+"""Number of the next batch before it was requested."""
 
 
 class SessionState(TrainState):
-    """The state of a session: a cut of it first waits for what is under way."""
+    """The state of a session: a cut of it first waits for operations in flight."""
 
     session: Session | None = None
     """The one that it is open in."""
@@ -61,29 +61,29 @@ class SessionState(TrainState):
     """What the last call of `Trainer.train` has measured; None where a session was run without a trainer."""
 
     def settle(self) -> None:
-        """Applies what was postponed, and forgets rows that were read ahead."""
+        """Applies postponed updates, and discards rows that were read ahead."""
         if self.session is not None:
             self.session.settle()
 
 
 class Session:
-    """Runs a task step by step, with hooks around each step. One thread steps; any thread may ask it to stop.
+    """Runs a task step by step, with hooks. One thread runs steps; any thread may call `request_stop`.
 
     Args:
-        task: What is run.
+        task: The task to run.
         mode: ``train`` changes weights and rows; ``eval`` and ``predict`` change nothing.
-        hooks: Called in this order.
-        model_dir: Where hooks find and leave files.
+        hooks: Hooks, called in this order.
+        model_dir: Directory in which hooks read and write files.
         restore: Called with the new state before hooks see the session, such as ``Saver.restore``.
-        state: A state to go on with, instead of one that is built from the task.
+        state: A state to continue with, instead of one that is built from the task.
         pipeline: How far tables and model may be apart.
         worker_index: Which worker this is.
-        deterministic: Takes time from the data alone and begins with a fixed seed, so that runs can be repeated.
-        servers: Who keeps the dense weights and moves them; None: this process. Only for training.
-        dense: What happens beside a step where servers keep them.
+        deterministic: Takes time only from the data and starts with a fixed seed, so that runs are reproducible.
+        servers: Servers that store and update the dense weights; None: this process. Only for training.
+        dense: Which operations overlap with a step if servers store the dense weights.
         job: The part of this process in a job; its servers keep rows and dense weights.
-        placement: The device of the dense part; None: the modules stay where the task puts them, and batches as they
-            come.
+        placement: The device of the dense part; None: the modules stay where the task puts them, and batches are not
+            moved.
         ranks: The part of this process in a synchronous run; its ranks share the rows. Only for training.
 
     >>> from monolith.testing import ExampleTask
@@ -141,7 +141,7 @@ class Session:
         self._closing = contextlib.ExitStack()
         self._context = contextlib.ExitStack()
         self.step_lock = threading.RLock()
-        """Held while the session works on a step, hooks included; who holds it may read or save the state."""
+        """Held while the session works on a step, hooks included; the holder may read or save the state."""
 
     # What hooks rely on
 
@@ -165,7 +165,7 @@ class Session:
         return self._job is not None and self._job.wants_to_stop
 
     def request_stop(self) -> None:
-        """Ends the run after the step that runs now; one of several ranks, when all of them have heard of it."""
+        """Ends the run after the current step; with several ranks, after the step in which all ranks agree to stop."""
         if self._ranks is None:
             self._stop_requested = True
         else:
@@ -181,17 +181,17 @@ class Session:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its state is that of a whole number of steps, and so worth saving."""
+        """Returns whether the state is consistent (no partially applied step), and so worth saving."""
         return self._state is not None and self._step.is_whole and self._pipeline.is_whole
 
     # Steps
 
     def run(self, batch: Any, position: bytes | None = None) -> StepResult:
-        """One step with all hooks.
+        """Runs one step with all hooks.
 
         Args:
-            batch: What the task's `model_fn` is called with.
-            position: Where the input goes on behind this batch; saved with the next checkpoint.
+            batch: Argument for the task's `model_fn`.
+            position: Position of the input after this batch; saved with the next checkpoint.
         """
         with self.step_lock:
             turn = self._make_turn(batch, position)
@@ -206,21 +206,21 @@ class Session:
             OutOfRangeError: there are no more; of several ranks, none has one.
         """
         if self._pipeline.is_empty and (self._ranks is None or self._ranks.is_alone):
-            feed.wait()  # a silent input keeps nobody from saving
+            feed.wait()  # outside the lock, so that a stalled input does not block checkpoints
         with self.step_lock:
             turn = self._pipeline.next_batch(feed)
             return self._around(turn) if turn is not None else self._calls.around(self._follow, self)
 
     @contextlib.contextmanager
     def feed(self, source: Any, *, when_empty: Callable[[], None] = lambda: None) -> Iterator[BatchFeed]:
-        """The batches of an input from where the state says, made ahead as far as the pipeline wants them.
+        """Yields the batches of an input from the position in the state, prefetched as far as the pipeline needs.
 
         Args:
             source: A `Dataset`, or anything that can be iterated.
-            when_empty: Called, in any thread, if there is none although the input was read from its beginning.
+            when_empty: Called, in any thread, if the input has no batch although it was read from its beginning.
         """
         if self.mode == "train" and self._job is not None and self._next_batch == _UNKNOWN:
-            self._begin_batches()  # servers say where this worker goes on
+            self._begin_batches()  # servers return the position from which this worker resumes
         if isinstance(self._pipeline, RankPipeline):
             self._pipeline.begin_input()
         made = BatchFeed(
@@ -236,7 +236,7 @@ class Session:
             made.close()
 
     def settle(self) -> None:
-        """Brings every update that is under way into the state, as before a cut; between two steps."""
+        """Applies every update in flight to the state, as before a cut. Call it between two steps."""
         if self.mode == "train":
             self._calls.finish_pushes(self)
             self._pipeline.settle()
@@ -250,7 +250,7 @@ class Session:
         return self._worker_index
 
     def take_worker(self, number: int) -> None:
-        """Goes on as another worker of the job: the next feed is that of its input, from where it is."""
+        """Continues as another worker of the job: the next feed reads that worker's input, from its position."""
         self.settle()
         self.be_worker(number)
 
@@ -259,7 +259,7 @@ class Session:
         self._worker_index = number
         self._next_batch = _UNKNOWN
 
-    # Life
+    # Lifecycle
 
     def __enter__(self) -> Self:
         if self._state is not None:
@@ -284,7 +284,7 @@ class Session:
                 self._calls.end(self)
 
     def rebuild(self) -> None:
-        """Starts over in place, as after a failure of another process: new modules, restored, and hooks told so."""
+        """Restarts in place, as after a failure of another process: builds and restores modules, and notifies hooks."""
         if self._given_state is not None:
             raise FailedPreconditionError("session: one that was given its state cannot make it again")
         with self.step_lock:
@@ -319,7 +319,7 @@ class Session:
         self._embeddings = embeddings_of(self._state)
         if isinstance(self._pipeline, RankPipeline):
             self._pipeline.attach(self._embeddings)
-        self._next_batch = _UNKNOWN  # asked for with the first batch: hooks may restore, too
+        self._next_batch = _UNKNOWN  # requested with the first batch, as hooks may restore, too
         self._clock = BatchClock()
         if self._job is not None:
             self._job.count_by(steps_of_others(self._state))
@@ -366,7 +366,7 @@ class Session:
     def _around(self, turn: BatchTurn) -> StepResult:
         """A step on a batch, with the hooks around it, which find what it leaves in the collections."""
         self.collections.begin_step()
-        if turn.time:  # 0 stands for a time that a deterministic run does not know
+        if turn.time:  # 0: unknown, in a deterministic run
             self.collections.add(REQUEST_TIME, turn.time)
         return self._calls.around(lambda: self._run(turn), self)
 
@@ -381,7 +381,7 @@ class Session:
         return self.last
 
     def _position(self) -> bytes | None:
-        """Where the input goes on."""
+        """Returns the position from which the input continues."""
         own = self.state.position(self._worker_index)
         inputs = None if self._ranks is None else self._ranks.inputs
         return own if inputs is None else inputs.position(self._worker_index, own)
@@ -393,7 +393,7 @@ class Session:
         time = self._clock.time_of(batch) if self.mode == "train" else time_of(batch)
         if time is None and self._deterministic:
             time = 0
-        if position is None:  # an input that does not say where it is: what is known stays
+        if position is None:  # an input without positions: keep the last one
             position = b"" if last is None else last.position
         stamp = BatchStamp(
             worker=self._worker_index,
@@ -432,8 +432,8 @@ class Session:
         return known + [Known(server, stamp, is_dense=True) for server, stamp in dense.items()]
 
     def _count(self, stamp: BatchStamp) -> int:
-        """The global step of the job behind the step of a batch."""
-        assert self._job is not None  # noqa: S101 - asked for in a job only
+        """Returns the global step of the job after the step of a batch."""
+        assert self._job is not None  # noqa: S101 - only called in a job
         return self._job.count(stamp, under_way=max(self._pipeline.under_way, self._dense.under_way))
 
     def _make_planned_turn(self, batch: Any, position: bytes | None) -> BatchTurn:

@@ -27,7 +27,7 @@ class StepResult:
     label: Any
     """The same."""
     num_examples: int
-    """Examples of the batch; 0 where the batch does not say."""
+    """Examples of the batch; 0 if unknown."""
 
     @classmethod
     def of(cls, spec: Spec, features: Any) -> StepResult:
@@ -37,7 +37,7 @@ class StepResult:
 
 
 def num_examples_of(features: Any) -> int:
-    """Rows of a batch: what it says itself, or else the length of its first column."""
+    """Returns the number of rows of a batch: its own count, else the length of its first column."""
     if isinstance(features, Tensor):
         return features.shape[0] if features.ndim else 1
     if type(features) is dict and features:  # the usual batch, without what an abstract class costs

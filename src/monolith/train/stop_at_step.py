@@ -13,11 +13,11 @@ __all__ = ["StopAtStep"]
 
 
 class StopAtStep(Hook):
-    """Asks a session to stop after some steps.
+    """Stops a session after some steps.
 
     Args:
-        steps: So many after where the session first begins; None: no such limit.
-        max_steps: Or when the global step is this.
+        steps: Number of steps after the start of the first session; None: no such limit.
+        max_steps: Global step to stop at; None: no such limit.
     """
 
     def __init__(self, *, steps: int | None = None, max_steps: int | None = None) -> None:

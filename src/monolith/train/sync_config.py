@@ -16,8 +16,8 @@ class SyncConfig(Config):
     """
 
     combine: str = "sum"
-    """What becomes of the gradients of a row that several ranks have met: ``sum``, or ``mean`` over the ranks that had
-    a batch, as dense gradients always are."""
+    """How the gradients of a row of several ranks are combined: ``sum``, or ``mean`` over the ranks that had a batch,
+    as dense gradients always are."""
     own_folders: str | None = None
     """The folder of the model directory in which each rank saves what it has into a directory of its own,
     ``index-<rank>``; empty: the model directory itself. None: all ranks save into one directory."""
@@ -27,8 +27,8 @@ class SyncConfig(Config):
     alltoall_metrics_slot: str | None = None
     """A table whose ids are counted there as ``<slot>_size``."""
     timeout_seconds: float = 1800.0
-    """How long ranks may keep each other waiting, in any call, before those that wait end. In a program that has called
-    `monolith.collective.init` itself, what it said there holds."""
+    """Timeout of calls between ranks; a rank that waits longer exits. In a program that has called
+    `monolith.collective.init` itself, the timeout given there holds."""
 
     def __post_init__(self) -> None:
         require_positive(self, "timeout_seconds")

@@ -48,24 +48,24 @@ def distributed_sync_train(
     """Trains a task in step with the other ranks of a launcher's run; without a launcher it is a run of one.
 
     Every rank calls it with the same options and reads its own share of the input. Each step applies the batches of
-    all ranks: rows by the sum of their gradients, dense weights by the mean. A rank whose input ends before those of
-    others goes on with them, without batches of its own, until all have ended. A failure of any rank ends all; started
-    again, at any number, they go on from the last checkpoint.
+    all ranks: rows by the sum of their gradients, dense weights by the mean. A rank whose input ends earlier continues
+    without batches of its own until all inputs have ended. A failure of any rank ends all; after a restart with any
+    number of ranks they resume from the last checkpoint.
 
     Args:
-        config: ``index`` is the rank and ``num_workers`` the number of ranks; neither needs to be said.
-        params: Of the task.
-        sync_backend: Has what the run publishes pushed to serving, by a `ParameterSyncHook` for each shard; rank r
+        config: ``index`` is the rank and ``num_workers`` the number of ranks; both are optional.
+        params: Parameters of the task.
+        sync_backend: Pushes what the run publishes to serving, by a `ParameterSyncHook` for each shard; rank r
             has the shards i with i % ranks == r. None: nothing is pushed.
         user_hooks: Attached on every rank.
-        settings: For programs of one's own.
+        settings: Overrides for custom programs.
 
     Returns:
         The trainer, which evaluates and predicts from the last checkpoint.
 
     Raises:
-        ValueError: an option that contradicts the launcher or another one, or does nothing.
-        OpError: another rank has ended, or is made of other parts.
+        ValueError: an option contradicts the launcher or another option, or has no effect.
+        OpError: another rank has ended, or has another model.
     """
     settings = JobSettings() if settings is None else settings
     require_training(mode_of(config.mode), "distributed_sync_train")

@@ -42,13 +42,13 @@ class Spec:
 
 
 class Task:
-    """What is trained. A subclass says what it reads (`input_fn`) and what it computes (`build`, `model_fn`).
+    """A model with its input. A subclass defines what it reads (`input_fn`) and computes (`build`, `model_fn`).
 
-    `build` makes the modules once and assigns them to attributes; `model_fn` runs for each batch. Neither knows where
-    tables live or how many processes there are.
+    `build` makes the modules once and assigns them to attributes; `model_fn` runs for each batch. Neither depends on
+    where tables are stored or how many processes there are.
 
     Args:
-        params: Made by `params` of the class, and changed by whoever runs the task; None: as declared.
+        params: Made by `params` of the class, possibly changed by the runner; None: as declared.
 
     >>> import monolith as ml
     >>> class Ranker(ml.Task):
@@ -110,11 +110,11 @@ class Task:
         return {}
 
     def training_hooks(self) -> Sequence[Hook]:
-        """Attached on every worker, behind all others."""
+        """Returns hooks for every worker, attached after all others."""
         return ()
 
     def training_chief_hooks(self) -> Sequence[Hook]:
-        """Attached on the chief only, behind its saver."""
+        """Returns hooks for the chief only, attached after its saver."""
         return ()
 
     def signatures(self) -> Mapping[str, Sequence[str]]:
@@ -127,12 +127,12 @@ class Task:
     # What a subclass calls
 
     def add_extra_output(self, name: str, outputs: Tensor | Mapping[str, Tensor]) -> None:
-        """Gives exports a signature of this name, which answers with these outputs; for `model_fn` in mode ``predict``.
+        """Adds a signature with these outputs to exports. Call it in `model_fn` in mode ``predict``.
 
-        Its requests have the columns that the outputs depend on. Anywhere but in an export it does nothing.
+        Its requests have the columns that the outputs depend on. Outside an export it does nothing.
 
         Args:
-            name: Of the signature.
+            name: Name of the signature.
             outputs: A tensor, or several by name.
 
         Raises:

@@ -76,19 +76,19 @@ __all__ = ["Trainer"]
 
 
 class Trainer:
-    """Runs a task from its input to its checkpoints. One thread uses it.
+    """Runs a task from its input to its checkpoints. Not thread-safe.
 
-    Training goes on where the model directory says; a run that was killed is continued by the same call. What
-    `hooks` does around each step, it does in the order of ``docs/how-to/train.md``.
+    Training resumes from the checkpoint in the model directory; the same call continues a run that was killed. Hooks
+    run around each step in the order of ``docs/how-to/train.md``.
 
     Args:
-        task: What is run: a task, its class, or its parameters.
-        config: How.
+        task: The task, its class, or its parameters.
+        config: Config of the run.
         hooks: Attached to each training session.
         clock: Measures waits.
-        servers: Parameter servers that keep the dense weights in training; None: they are in this process.
+        servers: Parameter servers that store the dense weights in training; None: this process does.
         job: The part of this process in a job, whose servers keep rows and dense weights.
-        row_servers: Parameter servers that keep the rows of a synchronous run; None: its ranks share them.
+        row_servers: Parameter servers that store the rows of a synchronous run; None: its ranks share them.
 
     >>> from monolith.testing import ExampleTask
     >>> trainer = Trainer(ExampleTask())
@@ -131,7 +131,7 @@ class Trainer:
             files = FeatureFiles(self.config.model_dir, self.config.worker_index)
             self.task = FeatureEngineeringTask(self.task, files)
         self.global_step = 0
-        """Of what was trained and then forgotten; else `state` has it."""
+        """Global step of a trained state that was released; otherwise `state` has it."""
         self.history = History()
         """What the last call of `train` has measured, also if an error ended it."""
 
@@ -158,17 +158,17 @@ class Trainer:
         """Trains to the end of the data, or of `steps` more steps, or until the global step is `max_steps`.
 
         Args:
-            steps: How many more; None: as the task's parameters say.
-            max_steps: The last global step; None: as the task's parameters say.
-            hooks: Attached behind those of the trainer.
+            steps: Number of further steps; None: from the task's parameters.
+            max_steps: The last global step; None: from the task's parameters.
+            hooks: Attached after those of the trainer.
 
         Returns:
-            What was trained: the model and everything else that a checkpoint holds, with the ``history`` of this call
+            The trained state: the model and everything else that a checkpoint holds, with the ``history`` of this call
             (loss, metrics, learning rates and table sizes by step, and how it ended).
 
         Raises:
-            ValueError: the config is of another mode than ``train``.
-            BaseException: what ended training. The state of the last whole step was saved before, if there was one.
+            ValueError: the config's mode is not ``train``.
+            BaseException: what ended training. The state of the last complete step was saved before, if there was one.
         """
         require_training(self.config.mode, "Trainer.train")
         stop = StopAtStep(
@@ -225,15 +225,15 @@ class Trainer:
             return self._state
 
     def evaluate(self, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> dict[str, float]:
-        """Means over the evaluation input: loss, AUC where labels are 0 and 1, examples. Inserts and saves nothing.
+        """Returns means over the evaluation input: loss, AUC for labels 0 and 1, examples. Inserts and saves nothing.
 
         Args:
-            steps: Batches at most; None: as the task's parameters say, else all.
+            steps: Maximum number of batches; None: from the task's parameters, else all.
             hooks: Attached to the session.
 
         Returns:
-            Name -> value, with the global step of what was evaluated. Its checkpoint is kept where it is the best one
-            by `SavingConfig.best_metric`.
+            Name -> value, with the global step of what was evaluated. Its checkpoint is kept if it is the best one by
+            `SavingConfig.best_metric`.
         """
         limit = self._eval_steps if steps is None else steps
         evaluation = Evaluation()
@@ -287,16 +287,16 @@ class Trainer:
         steps: int | None = None,
         hooks: Sequence[Hook] = (),
     ) -> int:
-        """Writes the predictions for the task's input to a file, which appears whole or not at all.
+        """Writes the predictions for the task's input to a file. The write is atomic.
 
         Args:
             path: Ends in ``.parquet``, ``.csv`` or ``.jsonl``; a file of this name is replaced.
-            keys: Columns of the batches to put beside the predictions.
-            steps: Batches at most.
+            keys: Columns of the batches to write next to the predictions.
+            steps: Maximum number of batches.
             hooks: Attached to the session.
 
         Returns:
-            Number of rows. A column is called as its prediction is, or ``prediction`` where the task has only one.
+            Number of rows. A column is named after its prediction, or ``prediction`` if the task has only one.
         """
         with self._looking("predict", hooks) as session:
             return write_predictions(session, self.task.input_fn("predict"), path, keys=keys, limit=steps)
@@ -307,29 +307,29 @@ class Trainer:
                 yield None if session.last is None else session.last.predictions
 
     def looking(self) -> contextlib.AbstractContextManager[Session]:
-        """A session in mode ``predict``, on what this trainer has, else on the newest checkpoint; it changes nothing.
+        """Returns a read-only session in mode ``predict`` on this trainer's state, else on the newest checkpoint.
 
-        For who predicts batch by batch: `predict` opens one for each call.
+        For predictions batch by batch; `predict` opens a session for each call.
         """
         return self._looking("predict", ())
 
     def export(self, path: str, *, example: Any = None, options: ExportOptions | None = None) -> str:
         """Writes a version of the model that needs no code of the task, see ``docs/formats/export.md``.
 
-        `monolith.serving.Predictor` answers from it.
+        `monolith.serving.Predictor` serves it.
 
         Args:
             path: The folder of all versions, or an fsspec URL.
             example: A batch with all columns that requests will have; None: the first of the task's input for mode
                 ``predict``.
-            options: Version, shards, and what the rows are; None: in one piece, as `TrainerConfig.exporting` says.
+            options: Version, shards, and format of the rows; None: one piece, with `TrainerConfig.exporting`.
 
         Returns:
             The folder of the version.
 
         Raises:
-            InvalidArgumentError: a model that cannot be exported, or a signature that it cannot answer; names the line.
-                Nothing was written.
+            InvalidArgumentError: a model that cannot be exported, or a signature that it cannot answer; names the
+                source line. Nothing is written.
         """
         wanted = ExportOptions(skip_zero=self.config.exporting.skip_zero) if options is None else options
         with self._looking("predict", ()) as session:
@@ -401,7 +401,7 @@ class Trainer:
         state.extra[JOB] = self._alone
         if not self._restore(saver, state):
             self._alone.reset()
-        is_one_of_many = self._ranks is not None and not self._ranks.is_alone  # then it says how many there were
+        is_one_of_many = self._ranks is not None and not self._ranks.is_alone  # the rank part counts shares
         has_own_shares = self._alone.num_shares == self.config.num_workers
         if not self.config.input.dynamic_sharding and not is_one_of_many and has_own_shares:
             del state.extra[JOB]  # it has nothing to keep
@@ -438,7 +438,7 @@ class Trainer:
 
     @property
     def _eval_steps(self) -> int | None:
-        """As the task's parameters say: so many batches, or so many examples in batches of a stated size."""
+        """Returns the number of batches from the task's parameters: given, or computed from examples and batch size."""
         p = self.task.p
         batch_size = p.eval.per_replica_batch_size
         if p.eval.steps is not None or p.input.eval_examples is None or batch_size is None:

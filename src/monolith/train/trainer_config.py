@@ -44,14 +44,14 @@ RESTART_OF_A_JOB = (
 
 @config
 class MarkerFilesConfig(Config):
-    """Files that somebody puts into the model directory to save and stop a run; see ``docs/how-to/hooks.md``.
+    """Marker files in the model directory that save and stop a run; see ``docs/how-to/hooks.md``.
 
-    Under a launcher rank 0 looks, and all ranks save and stop at the same step.
+    Under a launcher rank 0 polls for them, and all ranks save and stop at the same step.
     """
 
     dump_look_steps: int | None = 100
-    """Steps from one look for ``dump_<step>`` and ``stop_<step>`` to the next; the interval of the checkpoints then
-    holds from 18:00 to 20:00 UTC only. None: they are not looked for."""
+    """Steps between polls for ``dump_<step>`` and ``stop_<step>``; the interval of the checkpoints then holds from
+    18:00 to 20:00 UTC only. None: no polls."""
     limit_look_steps: int | None = 1000
     """The same for ``limit_req_time``, the request time at which to save and stop."""
     online_look_steps: int | None = None
@@ -70,10 +70,10 @@ def _require_mode(mode: str) -> None:
 
 @config
 class SavingConfig(CheckpointOptions):
-    """When checkpoints are made, how, and which ones stay.
+    """When and how checkpoints are written, and which ones are kept.
 
-    A job of several processes writes in the background, whatever `background` says, unless it is deterministic: its
-    workers wait for each other until the cut was taken.
+    A job of several processes ignores `background` and writes in the background, unless it is deterministic: its
+    workers wait for each other until the cut is taken.
     """
 
     every_steps: int | None = None
@@ -85,7 +85,7 @@ class SavingConfig(CheckpointOptions):
     dense_every_seconds: float | None = None
     """Or seconds."""
     keep_every_hours: float | None = 24.0
-    """One a day by default, as the original keeps them; see `CheckpointOptions`."""
+    """One a day by default, as in ByteDance Monolith; see `CheckpointOptions`."""
     best_metric: str | None = None
     """`Trainer.evaluate` keeps the checkpoint whose value of this metric is the best, such as ``auc``; None: none."""
     best_mode: Literal["max", "min"] = "max"
@@ -93,13 +93,13 @@ class SavingConfig(CheckpointOptions):
     evict_after: bool = False
     """Drop expired rows from memory after each checkpoint."""
     tide_window: TideWindow | None = None
-    """When cheap machines are there."""
+    """Hours in which cheap machines are available."""
     tide_every_seconds: float | None = None
     """Seconds between checkpoints outside of that window."""
     marker_files: MarkerFilesConfig | None = None
-    """Save and stop by files in the model directory, too; None: they are not looked for."""
+    """Also save and stop by marker files in the model directory; None: no marker files."""
     ignore_errors: bool = False
-    """A save that failed twice is logged, and training goes on, as runs on live traffic do. False: it ends the run."""
+    """Log a save that failed twice and continue training, as runs on live traffic do. False: it ends the run."""
 
     def __post_init__(self) -> None:
         for steps, seconds in (("every_steps", "every_seconds"), ("dense_every_steps", "dense_every_seconds")):
@@ -156,16 +156,16 @@ class RestoringConfig(RestoreOptions):
 
 @config
 class TablesConfig(Config):
-    """What tables are made with where the task says nothing."""
+    """Defaults for tables of tasks that do not set them."""
 
     admission: AdmissionFilter | None = None
     """How occurrences are counted."""
     initial_capacity: int | None = None
-    """Rows that a table has room for at once."""
+    """Initial capacity of a table in rows."""
     num_ps: int = 0
     """Servers, all of them in this process, that rows are divided among; 0 and 1 mean that nothing is divided."""
     evict_every_seconds: float | None = None
-    """Event time within which steps look at every row once and remove those that have expired; 0: they do not. None: an
+    """Event time within which steps scan every row once and remove expired ones; 0: never. None: an
     hour for each day of a table's shortest `expire_days`, unless `evict_every_steps` is given."""
     evict_every_steps: int | None = None
     """Remove all expired rows after each step that this divides, instead."""
@@ -186,18 +186,18 @@ class TablesConfig(Config):
 
 
 PROFILE_EVERY_STEPS = 5000
-"""Steps from one profile to the next where nothing else is said."""
+"""Default number of steps between profiles."""
 
 
 @config
 class ReportingConfig(Config):
-    """What is told about a run."""
+    """What a run reports."""
 
     log_every_steps: int | None = 100
     """Steps between log lines with loss and speed; None: none."""
     progress: bool | None = None
-    """Show a bar of the run on stderr; None: where a person sees it, a terminal or a notebook. True also writes a line
-    every ten seconds where nobody does."""
+    """Show a bar of the run on stderr; None: only in a terminal or a notebook. True: elsewhere too, as a line every ten
+    seconds."""
     summary_every_steps: int | None = 100
     """Steps between records of loss, metrics, learning rates and table sizes, for the history that `Trainer.train`
     returns and for TensorBoard; None: none."""
@@ -214,7 +214,7 @@ class ReportingConfig(Config):
     cluster_type: str = "stable"
     """A tag of metrics."""
     job_name: str | None = None
-    """Name of the job over many runs: metric names of the run have it behind the prefix; None: they have none."""
+    """Name of the job over many runs: metric names of the run have it after the prefix; None: no job name."""
     submit_time: int | None = None
     """When the job was submitted, Unix seconds; its start-up time is measured from there."""
 
@@ -235,12 +235,12 @@ class ControlConfig(Config):
     """The service by which an operator stops, resumes and saves a run; see ``docs/how-to/control.md``."""
 
     host: str | None = None
-    """Interface to listen on, such as ``127.0.0.1``, or ``0.0.0.0`` for all; None: a Unix socket that only the user who
-    trains can reach. The address stands in the model directory."""
+    """Interface to listen on, such as ``127.0.0.1``, or ``0.0.0.0`` for all; None: a Unix socket that only the user of
+    this process can open. The address is written to the model directory."""
     port: int = 0
     """Of the host; 0 takes a free one."""
     token_file: str | None = None
-    """File with a secret that callers must know; None asks for none."""
+    """File with a secret that callers must present; None: no secret is required."""
     tls_certificate: str | None = None
     """File with a certificate, PEM; turns TLS on."""
     tls_key: str | None = None
@@ -251,17 +251,17 @@ class ControlConfig(Config):
 
 @config
 class PublishingConfig(Config):
-    """What a run tells its followers; see `monolith.publishing`. Servers and ranks publish the rows that they keep."""
+    """What a run publishes to its followers; see `monolith.publishing`. Servers and ranks publish their own rows."""
 
     log: str | None = None
-    """The delta log: a folder, ``kafka://host:port/topic``, or a URL that fsspec knows; every process that keeps rows
-    must reach it. None: ``delta_log`` in the model directory."""
+    """The delta log: a folder, ``kafka://host:port/topic``, or a URL of fsspec; every process that stores rows must
+    reach it. None: ``delta_log`` in the model directory."""
     interval: float = 1.0
     """Seconds from one increment of rows to the next, from 0.1 on."""
     dense_interval: float = 60.0
     """The same of dense weights, which the chief publishes."""
     base_folder: str | None = None
-    """Where bases are written, for followers that cannot go on otherwise; None: in the log. One in Kafka needs it."""
+    """Where bases are written, for followers that cannot resume; None: in the log. Required for a log in Kafka."""
 
     def __post_init__(self) -> None:
         PublisherOptions(interval=self.interval, dense_interval=self.dense_interval)
@@ -271,15 +271,15 @@ class PublishingConfig(Config):
 
 @config
 class ExportingConfig(Config):
-    """How exports are written that a run makes with its checkpoints; which ones, the task's parameters say."""
+    """How a run writes exports with its checkpoints; the task's parameters select which ones."""
 
     skip_zero: bool = False
-    """Whoever serves them keeps no row of zeros, and answers the same."""
+    """Serving does not store rows of zeros; its answers are unchanged."""
 
 
 @config
 class TrainerConfig(Config):
-    """Everything that a `Trainer` is told."""
+    """Everything that configures a `Trainer`."""
 
     model_dir: str | None = None
     """Where checkpoints are, a folder or an fsspec URL; None: nothing is saved."""
@@ -314,7 +314,7 @@ class TrainerConfig(Config):
     sync: SyncConfig | None = None
     """Train in step with the other ranks of a launcher's run; without a launcher it is a run of one. None: do not."""
     input: InputOptions = InputOptions()
-    """What the run was told about its input: `Task.ctx.input`."""
+    """Input options of the run: `Task.ctx.input`."""
     deterministic: bool = False
     """Take time from the data alone, begin with a fixed seed and wait for batches, so that a run can be repeated bit
     for bit."""

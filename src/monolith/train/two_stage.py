@@ -1,4 +1,4 @@
-"""Two-stage models: items are predicted once after training, and served by their vectors beside the tower of users."""
+"""Two-stage models: items are predicted once after training, and served as vectors together with the user tower."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ CACHE = "MonolithHashTable_cached_item_embeddings"
 ITEM_CACHE = "item_cache"
 """Its folder in the model directory."""
 TWO_STAGE = "two_stage"
-"""Folder of its exports, beside the others of a run."""
+"""Folder of its exports, next to the others of a run."""
 _MODULE = "cached_items"
 
 
 class ItemVectors(NamedTuple):
-    """What the second stage knows of items."""
+    """The item data of the second stage."""
 
     bias: Tensor
     """Floats [items]."""
@@ -103,12 +103,12 @@ def cache_items(session: Session, items: CandidateItems) -> CachedItems:
     """Predicts all candidate items.
 
     Args:
-        session: Of a `TwoStageTask`.
-        items: Where they are.
+        session: Session of a `TwoStageTask`.
+        items: The candidate items.
 
     Raises:
-        InvalidArgumentError: there are none; an item is there twice; or what is predicted has another shape or is no
-            finite number. Names the item.
+        InvalidArgumentError: there are no items, an item is duplicated, or a prediction has another shape or is not
+            finite. Names the item.
     """
     task = _task_of(session)
     model = nn.Module() if session.state.model is None else session.state.model
@@ -129,11 +129,11 @@ def cache_items(session: Session, items: CandidateItems) -> CachedItems:
 
 
 def write_item_cache(items: CachedItems, folder: str) -> str:
-    """Writes the table in the dump format of the original, as one file; its path. An older one is replaced.
+    """Writes the table in ByteDance Monolith's dump format, as one file, and returns its path. Replaces an older file.
 
     Args:
-        items: What it holds.
-        folder: Where to, local or an fsspec URL.
+        items: The cached items.
+        folder: Target folder, local or an fsspec URL.
     """
     table = HashTable(TableConfig([Segment(items.values.shape[1], optimizer=Sgd())], name="cached_item_embeddings"))
     table.assign(items.ids, items.values)
@@ -151,16 +151,16 @@ def write_item_cache(items: CachedItems, folder: str) -> str:
 def export_two_stage(
     session: Session, items: CachedItems, path: str, *, example: Any = None, options: ExportOptions | None = None
 ) -> str:
-    """Exports the tower of users with the item cache table: requests have the columns of users and ``item_id``.
+    """Exports the user tower with the item cache table: requests have the columns of users and ``item_id``.
 
-    Tables of embeddings that the tower of users does not read are left out.
+    Embedding tables that the user tower does not read are omitted.
 
     Args:
-        session: Of a `TwoStageTask`.
-        items: What `cache_items` made.
+        session: Session of a `TwoStageTask`.
+        items: Result of `cache_items`.
         path: The folder of all versions.
         example: A batch with the columns of users; None: the first of the task's input for mode ``predict``.
-        options: How.
+        options: Options of the export.
 
     Returns:
         The folder of the version.

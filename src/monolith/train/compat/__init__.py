@@ -1,10 +1,11 @@
-"""The original's names: flat options, parameters that every task declares, environment variables.
+"""Names of ByteDance Monolith: flat options, parameters that every task declares, environment variables.
 
-Each name stands once, in a table that says what becomes of it here: which field of our own configs it sets, or why it
-is refused. Read `options.py` first, then `derive_config.py`, which applies it. To add a name, add its line and run
-``scripts/update-options-page``: ``docs/options.md`` is made from the tables.
+Each name appears once, in a table that maps it to the field of our own configs that it sets, or to the reason why it is
+refused. Read `options.py` first, then `derive_config.py`, which applies it. To add a name, add its line and run
+``scripts/update-options-page``, which generates ``docs/options.md`` from the tables.
 
-May import: everything below `train`, and the configs of `train`; not what runs a task, which sees our own configs only.
+May import: everything below `train`, and the configs of `train`; not the code that runs a task, which uses only our own
+configs.
 """
 
 from __future__ import annotations

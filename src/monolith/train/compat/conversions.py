@@ -40,7 +40,7 @@ def mode_of(value: str) -> Mode:
 
 
 def none_if_empty(value: Any) -> Any:
-    """None for 0 and the empty text, which is how the original says that something is not wanted.
+    """Returns None for 0 and the empty string, which disable a feature in ByteDance Monolith; other values unchanged.
 
     >>> none_if_empty(0), none_if_empty(""), none_if_empty(7)
     (None, None, 7)
@@ -58,7 +58,7 @@ def names_of(value: str | None) -> tuple[str, ...]:
 
 
 def is_not_false(value: bool | None) -> bool:
-    """Whether a switch is on that is on where nothing is said."""
+    """Returns the value of a switch that is on by default (None means on)."""
     return value is not False
 
 
@@ -68,7 +68,7 @@ def negated(value: bool) -> bool:
 
 
 def seconds_of_hours(hours: int | None) -> int | None:
-    """Seconds; None where nothing is said."""
+    """Converts hours to seconds; None stays None."""
     return None if hours is None else hours * 3600
 
 
@@ -118,7 +118,7 @@ def parameter(params: Params, section: str, name: str, *, default: Any = None) -
 
 
 def controller(options: CpuTrainingConfig, _: Params) -> ControlConfig | None:
-    """The controller, where it can be served; that it cannot is said once, as nobody could tell from the outside."""
+    """Returns the controller's config, or None where it cannot be served, which is logged once."""
     if options.serve_controller is False:
         return None
     if find_spec("grpc") is not None:
@@ -139,10 +139,10 @@ def _say_that_there_is_no_controller() -> None:
 
 
 def publishing(options: CpuTrainingConfig, _: Params) -> PublishingConfig | None:
-    """What is told to followers; None where nothing is.
+    """Returns what is published to followers, or None without publishing.
 
     Raises:
-        ValueError: an option of the log where there is none.
+        ValueError: an option of the delta log is set without a log.
     """
     if not options.enable_realtime_training:
         for name in ("delta_log", "delta_log_interval_secs", "delta_log_dense_interval_secs", "delta_log_base_dir"):
@@ -202,13 +202,13 @@ _OF_ITEMS = (
 
 
 def recovers_partly(options: CpuTrainingConfig, _: Params) -> bool:
-    """Whether servers that are lost come back alone: where nothing is said, if followers wait for what they train."""
+    """Returns whether lost servers recover on their own; by default only in a run that publishes."""
     said: bool | None = options.partial_recovery
     return options.enable_realtime_training if said is None else said
 
 
 def dense_seconds(options: CpuTrainingConfig, params: Params) -> float | None:
-    """Seconds between checkpoints without tables: of a run that publishes, half an hour where nothing is said."""
+    """Returns the seconds between checkpoints without tables; half an hour by default in a run that publishes."""
     said: float | None = interval("dense_only_save_checkpoints_secs")(options, params)
     has_steps = interval("dense_only_save_checkpoints_steps")(options, params) is not None
     return _DENSE_SECONDS if said is None and not has_steps and options.enable_realtime_training else said
@@ -218,9 +218,9 @@ _DENSE_SECONDS = 1800.0
 
 
 def marker_files(options: CpuTrainingConfig, params: Params) -> MarkerFilesConfig | None:
-    """Of ranks that publish: checkpoints without tables are made while the file ``ONLINE`` is there, as the original's.
+    """Returns the marker files of ranks that publish: as upstream, checkpoints without tables need the file ``ONLINE``.
 
-    The other files, and those of a run that publishes alone, are only looked for where a config says so.
+    The other marker files, and those of a single process that publishes, are only checked if a config enables them.
     """
     if not (options.enable_realtime_training and trains_in_step(options, params)):
         return None
@@ -289,7 +289,7 @@ def prefetch(options: CpuTrainingConfig, _: Params) -> int:
 
 
 def postpush(options: CpuTrainingConfig, _: Params) -> bool:
-    """Whether gradients of rows are applied beside the next step."""
+    """Returns whether gradients of rows are applied concurrently with the next step."""
     return options.enable_embedding_postpush or options.enable_async_optimize
 
 
@@ -308,7 +308,7 @@ def late_update(options: CpuTrainingConfig, _: Params) -> bool:
 
 
 def tide_window(options: CpuTrainingConfig, _: Params) -> TideWindow | None:
-    """When cheap machines are there; None where nothing was said."""
+    """Returns the hours in which cheap machines are available, or None if not set."""
     return TideWindow.of(
         {
             "tide_start_hour": options.tide_start_hour,
@@ -320,7 +320,7 @@ def tide_window(options: CpuTrainingConfig, _: Params) -> TideWindow | None:
 
 
 def admission(options: CpuTrainingConfig, _: Params) -> AdmissionFilter | None:
-    """How occurrences are counted; None where nothing was said."""
+    """Returns how occurrences are counted, or None if not set."""
     names = ("filter_type", "filter_capacity", "filter_split_num", "filter_equal_probability")
     if not any(options.is_set(name) for name in names):
         return None

@@ -21,11 +21,11 @@ __all__ = ["trainer_config_of"]
 
 
 def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) -> TrainerConfig:
-    """What a trainer is told by these options; from now on they cannot change.
+    """Returns the trainer's config for these options, and freezes them.
 
     Args:
         options: Flat options of any of the three classes.
-        params: Of the task; they give intervals of saving where the options give none.
+        params: Parameters of the task; they supply save intervals that the options do not set.
 
     Raises:
         ValueError: an option that does nothing here, or that contradicts another one.

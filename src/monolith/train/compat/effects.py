@@ -1,6 +1,6 @@
-"""What becomes of a name of the original: the words that the tables of this package are written in.
+"""Effects of a name of ByteDance Monolith: the vocabulary of this package's tables.
 
-The type of an option carries them, so that all there is to say about it stands in one place::
+The type annotation of an option carries its effects, so that everything about the option is in one place::
 
     index: Annotated[int, Sets("worker_index")] = 0
     bzid: Annotated[str | None, Refused(reasons.REPLICAS)] = None
@@ -32,7 +32,7 @@ class Sets:
     """It is a field of `TrainerConfig`."""
 
     field: str
-    """Its name, behind that of its section: ``saving.every_steps``."""
+    """Name of the field, prefixed by its section: ``saving.every_steps``."""
     convert: Convert | None = None
     """How the value becomes that of the field; None: it is the same."""
 
@@ -53,7 +53,7 @@ class Makes:
 
 @dataclass(frozen=True, slots=True)
 class InRunnerSettings:
-    """It is the field of its name in `cluster.RunnerSettings`: who a process is and how it finds the others."""
+    """The field of the same name in `cluster.RunnerSettings`: a process's identity and how it discovers the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class OfAJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadBy:
-    """Somebody reads it who is no config."""
+    """An option that is read by something other than a config."""
 
     reader: str
-    """Who, and what for; a sentence for users, without a full stop."""
+    """The reader and its purpose; a sentence for users, without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Refused:
     reason: str
     """Why, and what to use instead."""
     taken: tuple[Any, ...] = ()
-    """Values besides the default that say what is so anyway."""
+    """Values besides the default that are accepted because they change nothing."""
 
 
 Effect: TypeAlias = Sets | Makes | InRunnerSettings | OfAJob | ReadBy | Refused
@@ -91,7 +91,7 @@ def job_of(effects: Iterable[Effect]) -> OfAJob | None:
 
 
 def effects_of(cls: type[FlatConfig]) -> dict[str, tuple[Effect, ...]]:
-    """Each option of a class, and what becomes of it."""
+    """Returns the effects of each option of a class."""
     return _effects_by_name(cls)  # type: ignore[arg-type]  # a class can be hashed, its objects cannot
 
 

@@ -1,7 +1,7 @@
-"""Configs with flat names that stay open until a run starts, and know where each value came from.
+"""Configs with flat names that stay mutable until a run starts, and record the origin of each value.
 
-A value is taken from the first of these that says something: code, flag, environment, file, default.
-`FlatConfig.origin` tells which one it was.
+The first of these that sets a value wins: code, flag, environment, file, default. `FlatConfig.origin` returns which one
+it was.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Origin(enum.IntEnum):
 
 @dataclass_transform(kw_only_default=True)
 def flat_config(cls: type[Any]) -> type[Any]:
-    """Makes a class a `FlatConfig` with keyword-only options; what is given to the constructor was said in code."""
+    """Makes a class a `FlatConfig` with keyword-only options; constructor arguments have the origin "code"."""
     made = dataclasses.dataclass(kw_only=True, repr=False, eq=True)(cls)
     made.__hash__ = None  # type: ignore[assignment]  # values change
     assign_fields = made.__init__
@@ -70,7 +70,7 @@ class FlatConfig:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def check(self) -> None:
-        """Refuses values that contradict each other; for those who override it."""
+        """Refuses values that contradict each other. Subclasses may override it."""
 
     @classmethod
     def option_names(cls) -> list[str]:
@@ -79,7 +79,7 @@ class FlatConfig:
 
     @classmethod
     def default_of(cls, name: str) -> Any:
-        """What an option is when nobody says anything."""
+        """Returns the default of an option."""
         return cls.__dataclass_fields__[name].default
 
     @classmethod
@@ -100,15 +100,15 @@ class FlatConfig:
         return self._origins.get(name, Origin.DEFAULT)
 
     def is_set(self, name: str) -> bool:
-        """Whether anybody said something about an option."""
+        """Returns whether an option was set explicitly."""
         return self.origin(name) is not Origin.DEFAULT
 
     def update(self, values: Mapping[str, Any], origin: Origin) -> Self:
-        """Takes values over where nobody with a better right has said something; texts become what the option is.
+        """Sets values unless an origin of higher priority has set them; strings are converted to the option's type.
 
         Raises:
             TypeError: an unknown option.
-            ValueError: a text that is none of its values.
+            ValueError: a string that cannot be converted to the option's type.
         """
         for name, value in values.items():
             self.require_option(name)
@@ -121,12 +121,12 @@ class FlatConfig:
         return self
 
     def update_from_environment(self) -> Self:
-        """Takes over the variables ``MONOLITH_<OPTION>`` that are set."""
+        """Sets options from the environment variables ``MONOLITH_<OPTION>``."""
         found = {name: environment.get(f"{ENVIRONMENT_PREFIX}{name.upper()}") for name in self.option_names()}
         return self.update({name: value for name, value in found.items() if value is not None}, Origin.ENVIRONMENT)
 
     def update_from_file(self, path: str) -> Self:
-        """Takes over the options of a TOML or JSON file."""
+        """Sets options from a TOML or JSON file."""
         return self.update(read_config_file(path), Origin.FILE)
 
     def freeze(self) -> Self:
@@ -154,10 +154,10 @@ class FlatConfig:
 
 
 def read_config_file(path: str) -> dict[str, Any]:
-    """The options of a TOML file, or of a JSON file if it ends so.
+    """Returns the options of a TOML file, or of a JSON file if the name ends in ``.json``.
 
     Raises:
-        ValueError: it cannot be read; says where.
+        ValueError: the file cannot be parsed; the message gives the position.
     """
     file = Path(path)
     try:

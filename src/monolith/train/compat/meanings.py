@@ -1,4 +1,4 @@
-"""What an option says: the text under its line in the table, for help and for ``docs/options.md``."""
+"""Meaning of an option: the text under its line in the table, for help and for ``docs/options.md``."""
 
 from __future__ import annotations
 

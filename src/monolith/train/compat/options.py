@@ -1,7 +1,7 @@
-"""The table of the original's flat options: for each its type, default and meaning, and what becomes of it here.
+"""The table of ByteDance Monolith's flat options: type, default, meaning and effect of each.
 
-An option sets a field of one of our own configs, or is refused with a reason; `effects` has the words for that. The
-three classes are those that the original's users know. ``docs/options.md`` is made from this file: after a change run
+An option sets a field of one of our own configs, or is refused with a reason; `effects` defines both. The three classes
+are named as upstream's. ``docs/options.md`` is generated from this file: after a change run
 ``scripts/update-options-page``.
 """
 
@@ -44,7 +44,7 @@ __all__ = ["CpuTrainingConfig", "DistributedCpuTrainingConfig", "RunnerConfig"]
 
 @flat_config
 class CpuTrainingConfig(FlatConfig):
-    """How a task is trained, by the names that the original's users know.
+    """Options of training a task, with the names of ByteDance Monolith.
 
     >>> config = CpuTrainingConfig(save_checkpoints_steps=500)
     >>> config.embedding_prefetch_capacity = 1
@@ -66,13 +66,13 @@ class CpuTrainingConfig(FlatConfig):
     filter_capacity: Annotated[int, Makes("tables.admission", admission)] = 300000000
     """Ids that the sliding filter remembers, for slots with a `min_count`."""
     filter_split_num: Annotated[int, Makes("tables.admission", admission)] = 7
-    """Parts of that memory, the oldest of which is forgotten."""
+    """Number of parts of that memory; the oldest part is evicted."""
     filter_type: Annotated[str, Makes("tables.admission", admission)] = "sliding_hash_filter"
     """How occurrences are counted where the task names no filter; also probabilistic_filter, no_filter."""
     filter_equal_probability: Annotated[bool, Makes("tables.admission", admission)] = True
-    """Whether the probabilistic filter gives each occurrence the same chance; the original never passed it on."""
+    """Whether the probabilistic filter gives each occurrence the same chance; upstream ignored this option."""
     hashtable_init_capacity: Annotated[int, Sets("tables.initial_capacity", none_if_empty)] = 0
-    """Rows that a table has room for at once; 0: it begins small."""
+    """Initial capacity of a table in rows; 0: starts small."""
     use_native_multi_hash_table: Annotated[
         bool | None, Refused("there is one kind of table; only True and None are taken", taken=(True,))
     ] = None
@@ -80,11 +80,11 @@ class CpuTrainingConfig(FlatConfig):
     embedding_prefetch_capacity: Annotated[int, Makes("pipeline.prefetch", prefetch)] = 0
     """Batches whose rows are read ahead; each lacks one update more."""
     enable_embedding_postpush: Annotated[bool, Makes("pipeline.postpush", postpush)] = False
-    """Apply the gradients of rows beside the next step; batches lack one update more."""
+    """Apply the gradients of rows concurrently with the next step; batches lack one update more."""
     enable_variable_prefetch: Annotated[bool, Sets("dense.prefetch")] = False
-    """Fetch dense weights from their servers beside the step; refused where there are none."""
+    """Fetch dense weights from their servers concurrently with the step; refused without servers."""
     enable_variable_postpush: Annotated[bool, Sets("dense.postpush")] = False
-    """Push dense gradients to their servers beside the next step; refused where there are none."""
+    """Push dense gradients to their servers concurrently with the next step; refused without servers."""
     enable_sync_training: Annotated[bool, Makes("sync", synchronous)] = False
     """Train in step with the other ranks of torchrun or mpirun, which share the rows; alone, a run of one."""
     enable_partial_sync_training: Annotated[
@@ -101,9 +101,9 @@ class CpuTrainingConfig(FlatConfig):
     merge_sync_training_ckpt: Annotated[bool, Makes("sync", synchronous)] = True
     """All ranks save into one directory. False: each into one of its own, `<model_dir>/<uuid>/index-<rank>`."""
     sync_combine: Annotated[str, Makes("sync", synchronous)] = "sum"
-    """What becomes of the gradients of a row that several ranks have: sum, or mean. Not in the original."""
+    """How the gradients of a row that several ranks have are combined: sum, or mean. Not in upstream."""
     sync_timeout_secs: Annotated[float, Makes("sync", synchronous)] = 1800.0
-    """How long ranks may keep each other waiting in any call, before those that wait end. Not in the original."""
+    """Timeout in seconds of calls between ranks; a rank that waits longer exits. Not in upstream."""
     enable_alltoall_metrics: Annotated[bool, Makes("sync", synchronous)] = False
     """Of ranks: show how ids and rows are spread over them, in the log and in event files of rank 0."""
     enable_alltoall_metrics_for_slot: Annotated[str | None, Makes("sync", synchronous)] = None
@@ -131,23 +131,23 @@ class CpuTrainingConfig(FlatConfig):
         Makes("saving.marker_files", marker_files),
         Sets("saving.ignore_errors"),
     ] = False
-    """Publish what is trained to a delta log, for followers that serve it. Servers that are lost then come back alone,
-    dense weights are saved by themselves, every 1800 seconds unless said otherwise (with enable_sync_training while the
-    file ``ONLINE`` is in the model directory), a checkpoint that fails twice is logged and does not end the run, and
-    servers outlive their job."""
+    """Publish what is trained to a delta log, for followers that serve it. Lost servers then recover without restarting
+    the job, dense weights are saved separately, every 1800 seconds by default (with enable_sync_training while the file
+    ``ONLINE`` is in the model directory), a checkpoint that fails twice is logged and does not end the run, and servers
+    outlive their job."""
     delta_log: Annotated[str | None, Makes("publishing", publishing)] = None
     """The delta log of `enable_realtime_training`: a folder, kafka://host:port/topic, or any URL of fsspec; None:
-    `delta_log` in the model directory. Not in the original."""
+    `delta_log` in the model directory. Not in upstream."""
     delta_log_interval_secs: Annotated[float, Makes("publishing", publishing)] = 1.0
-    """Seconds from one increment of rows to the next, from 0.1 on. Not in the original."""
+    """Seconds between increments of rows, at least 0.1. Not in upstream."""
     delta_log_dense_interval_secs: Annotated[float, Makes("publishing", publishing)] = 60.0
-    """The same of dense weights. Not in the original."""
+    """Seconds between increments of dense weights. Not in upstream."""
     delta_log_base_dir: Annotated[str | None, Makes("publishing", publishing)] = None
-    """Where bases go, from which followers begin that cannot go on; None: into the log. A log in Kafka needs it. Not in
-    the original."""
+    """Directory of the bases from which followers start that cannot resume; None: in the log. Required for a log in
+    Kafka. Not in upstream."""
     enable_async_optimize: Annotated[bool, Makes("pipeline.postpush", postpush)] = False
-    """Of ranks: exchange and apply gradients of rows beside the next step, as enable_embedding_postpush does; batches
-    lack one update more."""
+    """For ranks: exchange and apply gradients of rows concurrently with the next step, as enable_embedding_postpush
+    does; batches lack one update more."""
     enable_pipelined_fwda2a: Annotated[bool, Makes("pipeline.prefetch", prefetch)] = False
     """Of ranks: exchange the rows of one batch more ahead; batches lack one update more."""
     enable_pipelined_bwda2a: Annotated[bool, Makes("pipeline.late_update", late_update)] = False
@@ -195,7 +195,7 @@ class CpuTrainingConfig(FlatConfig):
     containers_ready_time_secs: Annotated[
         int | None, Refused("the chief measures it itself: see the metric container_ready_elapsed_time.all")
     ] = None
-    """When its machines were there."""
+    """Time at which the machines were ready."""
     cluster_type: Annotated[str, Sets("reporting.cluster_type")] = "stable"
     """A tag of metrics: stable, tide or k8s."""
     max_slow_start_wait_minute: Annotated[int, OfAJob(), Sets("job.max_slow_start_wait_minutes")] = 10
@@ -207,10 +207,11 @@ class CpuTrainingConfig(FlatConfig):
     feature_eviction_on_save: Annotated[bool, Sets("saving.evict_after")] = False
     """Drop expired rows from memory after each checkpoint."""
     feature_evict_every_n_hours: Annotated[int | None, Sets("tables.evict_every_seconds", seconds_of_hours)] = None
-    """Hours of event time within which every row is looked at once and dropped if it has expired; 0: rows stay. None:
-    an hour for each day of a table's shortest `expire_days`. In the original hours of the clock, and off by default."""
+    """Hours of event time within which every row is scanned once and dropped if it has expired; 0: rows stay. None:
+    an hour for each day of a table's shortest `expire_days`. In upstream hours of wall-clock time, and off by
+    default."""
     feature_evict_every_n_steps: Annotated[int, Sets("tables.evict_every_steps", none_if_empty)] = 0
-    """Drop all expired rows after each step that this divides, instead; 0: do not. Not in the original."""
+    """Instead, drop all expired rows every this many steps; 0: do not. Not in upstream."""
     only_feature_engineering: Annotated[bool, Sets("only_feature_engineering")] = False
     """Read the input and write it as ExampleBatch to `features/` of the model directory, without training."""
     enable_variable_partition: Annotated[bool, Sets("dense.partition")] = True
@@ -222,18 +223,18 @@ class CpuTrainingConfig(FlatConfig):
     force_shutdown_ps: Annotated[bool, OfAJob(), Sets("job.force_shutdown_ps")] = False
     """Stop the servers at the end of realtime training, too."""
     clear_nn: Annotated[bool, Sets("restoring.clear_nn")] = False
-    """Start the dense part anew, once."""
+    """Start the dense part from its initial values, once."""
     continue_training: Annotated[bool, Sets("restoring.continue_training")] = False
-    """With clear_nn: go on from the step of the checkpoint."""
+    """With clear_nn: continue from the step of the checkpoint."""
     leave_out: Annotated[str | None, Sets("restoring.leave_out", names_of)] = None
     """Dense weights that start from their initial values, once: names or patterns, separated by commas, such as
-    `tower.*`. Not in the original."""
+    `tower.*`. Not in upstream."""
     ignore_unknown_tables: Annotated[bool, Sets("restoring.ignore_unknown_tables")] = False
-    """Skip tables that only the checkpoint has, such as those of a removed slot. Not in the original."""
+    """Skip tables that only the checkpoint has, such as those of a removed slot. Not in upstream."""
     reload_alias_map: Annotated[dict[str, str] | None, Sets("restoring.alias_map")] = None
     """Name of a dense weight -> its name in the checkpoint; in code or a file."""
     enable_alias_map_auto_gen: Annotated[bool | None, Sets("restoring.auto_alias", is_not_false)] = None
-    """Look for renamed weights; None means yes."""
+    """Detect renamed weights; None means yes."""
     enable_model_dump: Annotated[bool, Refused("a model is exchanged as an export, see Trainer.export")] = False
     """Write the graph for exchange."""
     enable_resource_constrained_roughsort: Annotated[bool, Makes("items", candidate_items)] = False
@@ -263,7 +264,7 @@ class CpuTrainingConfig(FlatConfig):
     log_step_count_steps: Annotated[int, Sets("reporting.log_every_steps", none_if_empty)] = 100
     """Steps between log lines with loss and speed; 0: none."""
     serve_controller: Annotated[bool | None, Makes("control", controller)] = None
-    """Serve the controller to the user who trains; None: where gRPC is installed. Not in the original."""
+    """Serve the controller to the user of this process; None: if gRPC is installed. Not in upstream."""
 
     @property
     def enable_full_sync_training(self) -> bool:
@@ -306,7 +307,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     num_extra_ps: Annotated[int, OfAJob(), Sets("job.num_extra_ps")] = 0
     """Servers beyond num_ps, from which the slowest are dropped."""
     num_redundant_ps: Annotated[int, OfAJob(), Sets("job.num_redundant_ps")] = 0
-    """Servers beyond need, so that the job begins when enough are there."""
+    """Spare servers, so that the job starts once enough servers are up."""
     uuid: Annotated[str, OfAJob(), Sets("job.uuid"), InRunnerSettings()] = ""
     """Name of the run, under which its processes find each other; name of its service in Consul."""
     operation_timeout_in_ms: Annotated[int, OfAJob(), Sets("job.operation_timeout_seconds", seconds_of_ms)] = -1
@@ -318,13 +319,13 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     retry_wait_in_secs: Annotated[int, OfAJob(), Sets("job.retry_wait_seconds")] = 30
     """Pause before each of them."""
     host: Annotated[str | None, OfAJob(), Sets("job.host")] = None
-    """Interface to listen on and to be found at; None: that of this machine. Not in the original."""
+    """Interface to listen on and to advertise; None: that of this machine. Not in upstream."""
     token_file: Annotated[str | None, OfAJob(), Sets("job.token_file")] = None
-    """File with a secret that all processes of the job must know. Not in the original."""
+    """File with a secret that all processes of the job share. Not in upstream."""
     recovery_interval_seconds: Annotated[float, OfAJob(), Sets("job.recovery_interval_seconds")] = 10.0
-    """How often a server writes down what has changed, for partial_recovery; 0: never. Not in the original."""
+    """Seconds between a server's writes of its changes, for partial_recovery; 0: never. Not in upstream."""
     recovery_dir: Annotated[str | None, OfAJob(), Sets("job.recovery_dir")] = None
-    """Where; None: recovery/ in the model directory. Not in the original."""
+    """Directory of these writes; None: recovery/ in the model directory. Not in upstream."""
     monolith_default_machine_info_mem_limit: Annotated[int, OfAJob(), Sets("job.memory_limit_bytes")] = 1 << 62
     """Bytes of resident memory of a server above which training stops until it is below again."""
     fountain_zk_host: Annotated[str, Refused(reasons.FOUNTAIN)] = ""
@@ -337,7 +338,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
 
 @flat_config
 class RunnerConfig(DistributedCpuTrainingConfig):
-    """A run as a runner is told it: everything that a command line can say. `InputOptions` says what the input means.
+    """Options of a runner: everything that a command line can set. `InputOptions` describes the input options.
 
     >>> RunnerConfig(modeldir="/models")
     Traceback (most recent call last):
@@ -354,15 +355,15 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     deep_insight_name: Annotated[str | None, Sets("reporting.job_name", none_if_empty), InRunnerSettings()] = None
     """Name of the job over many runs, in the names of metrics and in ZooKeeper."""
     discovery_type: Annotated[ServiceDiscoveryType, OfAJob(), InRunnerSettings()] = ServiceDiscoveryType.CONSUL
-    """Who knows the addresses."""
+    """Service that resolves addresses."""
     discovery_dir: Annotated[str, OfAJob(), InRunnerSettings()] = ""
-    """Folder in which processes leave their addresses, for discovery_type host. Not in the original."""
+    """Folder in which processes register their addresses, for discovery_type host. Not in upstream."""
     zk_server: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
     """Servers of ZooKeeper."""
     zk_watch_address_family: Annotated[str, Refused(reasons.REPLICAS)] = AddressFamily.IPV4
     """Which addresses of replicas are watched there, ipv4 or ipv6."""
     is_local: Annotated[bool, Sets("restoring.alone"), InRunnerSettings()] = False
-    """This process alone: nobody is looked for; `monolith train` sets it."""
+    """Run as a single process without discovery; `monolith train` sets it."""
     enable_fid_dedup: Annotated[bool, Refused("ids are always made distinct; the original declared it only")] = False
     """Nothing: ids are always made distinct."""
     bzid: Annotated[str | None, Refused(reasons.REPLICAS)] = None
@@ -397,7 +398,7 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     unified_serving: Annotated[bool, Refused(reasons.REPLICAS)] = False
     """Find serving by the unified backend."""
     use_estimator: Annotated[bool, Refused("the original declared it only")] = False
-    """Nothing: declared only, in the original too."""
+    """No effect: declared only, in upstream too."""
     kafka_topics: Annotated[str | None, Sets("input.kafka_topics"), InRunnerSettings()] = None
     kafka_group_id: Annotated[str | None, Sets("input.kafka_group_id"), InRunnerSettings()] = None
     kafka_servers: Annotated[str | None, Sets("input.kafka_servers"), InRunnerSettings()] = None
@@ -416,6 +417,6 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Do without AUC or squared error of training in the log."""
 
     def runner_settings(self) -> RunnerSettings:
-        """Who this process is and how it finds the others, for `cluster.get_discovery`."""
+        """Returns this process's identity and how it discovers the others, for `cluster.get_discovery`."""
         names = [name for name, effects in effects_of(type(self)).items() if InRunnerSettings() in effects]
         return RunnerSettings(**{name: getattr(self, name) for name in names})

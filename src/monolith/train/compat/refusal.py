@@ -17,10 +17,10 @@ __all__ = ["option_of_a_job", "require_effective", "require_one_process"]
 
 
 def require_effective(config: FlatConfig) -> None:
-    """Refuses options and variables that would do nothing; a default that is written out asks for nothing.
+    """Refuses options and variables that would have no effect; a default that is set explicitly is accepted.
 
     Raises:
-        ValueError: names it, its value and the reason.
+        ValueError: names the option, its value and the reason.
     """
     for name, effects in effects_of(type(config)).items():
         value, default = getattr(config, name), config.default_of(name)
@@ -52,7 +52,7 @@ def require_one_process(config: FlatConfig, *, but: Collection[str] = ()) -> Non
 
 
 def option_of_a_job(config: FlatConfig, *, but: Collection[str] = ()) -> str | None:
-    """The first option that somebody set and that only a job of several processes has; None: there is none."""
+    """Returns the first option that is set and that only a job of several processes has, or None."""
     for name, effects in effects_of(type(config)).items():
         if (
             name not in but

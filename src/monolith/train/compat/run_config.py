@@ -13,9 +13,9 @@ __all__ = ["RunConfig"]
 
 @flat_config
 class RunConfig(FlatConfig):
-    """The options of `Estimator`. What they mean, and what becomes of them, stands at `RunnerConfig`.
+    """The options of `Estimator`. `RunnerConfig` documents their meaning and effect.
 
-    It has defaults of its own for three of them, which never take effect by themselves.
+    Three of them have other defaults here, which never take effect by themselves.
     """
 
     is_local: bool = RunnerConfig.is_local
@@ -61,13 +61,13 @@ class RunConfig(FlatConfig):
     log_step_count_steps: int = RunnerConfig.log_step_count_steps
 
     def to_runner_config(self, runner: RunnerConfig | None = None) -> RunnerConfig:
-        """A `RunnerConfig` with what was set here; what only has its default here overrides nothing there.
+        """Returns a `RunnerConfig` with the options set here; defaults of this class override nothing there.
 
         Discovery by Consul becomes ZooKeeper. Rows are read one batch ahead and gradients applied one step later
-        unless GPU training is asked for: that is how jobs started through this config always ran.
+        unless GPU training is enabled: jobs started through this config always ran this way.
 
         Args:
-            runner: With flags and the environment already in it; None: a new one.
+            runner: Config with flags and the environment already applied; None: a new one.
         """
         made = RunnerConfig() if runner is None else runner
         made.update({name: getattr(self, name) for name in self.option_names() if self._is_said(name)}, Origin.CODE)
@@ -83,7 +83,7 @@ class RunConfig(FlatConfig):
         return made
 
     def _is_said(self, name: str) -> bool:
-        """Whether it says something to a `RunnerConfig`; defaults of its own say nothing, also where written out."""
+        """Returns whether an option overrides `RunnerConfig`; this class's own defaults do not."""
         if name not in RunnerConfig.option_names() or not self.is_set(name):
             return False
         own = self.default_of(name)

@@ -1,4 +1,4 @@
-"""The table of the parameters that every task declares, as the original's tasks did, and what becomes of each here."""
+"""The table of the parameters that every task declares, as in ByteDance Monolith, with the effect of each."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Parameter:
     name: str
     """Dotted: its section, then its own name."""
     default: Any
-    """What it is when nobody says anything."""
+    """Default value."""
     meaning: str
-    """What it says, in a sentence."""
+    """Meaning, in a sentence."""
     effect: Effect
-    """What becomes of it."""
+    """Effect of the parameter."""
 
     def is_in(self, params: Params) -> bool:
         """Whether a bag declares it; a task of one's own may have other bags."""

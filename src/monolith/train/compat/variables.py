@@ -1,4 +1,4 @@
-"""Environment variables of the original that do nothing here; ``docs/options.md`` also lists those that work."""
+"""Environment variables of ByteDance Monolith without effect here; ``docs/options.md`` also lists those that work."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def array_of(tensor: Tensor, backend: Backend) -> Any:
     """An array of the host with the values of a tensor; 64 bits become 32."""
     values = tensor.detach().cpu()
     values = values.to(_NARROWED.get(values.dtype, values.dtype)).contiguous()
-    if values.dtype == torch.bfloat16:  # numpy does not know it
+    if values.dtype == torch.bfloat16:  # numpy has no bfloat16
         return backend.env.t2j_copy(values)
     return values.numpy()
 
@@ -37,7 +37,7 @@ def tensor_of(array: Any, backend: Backend) -> Tensor:
 
 
 def require_fitting(name: str, tensor: Tensor) -> None:
-    """Refuses whole numbers that 32 bits do not hold.
+    """Refuses integers that do not fit into 32 bits.
 
     Raises:
         InvalidArgumentError: names the column.

@@ -1,4 +1,4 @@
-"""Which inputs of a traced function its outputs depend on; what torch knows by leaving a gradient None."""
+"""Which inputs of a traced function its outputs depend on; torch shows it by leaving a gradient None."""
 
 from __future__ import annotations
 

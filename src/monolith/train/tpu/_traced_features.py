@@ -35,7 +35,7 @@ class HostColumn:
         self._kind = kind
 
     def __getattr__(self, attribute: str) -> NoReturn:
-        if attribute.startswith("__"):  # asked for by protocols of Python, which take the answer for a no
+        if attribute.startswith("__"):  # protocols of Python take an AttributeError for a no
             raise AttributeError(attribute)
         raise FailedPreconditionError(
             f"column {self._name!r}: a {self._kind} cannot enter a compiled step, as its size changes from batch to"
@@ -96,7 +96,7 @@ def form_of(features: object) -> BatchForm:
 
 
 def looked_up_from(embeddings: Embeddings, buffer: Tensor) -> LookedUp:
-    """What a lookup returns, from the outputs [B, W] of all slots that somebody else has looked up."""
+    """Returns the result of a lookup, from the already looked up outputs [B, W] of all slots."""
     outputs = {}
     for name, placed in embeddings.placed.items():
         part = buffer.narrow(1, placed.column, placed.width)

@@ -1,4 +1,4 @@
-"""What goes wrong while a model is compiled, in words that say what to change in the task."""
+"""Errors of compiling a model, translated into what to change in the task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LastOperation", "explained"]
 
 
 class LastOperation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
-    """Remembers which operation of torch was asked for last, as errors of custom ones do not say it."""
+    """Records the last operation of torch, as errors of custom operations do not name it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # see above

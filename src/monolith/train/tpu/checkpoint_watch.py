@@ -1,4 +1,4 @@
-"""New checkpoints of a model directory, as somebody else writes them."""
+"""New checkpoints of a model directory, as another process writes them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LOOK_SECONDS = 1.0
 def checkpoints_iterator(
     model_dir: str, *, timeout_seconds: float = EVAL_TIMEOUT_SECONDS, clock: Clock | None = None
 ) -> Iterator[str]:
-    """The newest checkpoint, then each new one when it is there; ends when none has come for so long.
+    """Yields the newest checkpoint, then each new one as it appears; ends if none appears within the timeout.
 
-    Those that come while one is worked on are passed over, but for the newest.
+    Of those that appear while the caller works on one, only the newest is yielded.
     """
     clock = SystemClock() if clock is None else clock
     seen: str | None = None

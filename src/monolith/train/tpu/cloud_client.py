@@ -1,7 +1,7 @@
-"""What a run asks of the cloud that its TPU belongs to: a runtime version, health, and how many hosts there are.
+"""Client of the cloud of a TPU: runtime version, health, and number of hosts.
 
-Where the package ``cloud_tpu_client`` is installed it does the first two, as in the original; otherwise the same calls
-are made here, by the cloud's REST interface.
+If the package ``cloud_tpu_client`` is installed, it serves the first two, as in ByteDance Monolith; otherwise this
+module makes the same calls to the cloud's REST interface.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TpuClient(Protocol):
     """What a run needs of a Cloud TPU."""
 
     def configure_tpu_version(self, version: str) -> None:
-        """Tells all its nodes to have a runtime version."""
+        """Sets the runtime version of all its nodes."""
         ...
 
     def wait_for_healthy(self) -> None:
@@ -90,7 +90,7 @@ class CloudTpu:
     clock: Clock | None = None
 
     def configure_tpu_version(self, version: str) -> None:
-        """Tells each of its nodes to have a runtime version."""
+        """Sets the runtime version of each of its nodes."""
         for address in self._addresses(self._node()):
             self.transport("POST", f"http://{address}:{VERSION_PORT}/requestversion/{quote(version, safe='')}", {})
 
@@ -158,7 +158,7 @@ def make_client(
 
 
 class _LibraryClient:
-    """The cloud's own client, which does not say how many hosts there are."""
+    """The cloud's own client, which does not return the number of hosts."""
 
     def __init__(self, client: Any, ours: CloudTpu) -> None:
         self._client = client

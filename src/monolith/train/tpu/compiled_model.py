@@ -1,4 +1,4 @@
-"""`CompiledModel`: runs a task's `model_fn` by JAX, with rows looked up on the host and gradients handed back to torch.
+"""`CompiledModel`: runs a task's `model_fn` by JAX, with rows looked up on the host and gradients returned to torch.
 
 A batch goes this way::
 
@@ -6,7 +6,7 @@ A batch goes this way::
     rows, weights, columns -> one compiled call: loss, predictions, gradients of weights and rows
     Spec(loss, ...)           whose loss.backward() brings those gradients to torch's weights and to the rows
 
-so that optimizers, clipping, checkpoints and hooks are those of every other run, and none of them knows of JAX.
+so that optimizers, clipping, checkpoints and hooks are those of every other run, and none of them depends on JAX.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ class CompiledModel:
         self._traced, self._form = made, form
 
     def __call__(self, features: Any, mode: Mode) -> Spec:
-        """What `model_fn` of the task makes of a batch; the loss is differentiable where the mode is ``train``.
+        """Returns the task's `model_fn` of a batch; the loss is differentiable in mode ``train``.
 
         Raises:
             UnimplementedError: the model uses an operation that JAX does not have.
-            FailedPreconditionError: the model cannot be compiled; says why.
+            FailedPreconditionError: the model cannot be compiled; the message gives the reason.
             InvalidArgumentError: a batch without examples, or with numbers that do not fit.
         """
         assert self._traced is not None  # noqa: S101 - a session makes its model first

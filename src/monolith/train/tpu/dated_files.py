@@ -11,13 +11,13 @@ __all__ = ["files_of_dates"]
 
 
 def files_of_dates(folder: str, name_format: str, *, start_date: str | None, end_date: str) -> list[str]:
-    """The files of a folder from one date to another, both included, sorted.
+    """Returns the files of a folder from one date to another, both included, sorted.
 
     Args:
-        folder: Below which there is a folder for each date, on any file system that fsspec knows.
+        folder: Folder with a subfolder for each date, on any file system of fsspec.
         name_format: A glob of date, further folders and file names, such as ``*/*/part*``.
-        start_date: As the folders are called, such as ``20201201``; None: from the first on.
-        end_date: The same.
+        start_date: First date, as the folders are named, such as ``20201201``; None: from the first one.
+        end_date: Last date.
 
     Raises:
         InvalidArgumentError: the range has no date.

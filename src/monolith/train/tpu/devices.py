@@ -20,7 +20,7 @@ class Devices:
     """Places arrays on devices of one process. Weights go to all of them, batches are divided by examples.
 
     What is computed does not depend on the number of devices, up to the order of sums: XLA adds up what the parts of a
-    batch give. A batch that cannot be divided evenly goes to every device whole.
+    batch give. A batch that cannot be divided evenly is replicated on every device.
 
     Args:
         backend: JAX.

@@ -36,8 +36,8 @@ __all__ = ["EmbeddingTask"]
 class EmbeddingTask(Task):
     """A task that reads files of ``tf.train.Example`` and looks ids up in vocabulary tables.
 
-    A subclass writes `build_layers`, the dense modules, and `logits_fn`, which says by looking up what slots and
-    columns there are; everything else follows. `model_fn` is the log loss of the logits, and may be overridden.
+    A subclass defines `build_layers`, the dense modules, and `logits_fn`, whose lookups declare the slots and columns.
+    `model_fn` is the log loss of the logits, and may be overridden.
 
     >>> from monolith.train.tpu import EmbeddingTask
     >>> class Ranker(EmbeddingTask):
@@ -52,9 +52,9 @@ class EmbeddingTask(Task):
     def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
         self.env = Env()
-        """The slots, and in `logits_fn` the way to their rows."""
+        """The slots, and in `logits_fn` access to their rows."""
         self.num_hosts = 1
-        """Hosts whose shares of the files are read in turn; the runner says it."""
+        """Number of hosts whose shares of the files are read round-robin; set by the runner."""
         self._features: Mapping[str, TableFeature] = {}
         self._tables: Mapping[str, VocabularyTable] = {}
 

@@ -54,15 +54,15 @@ class TPUEstimator:
     """What trained last."""
 
     def train(self, max_steps: int | None = None, *, hooks: Sequence[Hook] = ()) -> SessionState:
-        """Trains to the end of the data or to a global step, from where the model directory says; see `Trainer.train`.
+        """Trains to the end of the data or to a global step, from the newest checkpoint; see `Trainer.train`.
 
-        A run whose checkpoint is there already trains nothing more.
+        A run that already has its last checkpoint trains nothing more.
         """
         self.trainer = Trainer(self.task, self.config)
         return self.trainer.train(max_steps=max_steps, hooks=hooks)
 
     def evaluate(self, steps: int | None = None, checkpoint_path: str | None = None) -> dict[str, float]:
-        """Means over so many steps of the evaluation input, of a checkpoint or of the newest one.
+        """Returns means over `steps` steps of the evaluation input, for a checkpoint or for the newest one.
 
         Raises:
             NotFoundError: there is no checkpoint.

@@ -1,6 +1,6 @@
 """Slots of an embedding task with numbers, slices and columns, collected by running the task's `logits_fn` once.
 
-Names are those that the original's users know: a *slot* has a number and a vocabulary, *slices* are parts of its rows
+Names are those of ByteDance Monolith: a *slot* has a number and a vocabulary, *slices* are parts of its rows
 with a table each, and *columns* are features whose ids are of this slot. Columns of one slot share its tables.
 """
 
@@ -56,14 +56,14 @@ class Env:
         self._is_finalized = True
 
     def slot(self, number: int, *slices: Slice | int) -> FeatureSlot:
-        """The slot of a number, with its slices; every call for a number gives the same ones.
+        """Returns the slot of a number, with its slices; every call for a number returns the same ones.
 
         Args:
-            number: Of the slot, as in the vocabulary file.
+            number: Number of the slot, as in the vocabulary file.
             *slices: Parts of its rows, or their dims; each has a table of its own.
 
         Raises:
-            InvalidArgumentError: other slices than before, none, or a slot that was not there when slots were
+            InvalidArgumentError: other slices than before, none, or a slot that did not exist when slots were
                 collected.
         """
         wanted = tuple(Slice(each) if isinstance(each, int) else each for each in slices)

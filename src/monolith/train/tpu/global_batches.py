@@ -33,14 +33,14 @@ def global_batches(source: Dataset[Any] | Iterable[Any], count: int) -> Dataset[
 
 
 class GlobalBatches(Dataset[Batch]):
-    """The rows of so many batches of a dataset at a time.
+    """Concatenates the rows of `count` batches of a dataset at a time.
 
-    Positions are those of the dataset, so that a run with another number of replicas, or without them, goes on where
-    this one stood.
+    Positions are those of the dataset, so that a run with another number of replicas, or without replicas, can resume
+    from them.
 
     Args:
         source: Batches of one replica.
-        count: Replicas.
+        count: Number of replicas.
     """
 
     def __init__(self, source: Dataset[Any], count: int) -> None:
@@ -51,7 +51,7 @@ class GlobalBatches(Dataset[Batch]):
         return f"GlobalBatches({self._source!r}, {self._count})"
 
     def read(self, position: bytes | None = None) -> Reading[Batch]:
-        """Goes on where a reading of the source stood."""
+        """Reads from a position of the source."""
         return _GlobalReading(self._source.read(position), self._count)
 
 

@@ -28,11 +28,11 @@ class JaxTask(Task):
     """A task whose `model_fn` is compiled by JAX, on batches of all replicas together.
 
     Args:
-        task: What is run. Its context and modules are used as they are, its parameters as they are now.
+        task: The task to run. Its context and modules are shared, its parameters copied.
         backend: JAX.
-        devices: Where it computes.
-        num_replicas: So many batches of the task are trained in one step.
-        stopping_signals: Whether training ends by the signal of its batches instead of by their end.
+        devices: Devices to compute on.
+        num_replicas: Number of batches of the task that are trained in one step.
+        stopping_signals: Whether training ends on the signal of its batches instead of on the end of the input.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class JaxTask(Task):
     ) -> None:
         params = task.p.copy()
         if params.accelerator is not None:
-            params.accelerator = None  # this task is what it asks for; sessions refuse what nobody heeds
+            params.accelerator = None  # this task implements it; sessions refuse parameters without effect
         super().__init__(params)
         self._task = task
         self.ctx = task.ctx
@@ -88,7 +88,7 @@ class JaxTask(Task):
         signals = [EndOfStreamHook(lambda: self._has_stopped)] if self._stopping_signals else []
         return (*signals, *self._task.training_hooks())
 
-    # As the task says
+    # Delegated to the task
 
     def build(self) -> nn.Module | None:
         """As the task does."""

@@ -29,11 +29,11 @@ class TpuOptions(Config):
     tpu_zone: str | None = None
     """Its zone; None: that of this machine."""
     tf_version: str = "nightly"
-    """Runtime version that the Cloud TPU is told to have."""
+    """Runtime version to set on the Cloud TPU."""
     enable_tpu_version_config: bool = True
-    """Tell it so before the run, and wait until it is healthy; skipped where `tpu` names none."""
+    """Set the version before the run, and wait until the TPU is healthy; skipped if `tpu` is not set."""
     save_checkpoints_steps: int | None = None
-    """Steps between checkpoints; what the task says goes first. None: one at the end only."""
+    """Steps between checkpoints; the task's value has priority. None: one at the end only."""
     iterations_per_loop: int = 10000
     """Steps between two looks of the host: log lines come as often, and checkpoints at ends of such loops."""
     pipeline_execution: bool = False
@@ -41,7 +41,7 @@ class TpuOptions(Config):
     host_call_every_n_steps: int = 500
     """Steps between two summaries of training; 0: none."""
     enable_stopping_signals: bool = False
-    """Let batches say that the data has ended: empty ones follow, the run sees the signal, saves and stops."""
+    """Let batches signal the end of the data: empty ones follow, and the run saves and stops on the signal."""
     cpu_test: bool = False
     """Run by JAX on the CPU, with one replica."""
     partition_strategy: str = "mod"

@@ -38,18 +38,18 @@ _log = logging.getLogger(__name__)
 
 REPLICAS_PER_HOST: Final = 8
 CPU_BATCH_SIZE: Final = 128
-"""Examples of a batch of a CPU test where the task says nothing."""
+"""Default batch size of a CPU test."""
 
 
 class TPURunner:
-    """Runs a task as its flags say. One thread uses it.
+    """Runs a task by its flags. Not thread-safe.
 
     Args:
         task_param: The parameters of the task; its accelerator becomes ``tpu``, and its ``train.end_date`` that of the
             flags where it has one.
         options: The flags.
-        devices: Devices of JAX to use in the place of the machine's TPUs.
-        client: What asks the cloud; None: as the flags name it.
+        devices: Devices of JAX to use instead of the machine's TPUs.
+        client: Client of the cloud; None: the one selected by the flags.
         clock: Measures waits.
     """
 
@@ -71,7 +71,7 @@ class TPURunner:
         task_param.accelerator = "tpu"
         said = task_param.train.save_checkpoints_steps
         self.save_checkpoints_steps: int | None = self.options.save_checkpoints_steps if said is None else int(said)
-        """Steps between checkpoints: what the task says, else the flag."""
+        """Steps between checkpoints: from the task, else from the flag."""
         _log.info(
             "save_checkpoints_steps: %s, from %s", self.save_checkpoints_steps, "flag" if said is None else "task"
         )
@@ -97,15 +97,15 @@ class TPURunner:
         feature_config: Mapping[str, Any] | None = None,
         table_config: Mapping[str, Any] | None = None,
     ) -> tuple[TPUEstimator, int]:
-        """An estimator on TPUs, and its number of replicas: 8 for each host.
+        """Returns an estimator on TPUs, and its number of replicas: 8 for each host.
 
         Args:
-            task: What is run.
-            feature_config: Feature -> table, of an embedding task; both or neither.
+            task: The task to run.
+            feature_config: Feature -> table, of an embedding task; requires `table_config`.
             table_config: Its tables.
 
         Raises:
-            ValueError: the task does not say how many examples a replica has in a step.
+            ValueError: the task does not set the number of examples per replica and step.
             FailedPreconditionError: JAX finds no TPU.
         """
         self._configure_version()
@@ -246,7 +246,7 @@ class TPURunner:
 
     def _cloud(self) -> TpuClient:
         if self._client is None:
-            assert self.options.tpu is not None  # noqa: S101 - asked for where it is named
+            assert self.options.tpu is not None  # noqa: S101 - only called if it is named
             options = self.options
             self._client = make_client(self.options.tpu, zone=options.tpu_zone, project=options.gcp_project)
         return self._client

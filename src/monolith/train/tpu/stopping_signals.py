@@ -1,8 +1,8 @@
-"""Stopping signals: batches that say whether the data has ended, and the hook that ends the run by them.
+"""Stopping signals: batches that carry an end-of-data flag, and the hook that stops the run on it.
 
-Behind the real data come empty batches without end, each with the signal; the step that meets the first of them changes
-nothing, and the run stops after it, with a last checkpoint. The input itself never ends, so that a step that was begun
-on the devices always has a batch.
+The data is followed by an endless sequence of empty batches with the signal; the step of the first one changes nothing,
+and the run stops after it, with a last checkpoint. The input itself never ends, so that a step that was started on the
+devices always has a batch.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ class EndOfStreamHook(Hook):
         self._has_stopped = has_stopped
 
     def after_run(self, context: StepContext) -> None:
-        """Looks at the signal."""
+        """Stops the run if the batch has the signal."""
         if self._has_stopped():
             context.request_stop()
 
 
 def with_stopping_signals(source: Dataset[Any] | Iterable[Any]) -> Dataset[SignalledBatch] | Iterator[SignalledBatch]:
-    """The batches of a source with the signal off, then empty ones with the signal on, without end.
+    """Returns the batches of a source with the signal off, then endless empty ones with the signal on.
 
-    A source without a batch gives none: nobody knows what an empty one looks like.
+    An empty source yields nothing, as the shape of an empty batch is unknown.
     """
     return _Signalled(source) if isinstance(source, Dataset) else _signalled(iter(source))
 
 
 class _Signalled(Dataset[SignalledBatch]):
-    """Positions are those of the source: a run without signals goes on from them."""
+    """Dataset with signals. Positions are those of the source, so that a run without signals can resume from them."""
 
     def __init__(self, source: Dataset[Any]) -> None:
         self._source = source
@@ -92,7 +92,7 @@ class _Signalled(Dataset[SignalledBatch]):
         return f"with_stopping_signals({self._source!r})"
 
     def read(self, position: bytes | None = None) -> Reading[SignalledBatch]:
-        """Goes on where a reading of the source stood."""
+        """Reads from a position of the source."""
         return _SignalledReading(self._source.read(position))
 
 

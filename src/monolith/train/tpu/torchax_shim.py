@@ -1,9 +1,9 @@
-"""The one door to jax and torchax: looks at their versions, and lets torchax be imported beside a newer torch.
+"""The only import of jax and torchax: checks their versions, and lets torchax be imported with a newer torch.
 
-Torch 2.13 removed the overloads for named tensors, which torchax 0.0.13 mentions when it fills its tables; it is known
-there (google/torchax issue 101) and no release has the fix. So while torchax is imported those 21 names, and no
-others, stand for nothing. What else torchax changes for the whole process is put back where that is possible: torch
-knows a device "jax" from then on, and its compiler, which asks for the current one, does not work any more.
+Torch 2.13 removed the overloads for named tensors, which torchax 0.0.13 mentions when it fills its tables; this is
+reported upstream (google/torchax issue 101) and no release has the fix. So while torchax is imported those 21 names,
+and no others, are placeholders. Other process-wide changes of torchax are undone where possible: torch keeps a device
+"jax" from then on, and its compiler, which queries the current device, stops working.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Backend:
 
 
 def require_versions() -> None:
-    """Looks at what is installed, and imports nothing of it.
+    """Checks the installed versions without importing the packages.
 
     Raises:
-        ImportError: jax or torchax is missing, or of a version that was never tried; names the command to give.
+        ImportError: jax or torchax is missing, or of an untested version; names the command to run.
     """
     jax_version = _installed("jax")
     first, end = JAX_VERSIONS
@@ -112,7 +112,7 @@ def load_backend() -> Backend:
             f" {INSTALL}"
         ) from error
     finally:
-        # Turned off for the whole process by the import; a compiled model goes without it by itself.
+        # The import turns it off process-wide; a compiled model does not use it anyway.
         torch.backends.mha.set_fastpath_enabled(fast_attention)
     device: Any = importlib.import_module("torchax.device_module")
     device.get_rng_state = _no_random_state
@@ -120,8 +120,8 @@ def load_backend() -> Backend:
     return Backend(jax, torchax, importlib.import_module("torchax.interop"), env)
 
 
-def _no_random_state(device: object = None) -> list[Any]:  # noqa: ARG001 - torch gives it, which torchax forgot
-    """What torch asks a device for before it draws numbers of its own, as ``torch.random.fork_rng`` does."""
+def _no_random_state(device: object = None) -> list[Any]:  # noqa: ARG001 - torch passes it
+    """Returns no random states, for torch calls such as ``torch.random.fork_rng``."""
     return []
 
 
@@ -158,7 +158,7 @@ def _installed(package: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release of a version, without what comes behind it; () for one that is none."""
+    """Returns the release numbers of a version, without its suffix; () for an invalid version."""
     parts = version.partition("+")[0].split(".")
     found: list[int] = []
     for part in parts:

@@ -56,11 +56,11 @@ class Vocabulary:
 
 
 def read_vocabulary(path: str) -> dict[int, int]:
-    """Slot -> ids, from a file of this machine or of any file system that fsspec knows.
+    """Returns slot -> number of ids, from a local file or an fsspec URL.
 
     Raises:
         NotFoundError: there is no such file.
-        InvalidArgumentError: names the line that is wrong.
+        InvalidArgumentError: a malformed line; names it.
     """
     with named_errors(path, "read"), fsspec.open(path, "rb") as file:
         data: bytes = file.read()
@@ -107,11 +107,11 @@ def parse_vocabulary(lines: Iterable[str], *, source: str) -> dict[int, int]:
 
 
 def find_vocabulary_file(path: str | None, *, folder_prefix: str | None, end_date: str | None) -> str:
-    """The file of the last day of the data where a folder by days is named and has one, else the file given.
+    """Returns the file of the last day of the data if a folder by days is given and has one, else the given file.
 
     Args:
-        path: The file given.
-        folder_prefix: What stands before the day in the names of folders, on any file system that fsspec knows.
+        path: The given file.
+        folder_prefix: Prefix of the day in the names of folders, on any file system of fsspec.
         end_date: The day.
 
     Raises:

@@ -97,16 +97,16 @@ def ids_in_vocabulary(ids: Tensor, size: int) -> Tensor:
 def make_configs(
     env: Env, vocabulary: Vocabulary, *, threshold: int | None, collision_rate: int
 ) -> tuple[dict[str, TableFeature], dict[str, VocabularyTable]]:
-    """Feature -> what it reads, and table -> what it is.
+    """Returns feature -> what it reads, and table -> its definition.
 
     A feature is ``<column>_<slice>``, a table ``table_<slot>_<slice>``. Where the vocabulary of a slot is larger
     than the threshold both come twice: with ``_0`` for the remainders, and with ``_1`` for the quotients.
 
     Args:
         env: The slots.
-        vocabulary: How many ids they have.
-        threshold: Larger vocabularies are divided; None: none is.
-        collision_rate: So many ids share a remainder.
+        vocabulary: Number of their ids.
+        threshold: Larger vocabularies are divided; None: no division.
+        collision_rate: Number of ids that share a remainder.
     """
     features: dict[str, TableFeature] = {}
     tables: dict[str, VocabularyTable] = {}
