@@ -1,4 +1,4 @@
-"""The control of one parameter server, as a client calls it."""
+"""Client of the control service of one parameter server."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _CLASSES = {
     for found in vars(errors).values()
     if isinstance(found, type) and issubclass(found, errors.OpError) and errors.OpError in found.__bases__
 }
-"""Status code to the error of that name."""
+"""gRPC status code -> error class."""
 
 
 class ControlCall:
-    """A call on its way. Any thread may ask for its result."""
+    """A call in flight. Thread-safe."""
 
     def __init__(self, channel: ControlChannel, method: str, future: Any, timeout_seconds: float | None) -> None:
         self._channel = channel
@@ -35,22 +35,22 @@ class ControlCall:
         self._timeout_seconds = timeout_seconds
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Calls it when the answer is there, or at once if it is."""
+        """Calls `callback` when the answer has arrived; immediately if it has already."""
         self._future.add_done_callback(lambda _: callback())
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Returns whether the answer has arrived."""
         return bool(self._future.done())
 
     def cancel(self) -> None:
-        """Ends it, unless the answer is there; what was asked for may still happen."""
+        """Cancels the call, unless it is answered; the server may still execute it."""
         self._future.cancel()
 
     def result(self) -> Any:
-        """The answer.
+        """Waits for the answer and returns it.
 
         Raises:
-            OpError: what the server says, or that it does not answer.
+            OpError: the server returned an error, or does not answer.
         """
         grpc = import_grpc()
         try:
@@ -67,29 +67,29 @@ class ControlCall:
 
 
 class ControlChannel:
-    """A connection to one server, which heals by itself. Any thread may call it.
+    """A connection to one server, which reconnects by itself. Thread-safe.
 
     Args:
-        index: Place of the server among all.
-        address: ``host:port`` of its control.
-        credentials: What to show it, and whom to trust.
+        index: Index of the server.
+        address: Control address, ``host:port``.
+        credentials: Token and certificates.
     """
 
     def __init__(self, index: int, address: str, credentials: ClientCredentials) -> None:
         grpc = import_grpc()
         self.address = address
         self.title = f"parameter server {index} at {address}"
-        """For messages."""
+        """Name of the server in messages."""
         self._metadata = credentials.metadata()
         self.is_closed = False
-        """Whether it was closed here; its calls are cancelled then."""
+        """Whether `close` was called; calls are cancelled then."""
         self._moved_to: str | None = None
         options = [
-            ("grpc.enable_http_proxy", 0),  # a proxy for the web cannot reach a server
-            ("grpc.use_local_subchannel_pool", 1),  # connections of two clients in one process end apart
+            ("grpc.enable_http_proxy", 0),  # a web proxy cannot reach a server
+            ("grpc.use_local_subchannel_pool", 1),  # two clients in one process must not share a connection
             ("grpc.max_receive_message_length", MESSAGE_BYTES),
             ("grpc.max_send_message_length", MESSAGE_BYTES),
-            # A server that is cut off without a word is noticed while it is awaited.
+            # Detects a server that is cut off without a close while a call waits for it.
             ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
             ("grpc.http2.max_pings_without_data", 0),
@@ -106,13 +106,13 @@ class ControlChannel:
     def begin(
         self, method: str, request: Any, timeout_seconds: float | None, *, wait_for_ready: bool = True
     ) -> ControlCall:
-        """Sends a call; one that takes a stream is given an iterator of its messages.
+        """Sends a call; the request of a streaming call is an iterator of messages.
 
         Args:
-            method: Its name on the wire.
+            method: Name of the call on the wire.
             request: Its message or messages.
-            timeout_seconds: How long its answer is awaited; None: until the connection fails.
-            wait_for_ready: Wait for a server that cannot be reached just now.
+            timeout_seconds: Time limit for the answer; None: until the connection fails.
+            wait_for_ready: Whether to wait for a server that is unreachable now.
 
         Raises:
             FailedPreconditionError: the connection was closed.
@@ -125,20 +125,20 @@ class ControlChannel:
         return ControlCall(self, method, future, timeout_seconds)
 
     def open_stream(self, method: str, request: Any, timeout_seconds: float | None = None) -> Any:
-        """A call whose answers come one by one; the caller ends it by `cancel`."""
+        """Starts a call with streamed answers; the caller ends it with `cancel`."""
         self._require_open()
         return self._methods[method](request, timeout=timeout_seconds, metadata=self._metadata, wait_for_ready=True)
 
     def open_tunnel(self) -> Tunnel:
-        """A way for frames through this connection; the caller closes it first."""
+        """Opens a tunnel for frames through this connection; the caller closes it first."""
         self._require_open()
         return Tunnel(self._channel, metadata=self._metadata)
 
     def answers(self, stream: Iterable[Any], method: str) -> Iterator[Any]:
-        """The answers of a stream, until it ends.
+        """Yields the answers of a stream until it ends.
 
         Raises:
-            OpError: what the server says, or that it does not answer any more.
+            OpError: the server returned an error, or does not answer any more.
         """
         grpc = import_grpc()
         try:
@@ -150,7 +150,7 @@ class ControlChannel:
             raise self.translated(error, method, None) from error
 
     def translated(self, error: Any, method: str, timeout_seconds: float | None) -> errors.OpError:
-        """An error of gRPC as one of ours."""
+        """Converts a gRPC error to an `OpError`."""
         code, text = error.code().value[0], error.details()
         if code == errors.CancelledError.error_code and self._moved_to is not None:
             return self._moved_error()
@@ -166,15 +166,15 @@ class ControlChannel:
         return _CLASSES.get(code, errors.UnknownError)(f"{self.title}: {method}: {text}")
 
     def ended(self, method: str) -> errors.UnavailableError:
-        """A server that ends cancels the calls that it has not begun to answer."""
+        """Returns the error for a server that ended: it cancels calls that it has not begun to answer."""
         return errors.UnavailableError(f"{self.title} ended before it answered {method}; ask again when it is back")
 
     def close(self, *, moved_to: str | None = None) -> None:
-        """Ends the connection, and calls on their way. Calling it again does nothing.
+        """Closes the connection and cancels calls in flight. Idempotent.
 
         Args:
-            moved_to: Where the server is now; None: nobody asks it any more. Whoever waits for an answer is told to ask
-                there, as of a server that cannot be reached just now.
+            moved_to: New address of the server; None: it is not called any more. With an address, pending calls fail
+                with `UnavailableError`, so that callers retry there.
         """
         if self.is_closed:
             return
@@ -206,10 +206,10 @@ class ControlChannel:
 
 
 def results_of(calls: Iterable[ControlCall]) -> list[Any]:
-    """The answers, once all are there.
+    """Waits for all answers and returns them.
 
     Raises:
-        OpError: of the first call that failed.
+        OpError: the error of the first call that failed.
     """
     answers, failed = outcomes_of(calls)
     if failed:
@@ -218,7 +218,7 @@ def results_of(calls: Iterable[ControlCall]) -> list[Any]:
 
 
 def outcomes_of(calls: Iterable[ControlCall]) -> tuple[list[Any], list[errors.OpError]]:
-    """The answers, once all are there, None for those that failed; and how they failed."""
+    """Waits for all answers; returns them, with None for calls that failed, and the errors."""
     answers: list[Any] = []
     failed: list[errors.OpError] = []
     for call in calls:

@@ -1,4 +1,4 @@
-"""What a parameter server does for each call of its control; `_control_handler` connects it to gRPC."""
+"""Implementation of the control calls of a parameter server; `_control_handler` connects it to gRPC."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _LONGEST_HOLD_SECONDS = 60.0
 
 
 class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
-    """The methods of the service by their names on the wire. Called by the threads of the server.
+    """The methods of the service by their names on the wire. Called by server threads.
 
     Args:
-        place: Number of this server, and of all servers.
-        life: Of this process.
-        frames: What answers the batches of workers.
-        on_stop: Called when the process is asked to end, with the seconds that calls under way are given.
-        memory_limit_bytes: What the process may have in RAM; None: nobody has said.
+        place: Index of this server, and number of servers.
+        life: Random id of this process.
+        frames: Server of the workers' batches.
+        on_stop: Called on a stop request, with the seconds to drain calls in flight.
+        memory_limit_bytes: Limit of resident memory; None: no limit.
     """
 
     def __init__(
@@ -73,34 +73,34 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         self._frames = frames
         self._on_stop = on_stop
         self.was_recovered = False
-        """Whether this process came back with what another one had."""
+        """Whether this process recovered the state of a previous one."""
         self.frames_inside = False
-        """Whether frames go through the stream of the control port."""
+        """Whether frames travel through a stream of the control port."""
         self.on_assign: Callable[[int, int], None] | None = None
-        """Called with the place that this server is given; None: it has one."""
+        """Called with the index and number of servers assigned to a standby server; None: not a standby server."""
         self.gates = HeldGates()
         self.visitors = Visitors()
         self.stores = HostedStores(place, frames, self.gates)
 
     def close(self) -> None:
-        """Gives up what clients have open, and ends the stores."""
+        """Releases the resources of clients, and closes the stores."""
         self.visitors.close()
         self.stores.close()
 
     def steps(self) -> int | None:
-        """Batches of all workers in the rows of the first store by name; None: there is no store."""
+        """Returns the applied batches of all workers in the first store by name; None: there is no store."""
         first = min(self.stores.names(), default=None)
         return None if first is None else self.stores.find(first).steps
 
     def leave(self, client: int) -> None:
-        """A stream of a client has ended; with the last one, what it has open here and what it holds."""
+        """Removes a stream of a client; the last one releases the client's resources and its hold."""
         if self.visitors.leave(client):
             self.gates.release(client)
 
-    # Who is there
+    # The server
 
     def Describe(self, request: messages.DescribeRequest) -> Any:  # noqa: ARG002, N802 - as on the wire
-        """Who this is, and where its frames go."""
+        """Returns the index, version and frame port of this server."""
         return messages.DescribeResponse(
             index=self._place[0],
             num_ps=self._place[1],
@@ -115,7 +115,7 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         )
 
     def TakePlace(self, request: messages.TakePlaceRequest) -> Any:  # noqa: N802 - as on the wire
-        """Takes a place."""
+        """Assigns an index to a standby server."""
         wanted = request.index, request.num_ps
         if self.on_assign is not None:
             self.on_assign(*wanted)
@@ -127,14 +127,14 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         return messages.Done()
 
     def Stop(self, request: messages.StopRequest) -> Any:  # noqa: N802 - as on the wire
-        """Ends the process."""
+        """Requests the end of the process."""
         self._on_stop(request.drain_seconds)
         return messages.Done()
 
     # Stores
 
     def Configure(self, request: messages.ConfigureRequest) -> Any:  # noqa: N802 - as on the wire
-        """Makes a store, or compares."""
+        """Creates a store, or checks that an existing one has the same tables."""
         if self.on_assign is not None:
             raise FailedPreconditionError("parameter server: it stands by and keeps nothing; assign it a place first")
         if not request.store or "\n" in request.store:
@@ -145,26 +145,26 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         return messages.ConfigureResponse(is_new=is_new, life=_life_message(rows))
 
     def DropStore(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
-        """Forgets a store."""
+        """Drops a store."""
         self.stores.drop(request.store)
         return messages.Done()
 
     def Situation(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
-        """All numbers of a store."""
+        """Returns the statistics of a store."""
         rows = self._rows(request.store)
         return stats_message(
             rows.store.stats(), epoch=rows.last_epoch, life=_life_message(rows), newest_times=rows.newest_times()
         )
 
     def Moment(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
-        """What cuts and marks need."""
+        """Returns epoch, newest times and `life`, for cuts and marks."""
         rows = self._rows(request.store)
         return messages.MomentResponse(
             epoch=rows.last_epoch, newest_times=rows.newest_times(), life=_life_message(rows)
         )
 
     def Initialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
-        """Which owners have state."""
+        """Returns which owners are initialized or resumed."""
         initialized, resumed = self.stores.initialized(), self.stores.resumed()
         return messages.OwnersResponse(
             owners=[name for name in request.owners if name in initialized],
@@ -172,14 +172,14 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         )
 
     def SetInitialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
-        """Owners have state from now on, as long as this process lives."""
+        """Marks owners as initialized, until this process ends."""
         self.stores.set_initialized(request.owners)
         return messages.Done()
 
-    # Holding
+    # Push barrier
 
     def Hold(self, request: messages.HoldRequest) -> Any:  # noqa: N802 - as on the wire
-        """Keeps pushes back."""
+        """Holds pushes."""
         if not 0 < request.seconds <= _LONGEST_HOLD_SECONDS:
             raise InvalidArgumentError(
                 f"hold: seconds above 0, and at most {_LONGEST_HOLD_SECONDS}, expected, got {request.seconds}"
@@ -187,13 +187,13 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         return _clocks_message(self.gates.hold(request.client, request.seconds))
 
     def Level(self, request: messages.LevelRequest) -> Any:  # noqa: N802 - as on the wire
-        """Lets some pass."""
+        """Lets pushes up to the given batches pass during a hold."""
         limits = {name: dict(clock.seqs) for name, clock in request.clocks.items()}
         wait_seconds = min(max(request.wait_seconds, 0.0), _LONGEST_HOLD_SECONDS)
         return _clocks_message(self.gates.level(request.client, limits, wait_seconds))
 
     def Release(self, request: messages.ReleaseRequest) -> Any:  # noqa: N802 - as on the wire
-        """Lets all pass."""
+        """Releases a hold."""
         return messages.ReleaseResponse(was_held=self.gates.release(request.client))
 
     # Cuts
@@ -212,13 +212,13 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         )
 
     def CutBlocks(self, request: messages.CutBlocksRequest) -> Iterator[Any]:  # noqa: N802 - as on the wire
-        """The rows of a cut."""
+        """Returns the rows of a cut."""
         opened = self.visitors.find(request.number, OpenCut)
         since = mark_in(request.since) if request.HasField("since") else None
         return messages_of(opened.cut.blocks(buckets_in(request.buckets), state=request.state, since=since))
 
     def WriteCut(self, request: messages.WriteCutRequest) -> Any:  # noqa: N802 - as on the wire
-        """Writes the files of this server."""
+        """Writes this server's files of a cut."""
         written = self.visitors.find(request.number, OpenCut).write(request.folder, rules_in(request))
         return messages.WriteCutResponse(
             files=[file_message(file) for file in written.files],
@@ -227,56 +227,56 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         )
 
     def GiveUpWrite(self, request: messages.CutRequest) -> Any:  # noqa: N802 - as on the wire
-        """No files of a cut are left."""
+        """Cancels a write, and removes its files."""
         self.visitors.find(request.number, OpenCut).give_up_write()
         return messages.Done()
 
     def ReleaseCut(self, request: messages.CutRequest) -> Any:  # noqa: N802 - as on the wire
-        """Forgets old images."""
+        """Releases a cut and its old row images."""
         self.visitors.drop(request.number)
         return messages.Done()
 
     # Readers
 
     def OpenReader(self, request: messages.OpenReaderRequest) -> Any:  # noqa: N802 - as on the wire
-        """Opens a reader of changes, or tells that there is none."""
+        """Opens a reader of changes, or reports that there is none."""
         at = mark_in(request.at) if request.HasField("at") else None
         epoch = request.epoch if request.HasField("epoch") else None
         reached, was_known = self._rows(request.store).open_reader(request.name, at, epoch)
         return messages.ReaderResponse(is_known=reached is not None, was_known=was_known, epoch=reached or 0)
 
     def ReaderPosition(self, request: messages.ReaderRequest) -> Any:  # noqa: N802 - as on the wire
-        """How far a reader has read."""
+        """Returns how far a reader has read."""
         rows, reader = self._reader(request)
         return messages.ReaderResponse(is_known=True, was_known=True, epoch=rows.history.position_of(reader))
 
     def MarkAt(self, request: messages.MarkAtRequest) -> Any:  # noqa: N802 - as on the wire
-        """Ends epochs, for a reader."""
+        """Ends epochs up to the given one, for a reader."""
         rows, reader = self._reader(request.reader)
         rows.history.position_of(reader)
         rows.history.mark_at(request.epoch)
         return messages.Done()
 
     def Changes(self, request: messages.ChangesRequest) -> Iterator[Any]:  # noqa: N802 - as on the wire
-        """What a reader has not read."""
+        """Returns unread changes of a reader."""
         rows, reader = self._reader(request.reader)
         return messages_of(rows.changes(reader, buckets_in(request.buckets), state=request.state))
 
     def Advance(self, request: messages.AdvanceRequest) -> Any:  # noqa: N802 - as on the wire
-        """A reader has read."""
+        """Advances a reader."""
         rows, reader = self._reader(request.reader)
         rows.advance(reader, mark_in(request.to))
         return messages.Done()
 
     def CloseReader(self, request: messages.ReaderRequest) -> Any:  # noqa: N802 - as on the wire
-        """Forgets a reader."""
+        """Removes a reader."""
         self._reader(request)[1].close()
         return messages.Done()
 
     # Rows
 
     def Touch(self, request: messages.TouchRequest) -> Any:  # noqa: N802 - as on the wire
-        """Rows count as changed."""
+        """Marks rows as changed."""
         ids, buckets = _ids_in(request)
         self._rows(request.store).store.touch(request.table, ids, buckets=buckets)
         return messages.Done()
@@ -287,11 +287,11 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         return messages.EraseResponse(rows=self._rows(request.store).erase(request.table, ids, buckets))
 
     def RowsBySlot(self, request: messages.RowsBySlotRequest) -> Any:  # noqa: N802 - as on the wire
-        """Counts rows."""
+        """Counts rows by slot."""
         return messages.RowsBySlotResponse(rows=self._rows(request.store).store.rows_by_slot(request.table))
 
     def CheckBlocks(self, requests: Iterator[messages.CheckBlocksRequest]) -> Any:  # noqa: N802 - as on the wire
-        """Takes blocks over, to be loaded."""
+        """Receives and checks blocks to load."""
         order, blocks = _ordered(requests)
         prepared = self._rows(order.store).prepare_load(
             blocks,
@@ -301,7 +301,7 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         return messages.Ticket(number=self.visitors.keep(order.client, prepared))
 
     def Load(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
-        """Writes the blocks that were taken over."""
+        """Loads the checked blocks."""
         report = self.visitors.find(request.number, PreparedLoad).load()
         self.visitors.drop(request.number)
         return messages.LoadResponse(
@@ -309,12 +309,12 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         )
 
     def DropLoad(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
-        """Forgets them."""
+        """Drops checked blocks."""
         self.visitors.drop(request.number)
         return messages.Done()
 
     def PrepareRestore(self, request: messages.PrepareRestoreRequest) -> Any:  # noqa: N802 - as on the wire
-        """Reads and checks files."""
+        """Reads and checks files to restore."""
         prepared = self._rows(request.store).prepare_restore(
             request.folder,
             request.manifest,
@@ -325,24 +325,24 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         return messages.Ticket(number=self.visitors.keep(request.client, prepared))
 
     def LoadRestore(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
-        """Replaces the rows by what the files hold."""
+        """Replaces the rows by those of the files."""
         report = self.visitors.find(request.number, PreparedRows).load()
         return messages.LoadRestoreResponse(rows=report.rows)
 
     def DropRestore(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
-        """Gives a restore up, or ends it."""
+        """Cancels or ends a restore."""
         self.visitors.drop(request.number)
         return messages.Done()
 
     def Resume(self, request: messages.ResumeRequest) -> Any:  # noqa: N802 - as on the wire
-        """Goes on from a saved state."""
+        """Resumes from a saved state."""
         stamps = [stamp_in(stamp) for stamp in request.stamps]
         self._rows(request.store).resume(stamps, (request.life.generation, request.life.life))
         self.stores.mark_resumed(rows_owner(request.store))
         return messages.Done()
 
     def Assign(self, requests: Iterator[messages.AssignRequest]) -> Any:  # noqa: N802 - as on the wire
-        """Overwrites weights."""
+        """Overwrites weights, or adds to them."""
         order, blocks = _ordered(requests)
         if len(blocks) != 1:
             raise InvalidArgumentError(f"assign: one block expected, got {len(blocks)}")
@@ -355,7 +355,7 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         rows.raise_newest_times(request.newest_times)
         return messages.EvictResponse(rows=rows.store.evict(now=request.now))
 
-    # Inside
+    # Implementation
 
     def _rows(self, name: str) -> HostedRows:
         return self.stores.find(name)
@@ -375,7 +375,7 @@ def _clocks_message(clocks: dict[str, dict[int, int]]) -> messages.HoldResponse:
 
 
 def _ordered(requests: Iterator[Any]) -> tuple[Any, list[RowBlock]]:
-    """What the first message of a stream says, and the blocks of all."""
+    """Returns the order in the first message of a stream, and the blocks of all messages."""
     first = next(requests, None)
     if first is None or not first.HasField("order"):
         raise InvalidArgumentError("blocks: what to do with them is expected in the first message")
@@ -383,16 +383,16 @@ def _ordered(requests: Iterator[Any]) -> tuple[Any, list[RowBlock]]:
 
 
 def _ids_in(request: messages.TouchRequest | messages.EraseRequest) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The ids of a request, and their buckets where it has them."""
+    """Returns the ids of a request, and their buckets if given."""
     buckets = torch.from_numpy(_array(request.buckets, "<i2")) if request.buckets else None
     return torch.from_numpy(_array(request.ids, "<i8")), buckets
 
 
 def _array(data: bytes, kind: str) -> Any:
-    """A writable array of the bytes, as tensors want them.
+    """Returns a writable array of the bytes, as required for tensors.
 
     Raises:
-        InvalidArgumentError: they are not whole numbers of this kind.
+        InvalidArgumentError: the size is not a multiple of the item size.
     """
     size = np.dtype(kind).itemsize
     if len(data) % size:

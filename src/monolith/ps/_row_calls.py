@@ -1,4 +1,4 @@
-"""Reads and updates of rows that are on their way to servers and back."""
+"""Reads and updates of rows in flight to servers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _SUBJECT = "parameter servers"
 
 
 class PendingRows:
-    """`monolith.tables.batch.Pending` of rows. Any thread may call it.
+    """`monolith.tables.batch.Pending` of rows. Thread-safe.
 
     Args:
-        store: Whose rows they are.
+        store: Store of the rows.
         pull: The call, begun.
-        values: Where the rows come.
+        values: Memory for the rows.
         after: The batch whose update they must contain.
-        joined: The worker that reads; None for whoever only looks.
-        plan: Opened for training by this read.
+        joined: The worker that reads; None for a read without a worker.
+        plan: Plan opened for training by this read.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class PendingRows:
         self._error: OpError | None = None
 
     def done(self) -> bool:
-        """Whether the answers of all servers are there."""
+        """Returns whether the answers of all servers have arrived."""
         return self._rows is not None or self._error is not None or self._pull.done
 
     def result(self, timeout_seconds: float | None = None) -> Rows:
-        """The rows."""
+        """Waits for the rows and returns them."""
         with self._lock:
             if self._rows is None and self._error is None:
                 _wait(self._pull, timeout_seconds)
                 self._finish()
             if self._error is not None:
                 raise self._error
-            assert self._rows is not None  # noqa: S101 - one of the two is there
+            assert self._rows is not None  # noqa: S101 - one of the two is set
             return self._rows
 
     def _finish(self) -> None:
@@ -86,10 +86,10 @@ class PendingRows:
         self._rows = LocalRows(torch.from_numpy(self._values), seen if self._joined else NOTHING_APPLIED)
 
     def _seen(self) -> int:
-        """The last batch of the worker in the rows."""
+        """Returns the last batch of the worker in the rows."""
         is_lacking, seen, newest = self._pull.finish()
         if is_lacking and self._joined is not None:
-            # A server had no plan for a push that it was to see first; now it gets the ids.
+            # A server lacked the plan of a push that comes first; `settle` resends the push with its ids.
             self._joined.settle()
             self._pull.begin(self._store.timeout_seconds)
             is_lacking, seen, newest = self._pull.finish()
@@ -104,7 +104,7 @@ class PendingRows:
 
 
 class PendingPush:
-    """`monolith.tables.batch.Pending` of what an update did. Any thread may ask; its worker settles it in order."""
+    """`monolith.tables.batch.Pending` of the result of an update. Thread-safe; its worker settles updates in order."""
 
     def __init__(
         self, joined: PsJoined, push: _core.RowPush, update: PreparedUpdate, *, on_applied: Callable[[], None]
@@ -118,32 +118,32 @@ class PendingPush:
 
     @property
     def has_answers(self) -> bool:
-        """Whether the answers of all servers are there."""
+        """Whether the answers of all servers have arrived."""
         return self.is_settled or self._push.done
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known how it ended."""
+        """Whether the outcome is known."""
         return self._applied is not None or self._error is not None
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended with an error that nobody was told yet."""
+        """Whether it failed; the error may not be reported yet."""
         return self._error is not None
 
     def done(self) -> bool:
-        """Whether the answers of all servers are there."""
+        """Returns whether the answers of all servers have arrived."""
         return self.has_answers
 
     def result(self, timeout_seconds: float | None = None) -> Applied:
-        """What it did, once all servers have it."""
+        """Waits until all servers have applied the update, and returns its result."""
         self._joined.settle(self, timeout_seconds=timeout_seconds)
         self.raise_error()
         assert self._applied is not None  # noqa: S101 - settled without an error
         return self._applied
 
     def raise_error(self) -> None:
-        """Raises how it failed, if it did; `flush` does not tell it once more."""
+        """Raises the error of a failed update; `flush` does not report it again."""
         if self._error is not None:
             self._joined.forget_failure(self)
             raise self._error
@@ -155,7 +155,7 @@ class PendingPush:
         _wait(self._push, timeout_seconds)
 
     def settle(self, store: PsStore) -> None:
-        """Takes the answers; those before it were settled."""
+        """Reads the answers. REQUIRES: earlier updates are settled."""
         try:
             applied, newest, steps_of_others = self._push.finish(store.timeout_seconds)
         except OpError as error:
@@ -170,10 +170,10 @@ class PendingPush:
 
 
 def _wait(call: _core.RowPull | _core.RowPush, timeout_seconds: float | None) -> None:
-    """Waits for the answers, or for their own limits of time.
+    """Waits for the answers, or for the call's own time limit.
 
     Raises:
-        DeadlineExceededError: they did not come in time.
+        DeadlineExceededError: the answers did not arrive in time.
     """
     if timeout_seconds is not None and not call.wait_for(timeout_seconds):
         raise DeadlineExceededError(f"{_SUBJECT}: no answer within {timeout_seconds:g} s; it is still awaited")

@@ -1,4 +1,4 @@
-"""`DenseClient`: dense weights that servers keep and move, and a model that computes with copies of them."""
+"""`DenseClient`: dense weights that servers keep and update, and a model that computes with copies of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["DenseClient", "keeper_of"]
 
 _FIRST_CLIENT_SECONDS = 5.0
-"""How long the others wait for the client that said first what the weights are: it may have died in between."""
+"""How long other clients wait for the first client to configure all servers: it may have died in between."""
 
 
 _KEEPERS: dict[int, weakref.ref[DenseClient]] = {}
@@ -44,22 +44,24 @@ _KEEPERS: dict[int, weakref.ref[DenseClient]] = {}
 
 
 class DenseClient:
-    """The dense weights of a model on servers, for one worker. The thread that trains calls it.
+    """The dense weights of a model on servers, for one worker. Call it from the training thread.
 
-    The first client says what the weights are and gives their first values; later ones must agree and take what is
-    there. Clipping and decay happen here, before a push; learning rates are those of the optimizers' groups, at a push.
-    Parameters that no optimizer has, and buffers, stay here.
+    The first client defines the weights and their initial values; later clients must have the same layout and use the
+    existing values. Clipping and decay happen here, before a push; the learning rates of the optimizers' groups are
+    read at a push. Buffers, and parameters without an optimizer, stay local.
 
     Args:
-        parameters: A model, or parameters by name. They are moved into memory that answers are written to directly.
-        optimizers: One, called ``dense``, or several by name. They say how servers learn; here they never step.
-        servers: Where to; a cluster of parameter servers is one.
+        parameters: A model, or parameters by name. Their values are moved into memory that answers are written to
+            directly.
+        optimizers: One, called ``dense``, or several by name. They define the update rules of the servers; they never
+            step here.
+        servers: The servers, such as a `PsCluster`.
         partition: Whether weights above 128 KiB are divided among servers.
-        timeout_seconds: For one call, reconnects included.
+        timeout_seconds: Time limit of one call, including reconnects.
 
     Raises:
-        FailedPreconditionError: another client has said that the weights are others; shows the difference.
-        InvalidArgumentError: a parameter or an optimizer that servers cannot take; says why.
+        FailedPreconditionError: another client has configured other weights; shows the difference.
+        InvalidArgumentError: servers do not support a parameter or an optimizer; gives the reason.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class DenseClient:
         self._previous: list[int] = []
         self._pushes: list[PendingPush] = []
         self.steps_of_others = -1
-        """Batches of all other workers that server 0 had when it answered last; -1: it was not asked yet."""
+        """Batches of all other workers in the last answer of server 0; -1: no answer yet."""
         self._frames: DenseFrames = servers.open_frames(WORDS)
         self._transfer = StateTransfer(servers, self.layout, timeout_seconds)
         try:
@@ -103,22 +105,22 @@ class DenseClient:
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
-        """Those that servers keep, by name; the copies of this process."""
+        """The parameters that servers keep, by name; local copies."""
         return self._parameters
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the weights that servers keep."""
+        """Names of the weights that servers keep."""
         return frozenset(self._parameters)
 
     def group_keys(self, optimizer: str) -> frozenset[str]:
-        """What an optimizer's rule keeps in its groups."""
+        """Returns the keys of the state that an optimizer keeps in its groups."""
         return group_state_keys(self._optimizers[optimizer])
 
     # Batches
 
     def join(self, worker: int) -> DenseJoined:
-        """Begins an incarnation of a worker at every server; pushes of an earlier one are refused from now on."""
+        """Begins an incarnation of a worker on every server, which rejects pushes of earlier ones from now on."""
         answers = wire.ask_all(
             self._frames, self._servers.num_ps, Kind.JOIN, lambda _: wire.encode(worker=worker), self._timeout
         )
@@ -137,23 +139,23 @@ class DenseClient:
         )
 
     def pull(self) -> int:
-        """Brings the weights as they are now into the parameters; returns this worker's last batch in all of them."""
+        """Reads the current weights into the parameters; returns this worker's last batch that is in all of them."""
         self.drop_fetch()
         seen = self._received(self._begin_pull(self._memory))
         self._memory.show_in(self._parameters)
         return seen
 
     def fetch(self) -> None:
-        """Begins to bring the weights beside the parameters, which stay as they are until `assign`."""
+        """Starts to read the weights in the background; the parameters stay unchanged until `assign`."""
         if self._fetching is None:
             self._fetched = self._fetched or DenseMemory(self.layout)
             self._fetching = self._begin_pull(self._fetched)
 
     def assign(self) -> int | None:
-        """Waits for what `fetch` has begun, and puts it into the parameters; None where nothing was fetched.
+        """Waits for the weights requested by `fetch`, and copies them into the parameters.
 
         Returns:
-            This worker's last batch in all of them.
+            This worker's last batch that is in all of them; None without a `fetch`.
         """
         calls, self._fetching = self._fetching, None
         if calls is None or self._fetched is None:
@@ -164,27 +166,27 @@ class DenseClient:
         return seen
 
     def read_all(self) -> dict[str, Tensor]:
-        """The weights as they are now, by name, beside the parameters; valid until it is called again."""
+        """Returns the current weights by name, apart from the parameters; valid until the next call."""
         self._read_memory = self._read_memory or DenseMemory(self.layout)
         self._received(self._begin_pull(self._read_memory))
         return self._read_memory.values
 
     def read(self, name: str) -> Tensor:
-        """One weight as it is now; the parameter stays as it is."""
+        """Returns the current value of one weight; the parameter stays unchanged."""
         return self.read_all()[name].clone()
 
     def drop_fetch(self) -> None:
-        """Forgets what `fetch` has begun; its memory is free when the answers have come."""
+        """Discards the result of `fetch`; waits for the answers in flight."""
         calls, self._fetching = self._fetching, None
         for call in calls or ():
             call.wait()
 
     def push(self, stamp: BatchStamp, *, step: int) -> Pending[int]:
-        """Sends the gradients that the parameters have now, and the rates of the optimizers' groups.
+        """Sends the current gradients of the parameters, and the learning rates of the optimizers' groups.
 
         Args:
-            stamp: Of the batch; its number is above those before. Its worker joins with the first one.
-            step: Global step, for rules that ask for it.
+            stamp: Stamp of the batch; its number is above all earlier ones. Its worker joins with the first push.
+            step: Global step, for update rules that need it.
 
         Raises:
             FailedPreconditionError: another worker has joined.
@@ -192,15 +194,15 @@ class DenseClient:
         return self.send(self.prepare_push(stamp, step=step))
 
     def prepare_push(self, stamp: BatchStamp, *, step: int) -> PreparedPush:
-        """As `push`, without sending it: gradients and rates are those of now, whenever `send` is called."""
+        """Prepares a push without sending it, with the current gradients and rates."""
         rates = {name: live_rates(each, self.layout.optimizers[name]) for name, each in self._optimizers.items()}
         gradients = {name: _plain_gradient(name, each) for name, each in self._parameters.items()}
         return PreparedPush(stamp=stamp, step=step, rates=rates, gradients=gradients)
 
     def send(self, prepared: PreparedPush) -> Pending[int]:
-        """Sends what was prepared; raises as `push`."""
+        """Sends a prepared push; raises as `push` does."""
         stamp = prepared.stamp
-        if self._worker is None:  # a state was put back, which ends all incarnations
+        if self._worker is None:  # a restored state ends all incarnations
             self.join(stamp.worker)
         if stamp.worker != self._worker:
             raise FailedPreconditionError(
@@ -230,10 +232,10 @@ class DenseClient:
         return pending
 
     def flush(self, *, timeout_seconds: float | None = None) -> int:
-        """Waits until every push is in the weights; returns the number of the last one, -1 if there was none.
+        """Waits until every push is applied; returns the number of the last one, -1 if there was none.
 
         Raises:
-            OpError: the first error of one that was on its way.
+            OpError: the first error of a push in flight.
         """
         pushes, self._pushes = self._pushes, []
         for each in pushes:
@@ -243,28 +245,29 @@ class DenseClient:
     # State
 
     def held(self) -> AbstractContextManager[None]:
-        """Inside, no push passes, and all servers have the same batches; see the cluster's own."""
+        """Blocks pushes, with all servers at the same batches; see `PsCluster.held`."""
         held: Callable[[], AbstractContextManager[None]] | None = getattr(self._servers, "held", None)
         return nullcontext() if held is None else held()
 
     def freeze(self) -> FrozenShards:
-        """Has every server copy what it has now; `FrozenShards.gather` brings it here afterwards."""
+        """Makes every server copy its current state; `FrozenShards.gather` reads the copies afterwards."""
         return self._transfer.freeze()
 
     def scatter(self, state: DenseState, servers: Sequence[int] | None = None) -> None:
-        """Gives every server, or some of them, its part of a state; every worker has to join again.
+        """Sends every server, or some of them, its part of a state; every worker has to join again.
 
-        The parameters here are those of the servers then.
+        The parameters here are those of the servers afterwards.
 
         Raises:
-            FailedPreconditionError: it is the state of other weights, or owners that differed were others.
+            FailedPreconditionError: the state is of other weights, or its servers differ by a batch and were more or
+                fewer than these.
         """
         self._transfer.scatter(state, servers)
         self._worker = None
         self.pull()
 
     def uninitialized(self) -> list[int]:
-        """Servers that have no state; those that were started anew get the weights of this process first."""
+        """Returns the servers without state; configures restarted servers with the weights of this process first."""
         layout = self.layout.to_bytes()
         for server in range(self._servers.num_ps):
             if not self._is_configured(server):
@@ -272,13 +275,13 @@ class DenseClient:
         return self._servers.uninitialized(DENSE_OWNER)
 
     def set_initialized(self) -> None:
-        """All servers have state from now on, as long as they live."""
+        """Marks the state of all servers as initialized, until their processes end."""
         self._servers.set_initialized(DENSE_OWNER)
 
-    # Life
+    # Lifecycle
 
     def close(self) -> None:
-        """Ends the conversation with the servers; the parameters keep what they have."""
+        """Closes the connections to the servers; the parameters keep their values."""
         for parameter in self._parameters.values():
             if keeper_of(parameter) is self:
                 del _KEEPERS[id(parameter)]
@@ -291,19 +294,21 @@ class DenseClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Inside
+    # Implementation
 
     def _configure(self) -> bool:
-        """Server 0 decides whose first values they are; the others are told by the same client, if it lives.
+        """Configures all servers, with the initial values of the client that configures server 0 first.
+
+        That client, if it is alive, configures the other servers, too.
 
         Returns:
-            Whether it is this one.
+            Whether this client's values count.
         """
         origin = secrets.randbits(62)
         layout = self.layout.to_bytes()
         answer = self._configure_one(0, origin, layout)
         winner = wire.field(answer, "origin")
-        # Where that is long ago, it is not telling the others any more: one that knows nothing was started anew.
+        # If that was long ago, the first client has finished: an unconfigured server was restarted.
         end = time.monotonic() + _FIRST_CLIENT_SECONDS - wire.field(answer, "age_ms") / 1e3
         for server in range(1, self._servers.num_ps):
             while winner != origin and not self._is_configured(server) and time.monotonic() < end:
@@ -312,7 +317,7 @@ class DenseClient:
         return winner == origin
 
     def first_state(self) -> DenseState:
-        """The weights of this process, and what an optimizer has learned before they went to servers; of no batch."""
+        """Returns the weights and optimizer state of this process, from before they went to servers; no stamps."""
         optimizers = {
             name: {
                 "state": {
@@ -357,17 +362,17 @@ class DenseClient:
 
 
 def keeper_of(parameter: nn.Parameter) -> DenseClient | None:
-    """The open client whose servers keep a parameter; None: it is this process's own."""
+    """Returns the open client whose servers keep a parameter; None: the parameter is local."""
     reference = _KEEPERS.get(id(parameter))
     client = None if reference is None else reference()
-    # A number may have been another parameter's, which is gone.
+    # The id may be reused from a parameter that was freed.
     if client is None or all(each is not parameter for each in client.parameters.values()):
         return None
     return client
 
 
 def _has_learned(optimizer: Optimizer) -> bool:
-    """Whether a step was made; some rules have state from the beginning on, which counts its steps."""
+    """Returns whether the optimizer has made a step; some rules have state with a step counter from the start."""
     return any(float(values.get("step", 1)) != 0 for values in optimizer.state.values() if values)
 
 
@@ -384,6 +389,6 @@ def _plain_gradient(name: str, parameter: nn.Parameter) -> Tensor | None:
 
 
 def _bytes(value: Tensor) -> np.ndarray[Any, Any]:
-    """Its memory; of a value with gaps, a copy's."""
+    """Returns the memory of a tensor; a copy if it is not contiguous."""
     found: np.ndarray[Any, Any] = value.contiguous().view(-1).view(torch.uint8).numpy()
     return found

@@ -1,4 +1,4 @@
-"""The dense weights of one server: pieces of parameters, and torch optimizers that move them."""
+"""The dense weights of one server: pieces of parameters, and torch optimizers that update them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _RATE = "lr"
 
 
 class HostedWeights:
-    """What a server keeps of one model. Whoever owns it sees that one call is inside at a time.
+    """A server's share of the dense weights of a model. Not thread-safe: the owner serializes calls.
 
     Args:
-        layout: Of the whole model.
-        index: Which server this is.
-        values: The first values of its pieces, end to end.
-        modules: Where optimizers may come from, beside torch's and ours.
+        layout: Layout of the complete model.
+        index: Index of this server.
+        values: Initial values of its pieces, concatenated.
+        modules: Modules with optimizers, in addition to those of torch and monolith.
 
     Raises:
-        InvalidArgumentError: other values than the layout says, or no such optimizer.
+        InvalidArgumentError: the values do not match the layout, or there is no such optimizer.
     """
 
     def __init__(self, layout: DenseLayout, index: int, values: memoryview, *, modules: Iterable[str] = ()) -> None:
@@ -52,26 +52,26 @@ class HostedWeights:
         for piece, value in zip(self.pieces, _tensors_of(values, self.pieces), strict=True):
             self._parameters[piece.name].data.copy_(value)
         self._optimizers = self._make_optimizers()
-        # A class that nobody here has read may keep a gradient, whose memory is gone after the push.
+        # An optimizer of a user module may keep a reference to a gradient, whose memory is freed after the push.
         self._keeps_gradients = any(":" in spec.kind for spec in self._specs.values())
         self._copies = [_Copies(region) for region in self._regions]
 
     @property
     def num_regions(self) -> int:
-        """How many there are to be pulled."""
+        """Number of regions to pull."""
         return len(self._regions)
 
     def copy_of(self, region: int) -> np.ndarray[Any, Any]:
-        """The values of a region as they are now; what was handed out does not change."""
+        """Returns the current values of a region; a returned array never changes."""
         return self._copies[region].present()
 
     def check(
         self, present: Sequence[bool], rates: Mapping[str, Sequence[Mapping[str, Any]]], body: memoryview
     ) -> None:
-        """Looks whether a push can be applied, before anything changes.
+        """Validates a push before anything changes.
 
         Raises:
-            InvalidArgumentError: it cannot; says why.
+            InvalidArgumentError: the push cannot be applied; gives the reason.
         """
         if len(present) != len(self.pieces):
             raise InvalidArgumentError(
@@ -101,7 +101,7 @@ class HostedWeights:
     def apply(
         self, present: Sequence[bool], rates: Mapping[str, Sequence[Mapping[str, Any]]], body: memoryview, *, step: int
     ) -> None:
-        """One step of every optimizer; pieces that are not present have no gradient. Was checked before."""
+        """Makes one step of every optimizer; pieces that are not present have no gradient. REQUIRES: `check` passed."""
         given = [each for each, there in zip(self.pieces, present, strict=True) if there]
         for piece, gradient in zip(given, _tensors_of(body, given), strict=True):
             self._parameters[piece.name].grad = gradient.clone() if self._keeps_gradients else gradient
@@ -119,17 +119,17 @@ class HostedWeights:
                 copies.forget()
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimizer state by name; tensors are live ones."""
+        """Returns weights and optimizer state by name; the tensors are live."""
         return {
             "weights": {name: each.data for name, each in self._parameters.items()},
             "optimizers": {name: self._optimizer_state(each) for name, each in self._optimizers.items()},
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over weights and optimizer state; nothing has changed if it raises.
+        """Loads weights and optimizer state. Changes nothing if it raises.
 
         Raises:
-            FailedPreconditionError: they are of other weights, shapes or optimizers.
+            FailedPreconditionError: the state is of other weights, shapes or optimizers.
         """
         weights, optimizers = state["weights"], state["optimizers"]
         expected = {name: (tuple(each.shape), each.dtype) for name, each in self._parameters.items()}
@@ -167,7 +167,7 @@ class HostedWeights:
         }
 
     def _load_optimizer(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
-        """By torch's own way, as a checkpoint of one process is restored."""
+        """Loads through `Optimizer.load_state_dict`, as a checkpoint of one process is restored."""
         plain = optimizer.state_dict()
         order = [each for group in optimizer.param_groups for each in group["params"]]
         names = {id(each): name for name, each in self._parameters.items()}
@@ -181,7 +181,7 @@ class HostedWeights:
 
 
 class _Copies:
-    """Copies of one region for those who pull it; one version has one copy, and memory is used again."""
+    """Copies of one region for pulls; one copy for each version, with reused memory."""
 
     def __init__(self, region: Tensor) -> None:
         self._region = region
@@ -192,13 +192,13 @@ class _Copies:
         if self._shown is None:
             memory = self._spare.pop() if self._spare else large_buffer(self._region.numel()).numpy()
             torch.from_numpy(memory).copy_(self._region)
-            # A view of its own for each version: when the last answer that it is in was sent, the memory is free.
+            # One view for each version: the memory is free when the last answer that contains the view was sent.
             self._shown = memory[:]
             weakref.finalize(self._shown, self._spare.append, memory)
         return self._shown
 
     def forget(self) -> None:
-        """The region has changed."""
+        """Drops the copy after a change of the region."""
         self._shown = None
 
 
@@ -211,10 +211,10 @@ def _parameters_in(buffers: Sequence[Tensor], regions: Sequence[Sequence[Piece]]
 
 
 def _tensors_of(body: memoryview, pieces: Sequence[Piece]) -> list[Tensor]:
-    """The numbers of a body where they lie: they are gone with it."""
+    """Returns tensors that share the memory of a body, and are valid only as long as it is."""
     if not body.nbytes:
         return [torch.empty(each.shape, dtype=each.torch_dtype) for each in pieces]
-    # torch warns of memory that it could write to but should not; it only reads here.
+    # Avoids torch's warning about memory that is not writable; the tensors are only read.
     address = np.frombuffer(body, dtype=np.uint8).__array_interface__["data"][0]
     flat = torch.frombuffer((ctypes.c_uint8 * body.nbytes).from_address(address), dtype=torch.uint8)
     return _split(flat, pieces)

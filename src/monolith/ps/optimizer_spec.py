@@ -1,6 +1,6 @@
-"""A torch optimizer as its name and plain options, so that a server can make one of its own. Nothing is unpickled.
+"""A torch optimizer as its name and plain options, from which a server builds its own. Nothing is unpickled.
 
-Learning rates are no part of it: they come with every push, from the schedule of whoever pushes.
+Learning rates are not included: they come with every push, from the schedule of the worker that pushes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupSpec", "OptimizerSpec", "group_state_keys", "import_modules", "is_elementwise", "live_rates"]
 
 _ROOMS = {"torch.optim": torch.optim, "monolith.optim": optim}
-"""Whose optimizers every server knows."""
+"""Modules whose optimizers every server has."""
 _ELEMENTWISE_OF_TORCH = frozenset(
     {
         torch.optim.ASGD,
@@ -41,8 +41,8 @@ _ELEMENTWISE_OF_TORCH = frozenset(
         torch.optim.SGD,
     }
 )
-"""Those that move every element by its own gradient and state alone, so that a piece learns as it would in the whole;
-classes that torch does not own say it by ``is_elementwise = True``."""
+"""Optimizers that update every element from its own gradient and state only, so that a piece of a parameter is updated
+as in the full parameter. Other classes declare it by ``is_elementwise = True``."""
 _RATE = "lr"
 
 
@@ -51,14 +51,14 @@ class GroupSpec:
     """One parameter group."""
 
     params: tuple[str, ...]
-    """Names of its parameters, in its order."""
+    """Names of its parameters, in order."""
     options: Mapping[str, Any]
-    """What the rule reads, without the learning rate."""
+    """Options of the update rule, without the learning rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSpec:
-    """Which class, made how, for which parameters.
+    """Class, constructor options and parameter groups of an optimizer.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> spec = OptimizerSpec.of(torch.optim.SGD([weight], lr=0.1, momentum=0.9), {id(weight): "weight"})
@@ -69,17 +69,17 @@ class OptimizerSpec:
     """
 
     kind: str
-    """``torch.optim.Adam``, ``monolith.optim.Shampoo``, or ``module:Class`` for a module the servers were given."""
+    """``torch.optim.Adam``, ``monolith.optim.Shampoo``, or ``module:Class`` of a module passed to the servers."""
     options: Mapping[str, Any]
-    """What the constructor takes by name."""
+    """Keyword arguments of the constructor."""
     groups: tuple[GroupSpec, ...]
 
     @classmethod
     def of(cls, optimizer: Optimizer, names: Mapping[int, str]) -> Self:
-        """What a live optimizer is made of; parameters that `names` (by id) does not have are left out.
+        """Describes a live optimizer; skips parameters that are not in `names` (by id).
 
         Raises:
-            InvalidArgumentError: a server could not do what it does; says why.
+            InvalidArgumentError: a server cannot run this optimizer; gives the reason.
         """
         kind = _kind_of(type(optimizer))
         _require_plain_steps(optimizer, kind)
@@ -96,22 +96,22 @@ class OptimizerSpec:
         return cls(kind=kind, options=_plain_options(kind, made_with), groups=tuple(groups))
 
     def make(self, parameters: Mapping[str, nn.Parameter], *, modules: Iterable[str] = ()) -> Optimizer:
-        """An optimizer for those of its parameters that are given.
+        """Builds an optimizer for the given ones of its parameters.
 
         Args:
-            parameters: By name.
-            modules: Those that a class may come from, beside torch's and ours.
+            parameters: Parameters by name.
+            modules: Modules that a class may come from, in addition to those of torch and monolith.
 
         Raises:
-            InvalidArgumentError: there is no such class, or it refuses its options.
-            PermissionDeniedError: its module was not given.
+            InvalidArgumentError: there is no such class, or it rejects its options.
+            PermissionDeniedError: its module is not in `modules`.
         """
         made = self._class(frozenset(modules))
         groups: list[dict[str, Any]] = [
             {
                 "params": [parameters[name] for name in group.params if name in parameters],
                 **group.options,
-                _RATE: 0.0,  # every push brings its own
+                _RATE: 0.0,  # replaced with every push
             }
             for group in self.groups
         ]
@@ -121,16 +121,16 @@ class OptimizerSpec:
             raise InvalidArgumentError(f"optimizer {self.kind}: it cannot be made here: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values."""
         groups = [{"params": list(each.params), "options": dict(each.options)} for each in self.groups]
         return {"kind": self.kind, "options": dict(self.options), "groups": groups}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_dict` made, after JSON too, to which a tuple is a list.
+        """Reads the result of `to_dict`, also after JSON, which turns tuples into lists.
 
         Raises:
-            InvalidArgumentError: it did not make these.
+            InvalidArgumentError: the value is something else.
         """
         try:
             kind = str(values["kind"])
@@ -163,19 +163,19 @@ class OptimizerSpec:
 
 
 def is_elementwise(kind: type[Optimizer]) -> bool:
-    """Whether a piece of a parameter learns as it would in the whole; one that does not say so does not."""
+    """Returns whether a piece of a parameter is updated as in the full parameter; False for undeclared classes."""
     if kind in _ELEMENTWISE_OF_TORCH:
         return True
     return bool(getattr(kind, "is_elementwise", False))
 
 
 def group_state_keys(optimizer: Optimizer) -> frozenset[str]:
-    """What the rule itself keeps in its groups, which is state and no option."""
+    """Returns the group keys that the update rule itself writes: they are state, not options."""
     return getattr(type(optimizer), "group_state", frozenset())
 
 
 def live_rates(optimizer: Optimizer, spec: OptimizerSpec) -> list[dict[str, Any]]:
-    """What every group learns by now: its rate, and options that somebody changed since the spec was made.
+    """Returns the current rate of every group, and the options changed since the spec was made.
 
     Raises:
         InvalidArgumentError: a rate is no finite number.
@@ -194,10 +194,10 @@ def live_rates(optimizer: Optimizer, spec: OptimizerSpec) -> list[dict[str, Any]
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Imports the modules that a server is started with, so that a name that is wrong shows at its start.
+    """Imports the modules that a server is started with, so that a wrong name fails at the start.
 
     Raises:
-        InvalidArgumentError: one cannot be imported.
+        InvalidArgumentError: a module cannot be imported.
     """
     for name in names:
         try:
@@ -226,7 +226,7 @@ def _require_plain_steps(optimizer: Optimizer, kind: str) -> None:
         )
     if kind == f"torch.optim.{torch.optim.SparseAdam.__name__}":
         raise InvalidArgumentError(f"optimizer {kind}: it takes sparse gradients only; take torch.optim.Adam")
-    # torch keeps what register_step_pre_hook and register_step_post_hook were given under these names.
+    # torch stores the hooks of register_step_pre_hook and register_step_post_hook under these names.
     if getattr(optimizer, "_optimizer_step_pre_hooks", None) or getattr(optimizer, "_optimizer_step_post_hooks", None):
         raise InvalidArgumentError(f"optimizer {kind}: functions are hooked to its step, and a server has none of them")
 

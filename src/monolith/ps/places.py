@@ -1,4 +1,4 @@
-"""Single parameter servers by their address: which place each has, giving one to those that stand by, ending them."""
+"""Indices of single parameter servers by their address: finds them, assigns them to standby servers, stops servers."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["ANSWER_SECONDS", "ServerPlace", "assign_places", "find_place", "give
 
 _UNKNOWN = -1
 ANSWER_SECONDS = 15.0
-"""How long a server that listens is waited for."""
+"""Time limit for an answer of a server that listens."""
 _LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """The place of a server."""
+    """The index of a server."""
 
     address: str
     index: int | None
-    """None: it stands by."""
+    """None: a standby server."""
     num_ps: int
     life: int = field(default=0, compare=False)
-    """Tells the process from others that had the place before or claim it."""
+    """Random id of the process; distinguishes processes with the same index."""
 
 
 def find_place(address: str, *, token: str | None = None, timeout_seconds: float = 2.0) -> ServerPlace | None:
-    """The place of the server at an address; None: nobody answers there within this time, or nobody listens."""
+    """Returns the index of the server at an address; None: no server answers there within this time."""
     with closing(_channel(address, token)) as channel:
         try:
             call = channel.begin("Describe", messages.DescribeRequest(), timeout_seconds, wait_for_ready=False)
@@ -49,25 +49,25 @@ def find_place(address: str, *, token: str | None = None, timeout_seconds: float
 def assign_places(
     addresses: Mapping[int, str], num_ps: int, *, token: str | None = None, timeout_seconds: float = 60.0
 ) -> None:
-    """As `give_places`, to servers by their addresses."""
+    """Assigns indices as `give_places` does, to servers by their addresses."""
     with ExitStack() as stack:
         channels = {index: stack.enter_context(closing(_channel(each, token))) for index, each in addresses.items()}
         give_places(channels, num_ps, timeout_seconds=timeout_seconds)
 
 
 def give_places(channels: Mapping[int, ControlChannel], num_ps: int, *, timeout_seconds: float) -> None:
-    """Gives places to servers that stand by, and returns when they serve there; those that have theirs already agree.
+    """Assigns indices to standby servers, and returns when they serve; accepts servers that have their index already.
 
-    One of them stops listening for a moment, to begin anew at its place: who looks then would take it for gone.
+    A standby server stops listening briefly while it restarts with its index; it is not lost.
 
     Args:
-        channels: Place -> the server that shall have it.
-        num_ps: Number of all places.
-        timeout_seconds: How long they are waited for.
+        channels: Index -> the server to assign it to.
+        num_ps: Number of servers of the job.
+        timeout_seconds: Time limit.
 
     Raises:
-        FailedPreconditionError: one of them has another place.
-        DeadlineExceededError: one of them does not come back.
+        FailedPreconditionError: one of them has another index.
+        DeadlineExceededError: one of them does not restart.
     """
     deadline = time.monotonic() + timeout_seconds
     while missing := _without_place(channels, num_ps):
@@ -77,7 +77,7 @@ def give_places(channels: Mapping[int, ControlChannel], num_ps: int, *, timeout_
             for channel, request in zip(missing.values(), requests, strict=True)
         ]
         for call in calls:
-            with suppress(UnavailableError, DeadlineExceededError):  # it may be taking it at this moment
+            with suppress(UnavailableError, DeadlineExceededError):  # it may be restarting with its index
                 call.result()
         if time.monotonic() >= deadline:
             absent = ", ".join(channel.address for channel in missing.values())
@@ -100,7 +100,7 @@ def _is_at(told: Any, index: int, num_ps: int) -> bool:
 
 
 def stop_servers(addresses: Iterable[str], *, token: str | None = None, drain_seconds: float = 5.0) -> list[str]:
-    """Asks servers to end their processes; returns the addresses of those that could not be asked."""
+    """Requests that servers end their processes; returns the addresses of those that could not be reached."""
     failed = []
     channels = [_channel(address, token) for address in addresses]
     request = messages.StopRequest(drain_seconds=drain_seconds)

@@ -1,4 +1,4 @@
-"""Has servers publish the rows that they keep; each has a part of the log, and a clock of its own."""
+"""Makes servers publish their rows; each server has a part of the log, and a timer of its own."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["RemotePublisher"]
 
 
 class RemotePublisher:
-    """`monolith.publishing.store_publisher.StorePublisher` of all servers. One thread at a time may call it.
+    """`monolith.publishing.store_publisher.StorePublisher` of all servers. Not thread-safe.
 
-    Servers go on when this process ends: whoever comes after it finds them publishing.
+    Servers keep publishing when this process ends; its successor finds them publishing.
 
     Args:
         cluster: The servers.
-        store: Name of the store there.
-        name: Of the store, in the names of the parts.
-        log: Where changes go, for every server.
-        wishes: How.
+        store: Name of the store on the servers.
+        name: Name of the store in the names of the log's parts.
+        log: The log of all servers.
+        wishes: Options of the publication.
     """
 
     has_own_clock = True
@@ -50,43 +50,43 @@ class RemotePublisher:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Part -> number of its last increment, as servers said last."""
+        """Part -> number of its last increment, as last reported by the servers."""
         return dict(self._numbers)
 
     def open(self) -> None:
-        """Has every server begin; one that publishes already goes on."""
+        """Starts publication on every server; servers that publish already continue."""
         if not self._is_open:
             self._note(self._cluster.ask("Publish", self._request))
             self._is_open = True
 
-    def publish(self, trained: Trained) -> int:  # noqa: ARG002 - servers know it by the stamps of their rows
-        """Has every server write what has changed until now."""
+    def publish(self, trained: Trained) -> int:  # noqa: ARG002 - servers derive it from the stamps of their rows
+        """Makes every server publish its changes so far; returns the number of increments written."""
         self.open()
         try:
             answers = self._ask(now=True)
         except FailedPreconditionError:
-            self._is_open = False  # one was started anew
+            self._is_open = False  # a server was restarted
             raise
         self._note(answers)
         return sum(answer.written for answer in answers)
 
     def needs(self) -> dict[str, int]:
-        """What was published last."""
+        """Returns the last published increments."""
         return self.numbers
 
     def before_cut(self) -> dict[str, int]:
-        """Where the log is; asks the servers."""
+        """Queries the servers for the position of the log."""
         answers = self._ask()
         self._note(answers)
         return {**self._numbers, **{part: number for each in answers for part, number in each.ended.items()}}
 
     def after_cut(self, mark: Mark) -> dict[str, Mark]:  # noqa: ARG002 - servers may have made marks of their own since
-        """Part -> a mark behind the cut, which its server has told."""
+        """Returns part -> a mark after the cut, from its server."""
         answers = self._ask(saved=True)
         return {part: mark_in(each.mark) for each in answers for part in each.numbers}
 
     def close(self) -> None:
-        """Servers go on."""
+        """Does nothing: servers keep publishing."""
 
     def _ask(self, *, now: bool = False, saved: bool = False) -> list[Any]:
         request = messages.PublishedRequest(store=self._store, now=now, saved=saved)

@@ -1,4 +1,4 @@
-"""The servers of a store as owners that can be lost one by one: who has state, and how one of them is put back."""
+"""The servers of a store as owners that can be lost one by one: which have state, and how to restore one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["RowOwners"]
 
 
 class RowOwners:
-    """`monolith.checkpoint.part_owners.PartOwners` of the rows of one store. Any thread may call it.
+    """`monolith.checkpoint.part_owners.PartOwners` of the rows of one store. Thread-safe.
 
-    A server has state once a chief has said so. That is lost with its process, as the rows are.
+    A server has state once a chief has marked it as initialized. The mark is lost with the process, as the rows are.
     """
 
     def __init__(self, store: PsStore) -> None:
@@ -31,30 +31,30 @@ class RowOwners:
 
     @property
     def owned(self) -> tuple[range, ...]:
-        """The buckets of each server."""
+        """Bucket range of each server."""
         return self._store.owned
 
     def uninitialized(self) -> list[int]:
-        """Servers that have no state; those that were started anew get the store, without rows, first."""
+        """Returns the servers without state; opens the store, without rows, on restarted servers first."""
         self._store.open_at_new_servers()
         return self._store.cluster.uninitialized(self._name)
 
     def set_initialized(self) -> None:
-        """All servers have state from now on: it was restored, or a run begins with what they have."""
+        """Marks all servers as initialized: their state was restored, or a run begins with it."""
         self._store.open_at_new_servers()
         lives = {(moment.life.generation, moment.life.life) for moment in self._moments()}
-        if len(lives) > 1:  # no checkpoint was there for one that was started anew: it begins with nothing
+        if len(lives) > 1:  # without a checkpoint a restarted server begins empty
             self._begin_life(generation=0)
         self._store.cluster.set_initialized(self._name)
 
     def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Lost servers take over how far a saved run had come; the others stay where they are.
+        """Resumes lost servers at the batches of a saved run; the others are unchanged.
 
-        Marks and readers of before are refused from now on, as changes of lost servers are not known; workers have to
-        join again, and go on behind the server that has least.
+        Earlier marks and readers are rejected from now on, because changes of lost servers are unknown. Workers have to
+        join again, and resume after the least advanced server.
 
         Raises:
-            FailedPreconditionError: what was saved cannot be divided among servers as they are.
+            FailedPreconditionError: the saved state cannot be divided among the current servers.
         """
         stamps = {index: agreed_stamps(applied, self.owned[index]) for index in lost}
         life = self._begin_life(generation=generation)
@@ -69,7 +69,7 @@ class RowOwners:
         return self._store.cluster.ask("Moment", messages.StoreRequest(store=self._store.name))
 
     def _begin_life(self, *, generation: int) -> messages.Life:
-        """All servers are of one life from now on."""
+        """Sets a new common `life` on all servers."""
         highest = max([generation, *(moment.life.generation for moment in self._moments())])
         life = messages.Life(generation=highest + 1, life=secrets.randbits(63))
         self._store.take_life(life)

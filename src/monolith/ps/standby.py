@@ -1,7 +1,7 @@
-"""Servers that wait for a place in a job, as the workers of that job see them.
+"""Standby servers, which wait for an index in a job, as the workers of that job see them.
 
-The chief chooses some and gives them their places: each begins anew at the same address. Who comes later sees by the
-places what was chosen, so that nobody has to be told.
+The chief chooses some and assigns their indices; each restarts at the same address. Workers that start later read the
+choice from the indices of the servers, so that they need no notification.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["StandbyServers"]
 
 
 class StandbyServers:
-    """Servers that some are chosen from, by address. A context manager; any thread may call it.
+    """Servers to choose from, by address. A context manager. Thread-safe.
 
     Args:
-        addresses: Of their control, in an order that is the same for all workers.
-        num_required: How many of them the job uses.
-        token: Their secret.
-        timeout_seconds: How long a server is waited for.
+        addresses: Control addresses, in an order that is the same for all workers.
+        num_required: Number of servers that the job uses.
+        token: Shared secret of the servers.
+        timeout_seconds: Time limit for a server.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class StandbyServers:
             for number, address in enumerate(self.addresses)
         }
 
-    # Places
+    # Indices
 
     def places(self) -> dict[int, str]:
-        """Index in the job -> the server that has it already; servers that do not answer are left out.
+        """Returns index -> address of the server that has it already; skips servers that do not answer.
 
         Raises:
-            FailedPreconditionError: one is of another job.
+            FailedPreconditionError: a server belongs to another job.
         """
         found: dict[int, str] = {}
         for address, told in self._described(self.addresses).items():
@@ -66,46 +66,46 @@ class StandbyServers:
         return found
 
     def chosen(self) -> list[str] | None:
-        """The servers that the job uses, in the order of their index; None while some places are free."""
+        """Returns the servers that the job uses, in the order of their index; None while some indices are free."""
         places = self.places()
         if len(places) < self.num_required:
             return None
         return [places[index] for index in range(self.num_required)]
 
     def give_places(self, chosen: Sequence[str]) -> None:
-        """These servers are those of the job, in this order; returns when they serve as such.
+        """Assigns indices to these servers, in this order; returns when they serve.
 
         Raises:
-            FailedPreconditionError: one of them has another place.
-            DeadlineExceededError: one of them does not come back.
+            FailedPreconditionError: one of them has another index.
+            DeadlineExceededError: one of them does not restart.
         """
         channels = {index: self._channels[address] for index, address in enumerate(chosen)}
         give_places(channels, len(chosen), timeout_seconds=self._timeout_seconds)
 
     def send_away(self, addresses: Sequence[str]) -> None:
-        """Asks servers to end; those that cannot be reached are gone already."""
+        """Stops servers; ignores those that cannot be reached."""
         self._ask("Stop", messages.StopRequest(), addresses)
 
     # Measuring
 
     def benchmark(self, seconds: float) -> list[float]:
-        """Rounds of some arithmetic a second, which each server does for so long, all at the same time."""
+        """Runs an arithmetic benchmark on all servers concurrently; returns the rounds per second of each."""
         request = messages.BenchmarkRequest(seconds=seconds)
         limit = seconds + self._timeout_seconds
         answers = results_of([channel.begin("Benchmark", request, limit) for channel in self._channels.values()])
         return [float(answer.throughput) for answer in answers]
 
     def note(self, name: str, value: str) -> None:
-        """Leaves a text for the other workers, on the first server; once places are given, nobody needs it."""
+        """Stores a text for the other workers on the first server; does nothing once indices are assigned."""
         request = messages.NoteRequest(name=name, value=value)
         try:
             self._first.begin("Note", request, ANSWER_SECONDS, wait_for_ready=False).result()
         except (FailedPreconditionError, UnavailableError, DeadlineExceededError):
-            if not self.places():  # it is away, and neither has taken its place nor been sent away
+            if not self.places():  # the server is unreachable, neither restarting with an index nor stopped
                 self._first.begin("Note", request, self._timeout_seconds).result()
 
     def notes(self) -> Mapping[str, str]:
-        """What workers have left; where the choice is made, ``result`` with it."""
+        """Returns the texts of the workers; after the choice, ``result`` with the chosen servers."""
         try:
             call = self._first.begin("Notes", messages.NotesRequest(), ANSWER_SECONDS, wait_for_ready=False)
             return dict(call.result().notes)
@@ -114,7 +114,7 @@ class StandbyServers:
             return {} if chosen is None else {"result": ",".join(chosen)}
 
     def close(self) -> None:
-        """Ends the connections. Calling it again does nothing."""
+        """Closes the connections. Idempotent."""
         for channel in self._channels.values():
             channel.close()
 
@@ -124,18 +124,18 @@ class StandbyServers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Inside
+    # Implementation
 
     @property
     def _first(self) -> ControlChannel:
         return self._channels[self.addresses[0]]
 
     def _described(self, addresses: Sequence[str]) -> dict[str, Any]:
-        """Who each is; None for one that does not answer in time."""
+        """Returns the description of each server; None for one that does not answer in time."""
         return dict(zip(addresses, self._ask("Describe", messages.DescribeRequest(), addresses), strict=True))
 
     def _ask(self, method: str, request: Any, addresses: Sequence[str]) -> list[Any]:
-        """The answers of those that are there; None for the others."""
+        """Returns the answers of the servers; None for those that do not answer."""
         calls = [
             self._channels[address].begin(method, request, ANSWER_SECONDS, wait_for_ready=False)
             for address in addresses

@@ -59,18 +59,19 @@ _IDS_PER_MESSAGE = 1 << 20
 
 
 class PsStore:
-    """`monolith.tables.store.Store` whose rows are on parameter servers; see the page on parameter servers.
+    """`monolith.tables.store.Store` with its rows on parameter servers; see the page on parameter servers.
 
-    The first process that opens a store of this name makes it; others must have the same tables.
+    The first process that opens a store of this name creates it; other processes must have the same tables.
 
     Args:
         configs: The tables by name.
         servers: The servers, or the addresses of all of them in the order of their index.
-        name: Of the store: a model with several `Embeddings` needs as many.
-        wire: How rows and gradients travel. ``fp16`` takes half the bytes, and rounds each to 11 bits.
+        name: Name of the store; a model with several `Embeddings` needs one for each.
+        wire: Encoding of rows and gradients. ``fp16`` halves the bytes, and rounds each value to 11 bits.
 
     Raises:
-        FailedPreconditionError: the tables differ from those of the process that opened the store first; says how.
+        FailedPreconditionError: the tables differ from those of the process that opened the store first; shows the
+            difference.
     """
 
     def __init__(
@@ -84,15 +85,15 @@ class PsStore:
         if wire not in {"fp32", "fp16"}:
             raise InvalidArgumentError(f"{_SUBJECT}: wire must be 'fp32' or 'fp16', got {wire!r}")
         self.native = NativeTables(configs)
-        """The tables without a row: for plans and sizes."""
+        """The tables without rows, for plans and sizes."""
         self.name = name
         self._wire = wire
         self._agreement = agreement_of(configs)
         self.plans = OpenPlans(_SUBJECT)
-        """Which training plans of this process have not ended."""
+        """Open training plans of this process."""
         self.newest_time = NewestTime()
         self.steps_of_others = -1
-        """Batches of all other workers that server 0 had when it answered last; -1: it was not asked yet."""
+        """Batches of all other workers in the last answer of server 0; -1: no answer yet."""
         self.event_clock = EventClock(self.newest_time)
         self.is_closed = False
         self._owns_cluster = not isinstance(servers, PsCluster)
@@ -102,7 +103,7 @@ class PsStore:
             configure_store(self.cluster, name, self._agreement)
             self.refresh_newest_time()
             self.rows = self._row_client(any(config.filters_ids for config in configs.values()))
-            """Calls of workers to the rows."""
+            """Client of the workers' calls to the rows."""
         except BaseException:
             if self._owns_cluster:
                 self.cluster.close()
@@ -111,49 +112,49 @@ class PsStore:
 
     @property
     def schema(self) -> Schema:
-        """What the rows hold."""
+        """Schema of the rows."""
         return self.native.schema
 
     @property
     def traits(self) -> Traits:
-        """In other processes; exact unless rows are rounded on their way."""
+        """Remote; exact unless rows are rounded on the wire."""
         return Traits(remote=True, exact=self._wire == "fp32")
 
     @property
     def owned(self) -> tuple[range, ...]:
-        """The buckets of each server."""
+        """Bucket range of each server."""
         return self.cluster.owned
 
     @property
     def owners(self) -> RowOwners:
-        """The servers, as a restore of those that were lost needs them."""
-        return RowOwners(self)  # not kept: a store that nobody knows any more ends at once, without its connections
+        """The servers, for a restore of those that were lost."""
+        return RowOwners(self)  # not cached: a reference cycle would delay the release of an unused store
 
     @property
     def timeout_seconds(self) -> float:
-        """How long an answer is awaited."""
+        """Time limit for an answer."""
         return self.cluster.timeout_seconds
 
     @property
     def frames_words(self) -> list[bytes]:
-        """With which a worker greets each server."""
+        """Handshake of a worker with each server."""
         digest = digest_of(self._agreement)
         return [b"rows\n%s\n%d %d\n%s" % (self.name.encode(), owned.start, owned.stop, digest) for owned in self.owned]
 
     # Batches
 
     def join(self, worker: int) -> PsJoined:
-        """Begins an incarnation of a worker, at every server."""
+        """Begins an incarnation of a worker, on every server."""
         if worker < 0:
             raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
         return PsJoined(self, worker)
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> KeptPlan:
-        """Groups the ids of one batch; asks no server."""
+        """Groups the ids of one batch; calls no server."""
         return KeptPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
-        """Rows as they are now."""
+        """Reads the current rows."""
         own = self.own(plan)
         values = new_rows((own.num_values,))
         pull = self.rows.new_pull(
@@ -163,10 +164,10 @@ class PsStore:
         return PendingRows(self, pull, values)
 
     def own(self, plan: Plan) -> KeptPlan:
-        """The plan, if this store made it.
+        """Returns the plan if this store made it.
 
         Raises:
-            InvalidArgumentError: another one did.
+            InvalidArgumentError: another store made it.
         """
         return KeptPlan.made_for(plan, self.native, subject=_SUBJECT)
 
@@ -186,20 +187,20 @@ class PsStore:
         return RemoteCut(self.cluster, self.name, names=self.native.names, mark=mark, answers=answers)
 
     def open_reader(self, name: str, *, at: Mark | None = None) -> RemoteReader:
-        """A follower of the changes of all servers."""
+        """Opens a reader of the changes of all servers."""
         return open_reader(self, name, at)
 
     def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> RemotePublisher:
-        """Has the servers publish what changes: see `monolith.publishing.store_publisher.PublishesItself`."""
+        """Makes the servers publish changes: see `monolith.publishing.store_publisher.PublishesItself`."""
         return RemotePublisher(self.cluster, self.name, name, log, wishes)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
-        """Rows count as changed, absent ids as removed."""
+        """Marks rows as changed, and absent ids as removed."""
         for requests in self._requests_of_ids(messages.TouchRequest, table, ids, buckets):
             self.cluster.ask("Touch", requests)
 
     def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
-        """Removes rows and admission counts; returns how many rows there were."""
+        """Removes rows and admission counts; returns the number of removed rows."""
         return sum(
             answer.rows
             for requests in self._requests_of_ids(messages.EraseRequest, table, ids, buckets)
@@ -209,7 +210,7 @@ class PsStore:
     # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
-        """Takes over rows, tombstones and filters of some buckets; first every server checks those of its own."""
+        """Loads rows, tombstones and filters of some buckets, after every server has checked its own."""
         bucket_bounds(buckets)
         given = list(blocks)
         orders = [self._load_order(shared_buckets(owned, buckets), buckets, replace=replace) for owned in self.owned]
@@ -259,7 +260,7 @@ class PsStore:
         return RemoteRestore(self, [answer.number for answer in answers], manifest=manifest, match=match)
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Takes over how far a saved run had come; marks, readers and workers of before are refused from now on."""
+        """Resumes at the batches of a saved run; rejects earlier marks, readers and workers from now on."""
         stamps = [agreed_stamps(applied, owned) for owned in self.owned]
         found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
         highest = max([generation, *(moment.life.generation for moment in found)])
@@ -275,10 +276,10 @@ class PsStore:
         )
         self.refresh_newest_time()
 
-    # The whole
+    # All servers
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
-        """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
+        """Overwrites, or adds to, the weights of a full block's ids; optimizer state stays."""
         require_assignable(block, self.schema, subject=_SUBJECT)
         self.refresh_newest_time()
         bounded = self.event_clock.bounded(block.times.astype(np.int64))
@@ -291,36 +292,36 @@ class PsStore:
         self.newest_time.raise_to(int(bounded.times.max(initial=0)))
 
     def evict(self, *, now: int) -> int:
-        """Removes expired rows; `now` -1 means each table's newest time, over all servers."""
+        """Removes expired rows; returns their number. `now` -1 means each table's newest time, over all servers."""
         checked = now if now == -1 else int(time_array(now, (), _SUBJECT)[0])
         request = messages.EvictRequest(store=self.name, now=checked, newest_times=_newest_times(self.moments()))
         return sum(answer.rows for answer in self.cluster.ask("Evict", request, timeout_seconds=None))
 
     def stats(self) -> StoreStats:
-        """Numbers of all tables."""
+        """Returns the statistics of all tables."""
         parts = [stats_in(answer) for answer in self.cluster.ask("Situation", messages.StoreRequest(store=self.name))]
         return stats_of_all(parts, open_plans=self.plans.count, times_ahead=self.event_clock.num_ahead)
 
     def rows_by_slot(self, table: str) -> dict[int, int]:
-        """Rows by the number of their slot, counted by the servers."""
+        """Returns slot -> number of rows, counted by the servers."""
         self.native.number_of(table)
         request = messages.RowsBySlotRequest(store=self.name, table=table)
         return sum_by_slot(answer.rows for answer in self.cluster.ask("RowsBySlot", request, timeout_seconds=None))
 
     def close(self) -> None:
-        """Ends the connections of this process; servers keep the rows, and readers by their names."""
+        """Closes the connections of this process; servers keep the rows, and readers by their names."""
         self.is_closed = True
         self.rows.close()
         if self._owns_cluster:
             self.cluster.close()
 
-    # For its parts
+    # For helper classes
 
     def moments(self) -> list[Any]:
-        """Epoch, newest times and life of each server.
+        """Returns epoch, newest times and `life` of each server.
 
         Raises:
-            FailedPreconditionError: they are not of one life: one of them was started anew.
+            FailedPreconditionError: the servers differ in `life`: one of them was restarted.
         """
         found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
         for index, moment in enumerate(found):
@@ -332,22 +333,22 @@ class PsStore:
         return found
 
     def refresh_newest_time(self) -> None:
-        """Asks the servers: rows were replaced, or others may have pushed."""
+        """Refreshes the newest time from the servers, after rows were replaced or other workers may have pushed."""
         found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
         self.newest_time.set(max(time for moment in found for time in moment.newest_times))
 
     def open_at_new_servers(self) -> None:
-        """Servers that were started anew get the store, of a life of its own: no cut is made until it was restored."""
+        """Opens the store on restarted servers, with a `life` of its own: no cut is possible until it is restored."""
         request = configuration(self.name, self._agreement)
         for index, answer in enumerate(self.cluster.ask("Configure", request)):
             if answer.is_new:
                 self._follow(index)
 
     def take_life(self, life: messages.Life) -> None:
-        """All servers are of this life from now on, which ends marks and readers; rows and workers stay."""
+        """Sets this `life` on all servers, which ends marks and readers; rows and workers stay."""
         self.cluster.ask("Configure", configuration(self.name, self._agreement, adopted=life))
 
-    # Inside
+    # Implementation
 
     def _row_client(self, with_counts: bool) -> _core.RowClient:
         return _core.RowClient(
@@ -362,14 +363,14 @@ class PsStore:
         )
 
     def _follow(self, index: int) -> None:
-        """A server has moved."""
+        """Reconnects to a server that has moved."""
         self.rows.move(index, self.cluster.frame_address(index), self.frames_words[index])
 
     def _open(self, method: str, request: Any, *, undo: str, timeout_seconds: float | None = None) -> list[Any]:
         return open_on_all(self.cluster, self.name, method, request, undo=undo, timeout_seconds=timeout_seconds)
 
     def _requests_of_ids(self, kind: Any, table: str, ids: Tensor, buckets: Tensor | None) -> Iterator[list[Any]]:
-        """Messages of one kind with the ids of each server, some at a time."""
+        """Yields messages of one kind with the ids of each server, in chunks."""
         self.native.number_of(table)
         flat = id_array(ids, _SUBJECT).reshape(-1)
         given = bucket_array(buckets, len(flat), _SUBJECT)
@@ -399,10 +400,10 @@ class PsStore:
 
 
 def _ordered(kind: Any, order: Any, blocks: Sequence[RowBlock]) -> Iterator[Any]:
-    """What is to be done, then the blocks to do it with."""
+    """Returns the messages of a stream: the order, then its blocks."""
     return chain([kind(order=order)], (kind(blocks=each) for each in messages_of(blocks)))
 
 
 def _newest_times(moments: Sequence[Any]) -> list[int]:
-    """Of each table, over all servers."""
+    """Returns the newest time of each table, over all servers."""
     return [max(times) for times in zip(*(moment.newest_times for moment in moments), strict=True)]

@@ -1,12 +1,13 @@
-"""Frames through the control port: for TLS, which the sockets of the core do not speak.
+"""Tunnel for frames through the control port: for TLS, which the sockets of the core do not support.
 
-The bytes of a connection travel as messages of one stream of gRPC in each direction; the core at either end sees a
-plain connection to its own machine. `Tunnel` is the client's end, `FrameRelay` the server's:
+The bytes of a connection travel as messages of one gRPC stream in each direction; the core at either end sees a plain
+local connection. `Tunnel` is the client's end, `FrameRelay` the server's:
 
     FrameClient -> loopback -> Tunnel == stream of the control port, TLS ==> FrameRelay -> loopback -> FrameServer
 
-Nothing piles up between them: a piece is taken from a socket when the piece before it has gone out, so that whoever
-does not read makes the other end wait. It costs more than plain sockets: every byte passes Python and gRPC twice.
+Nothing is buffered between them: a chunk is read from a socket after the chunk before it was sent, so that a slow
+reader applies back-pressure to the other end. A tunnel costs more than plain sockets: every byte passes through Python
+and gRPC twice.
 """
 
 from __future__ import annotations
@@ -33,31 +34,31 @@ __all__ = ["FRAMES_METHOD", "FrameRelay", "Tunnel"]
 _log = logging.getLogger(__name__)
 
 FRAMES_METHOD = "/monolith.ps.ParameterServer/Frames"
-"""A stream of pieces of bytes in each direction; no message around them."""
+"""Bidirectional stream of raw byte chunks, without a message around them."""
 
 _LOOPBACK = "127.0.0.1"
 _PIECE_BYTES = 1 << 18
-"""Taken from a socket at most at once. Larger pieces are not faster, and several streams share the memory."""
+"""Maximum size of one read. Larger chunks are not faster, and several streams share the memory."""
 _CONNECT_SECONDS = 10.0
 _GOODBYE_SECONDS = 1.0
-"""How long a client has to take the reason why its connection ends."""
+"""How long a client has to read the reason for the end of its connection."""
 
 _DENIED, _MISMATCH = 8, 1
 """Codes of errors in frames; docs/formats/frames.md."""
 
 
 class Tunnel:
-    """The client's end: connections to `address` come out at the frame port of the server. A context manager.
+    """The client's end: connections to `address` are forwarded to the frame port of the server. A context manager.
 
-    A stream that breaks ends its connection, and whoever connected connects again. A server that refuses (the token, or
-    no such method) is quoted to the frame client as its error; what may mend is logged, once for each reason. Every
-    process of this machine can connect to `address`: what protects the server is the token in the greeting of its
-    frames.
+    A broken stream ends its connection, and the frame client reconnects. A permanent rejection by the server (wrong
+    token, or no such method) is passed to the frame client as an error; transient errors are logged, once for each
+    reason. Every process of this machine can connect to `address`: the token in the handshake of the frames protects
+    the server.
 
     Args:
-        channel: To the control port of the server; stays the caller's.
-        metadata: What callers show there.
-        max_connections: Those beyond it are closed at once.
+        channel: Channel to the control port of the server; the caller keeps ownership.
+        metadata: Credentials of the calls.
+        max_connections: Further connections are closed immediately.
     """
 
     def __init__(self, channel: Any, *, metadata: Sequence[tuple[str, str]] = (), max_connections: int = 256) -> None:
@@ -67,18 +68,18 @@ class Tunnel:
         self._open = channel.stream_stream(FRAMES_METHOD)
         self._metadata = tuple(metadata)
         self._max_connections = max_connections
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._links: dict[_ClientLink, threading.Thread] = {}
         self._closed = False
         self._trouble = ""
         self._listener = socket.create_server((_LOOPBACK, 0), backlog=max_connections)
         self.address: tuple[str, int] = (_LOOPBACK, self._listener.getsockname()[1])
-        """Where a frame client connects to."""
+        """Address for frame clients."""
         self._acceptor = threading.Thread(target=self._accept, name="ps-tunnel", daemon=True)
         self._acceptor.start()
 
     def close(self) -> None:
-        """Ends all connections and waits for its threads. Calling it again does nothing."""
+        """Ends all connections and waits for the threads. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -132,23 +133,23 @@ class Tunnel:
 
 
 class _ClientLink:
-    """One connection and its stream. `carry` belongs to one thread; gRPC takes the pieces by another."""
+    """One connection and its stream. One thread calls `carry`; gRPC reads the chunks in another."""
 
     def __init__(self, connection: socket.socket, rpc_error: type[Exception]) -> None:
         self._socket = connection
         self._rpc_error = rpc_error
-        self._reading = threading.Lock()  # so that the socket is not closed under who reads
+        self._reading = threading.Lock()  # prevents a close of the socket during a read
         self._call: Any = None
         self._is_ended = False
         _make_prompt(connection)
 
     def carry(self, open_stream: Callable[[Iterator[bytes]], Any]) -> str:
-        """Moves bytes until either side ends; returns why, where that is worth saying."""
+        """Copies bytes until either side ends; returns the reason if it is worth logging."""
         has_answered = False
         try:
             self._call = open_stream(iter(self))
             if self._is_ended:
-                self._call.cancel()  # whoever ended it saw no call
+                self._call.cancel()  # `end` ran before there was a call to cancel
             for piece in self._call:
                 has_answered = True
                 self._socket.sendall(piece)
@@ -156,7 +157,7 @@ class _ClientLink:
             if not has_answered:
                 self._quote(error)
             return _trouble_of(error)
-        except OSError:  # who connected is gone
+        except OSError:  # the frame client has disconnected
             return ""
         else:
             return ""
@@ -172,7 +173,7 @@ class _ClientLink:
             self._call.cancel()
 
     def close(self) -> None:
-        """Ends both sides."""
+        """Closes both sides."""
         self.end()
         with self._reading:
             self._socket.close()
@@ -187,11 +188,11 @@ class _ClientLink:
             except OSError:
                 piece = b""
         if not piece:
-            raise StopIteration  # the server hears that nothing more comes, and what it still says is passed on
+            raise StopIteration  # half-close: the server sees the end of input, and its remaining bytes are passed on
         return piece
 
     def _quote(self, error: Any) -> None:
-        # Only what no further attempt mends; a frame client gives up when its greeting is answered with an error.
+        # Permanent errors only: a frame client stops retrying when its handshake is answered with an error.
         code = {"UNAUTHENTICATED": _DENIED, "PERMISSION_DENIED": _DENIED, "UNIMPLEMENTED": _MISMATCH}.get(
             error.code().name
         )
@@ -203,7 +204,7 @@ class _ClientLink:
             self._hear_out()
 
     def _hear_out(self) -> None:
-        """Closing a socket with bytes that nobody read would take the reason away before it is read."""
+        """Drains the socket before the close: unread bytes would reset the connection and discard the reason."""
         self._socket.settimeout(_GOODBYE_SECONDS)
         end = time.monotonic() + _GOODBYE_SECONDS
         while self._reading.acquire(timeout=max(0.0, end - time.monotonic())):
@@ -215,14 +216,14 @@ class _ClientLink:
 
 
 class FrameRelay:
-    """The server's end: streams of the control port come out at its frame port.
+    """The server's end: streams of the control port are forwarded to the frame port.
 
-    Each stream has two threads of its own and none of gRPC's, which stay for control calls.
+    Each stream has two threads of its own and uses none of gRPC's, which stay free for control calls.
 
     Args:
         frame_address: Host and port of the frame server, on this machine.
-        credentials: What callers must show.
-        max_streams: Those beyond it are refused; their clients try again.
+        credentials: Credentials that callers must present.
+        max_streams: Further streams are rejected; their clients retry.
     """
 
     def __init__(
@@ -233,12 +234,12 @@ class FrameRelay:
         self._frame_address = frame_address
         self._credentials = credentials
         self._max_streams = max_streams
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._links: dict[_ServerLink, tuple[threading.Thread, threading.Thread]] = {}
         self._closed = False
 
     def handler(self) -> Any:
-        """For `grpc.server(handlers=[...])` or `add_generic_rpc_handlers`."""
+        """Returns the handler for `grpc.server(handlers=[...])` or `add_generic_rpc_handlers`."""
         grpc = load_grpc(who="a parameter server", extra="ps")
 
         def relay(pieces: Iterator[bytes], context: Any, send: Callable[[bytes | None], None]) -> None:
@@ -254,7 +255,7 @@ class FrameRelay:
                     f"{self._max_streams} streams of frames are open, no more are taken",
                 )
             elif not context.add_callback(link.end):
-                link.end()  # the caller is gone already
+                link.end()  # the caller has disconnected already
 
         relay.experimental_non_blocking = True  # type: ignore[attr-defined]  # as gRPC's own health service does it
         service, _, method = FRAMES_METHOD.lstrip("/").rpartition("/")
@@ -262,12 +263,12 @@ class FrameRelay:
 
     @property
     def num_streams(self) -> int:
-        """Open at the moment."""
+        """Number of open streams."""
         with self._lock:
             return len(self._links)
 
     def close(self) -> None:
-        """Ends all streams, takes no more, and waits for its threads. Calling it again does nothing."""
+        """Ends all streams, rejects new ones, and waits for the threads. Idempotent."""
         with self._lock:
             self._closed = True
             links = dict(self._links)
@@ -300,28 +301,28 @@ class FrameRelay:
 
 
 class _ServerLink:
-    """One stream and its connection. Each direction belongs to one thread."""
+    """One stream and its connection, with one thread for each direction."""
 
     def __init__(self, connection: socket.socket, on_end: Callable[[_ServerLink], None]) -> None:
         self._socket = connection
         self._on_end = on_end
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._num_ended = 0
         _make_prompt(connection)
 
     def carry_in(self, pieces: Iterator[bytes]) -> None:
-        """From the caller to the frame server."""
+        """Copies bytes from the caller to the frame server."""
         try:
             for piece in pieces:
                 self._socket.sendall(piece)
-            self._socket.shutdown(socket.SHUT_WR)  # it has said all; answers may still come
+            self._socket.shutdown(socket.SHUT_WR)  # half-close: answers may still come
         except Exception:  # noqa: BLE001 - gRPC raises a bare one when the call was cancelled
             self.end()
         finally:
             self._end_direction()
 
     def carry_out(self, send: Callable[[bytes | None], None]) -> None:
-        """From the frame server to the caller."""
+        """Copies bytes from the frame server to the caller."""
         try:
             while piece := self._socket.recv(_PIECE_BYTES):
                 send(piece)
@@ -329,11 +330,11 @@ class _ServerLink:
             pass
         finally:
             self.end()
-            send(None)  # the end of the call, which also ends its pieces
+            send(None)  # ends the call, and with it its input
             self._end_direction()
 
     def end(self) -> None:
-        """Makes both directions end."""
+        """Ends both directions."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""What clients have open on a server, by number: it is given up when they leave, however they leave."""
+"""Resources that clients have open on a server, by number; released when the client disconnects, however it does."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _log = logging.getLogger(__name__)
 
 
 class Closable(Protocol):
-    """Something that is given up by closing it."""
+    """A resource that is released by closing it."""
 
     TITLE: ClassVar[str]
-    """What it is called in messages."""
+    """Name of the resource in messages."""
 
     def close(self) -> None:
-        """Calling it again does nothing."""
+        """Releases the resource. Idempotent."""
         ...
 
 
@@ -32,22 +32,22 @@ T = TypeVar("T", bound=Closable)
 
 
 class Visitors:
-    """The clients that stay, and what each has open. Any thread may call it."""
+    """The connected clients, and the open resources of each. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._stays: dict[int, list[Callable[[], None]]] = {}
-        """Client -> how to end each stream that says that it is there; more than one while it connects anew."""
+        """Client -> how to end each of its liveness streams; more than one while it reconnects."""
         self._things: dict[int, tuple[int, Closable]] = {}
         self._numbers = itertools.count(1)
 
     def enter(self, client: int, dismiss: Callable[[], None]) -> None:
-        """It is there; `dismiss` ends the stream that says so."""
+        """Adds a liveness stream of a client; `dismiss` ends the stream."""
         with self._lock:
             self._stays.setdefault(client, []).append(dismiss)
 
     def leave(self, client: int) -> bool:
-        """One of its streams has ended; with the last one, all that it has open is closed. True: it was the last."""
+        """Removes a stream of a client; the last one closes all its resources. Returns whether it was the last."""
         with self._lock:
             streams = self._stays.get(client, [])
             if len(streams) > 1:
@@ -63,10 +63,10 @@ class Visitors:
         return True
 
     def keep(self, client: int, thing: Closable) -> int:
-        """The number under which a thing of a client can be found.
+        """Adds a resource of a client; returns its number.
 
         Raises:
-            FailedPreconditionError: the client is not there any more; the thing was closed.
+            FailedPreconditionError: the client has disconnected; the resource was closed.
         """
         with self._lock:
             if client in self._stays:
@@ -77,10 +77,10 @@ class Visitors:
         raise FailedPreconditionError("the connection of this client has ended, and with it all that it had open")
 
     def find(self, number: int, kind: type[T]) -> T:
-        """What has this number.
+        """Returns the resource with this number.
 
         Raises:
-            FailedPreconditionError: nothing of this kind has.
+            FailedPreconditionError: there is none of this kind.
         """
         with self._lock:
             found = self._things.get(number)
@@ -92,14 +92,14 @@ class Visitors:
         return found[1]
 
     def drop(self, number: int) -> None:
-        """Closes what has this number; nothing where none does."""
+        """Closes the resource with this number, if there is one."""
         with self._lock:
             found = self._things.pop(number, None)
         if found is not None:
             found[1].close()
 
     def close(self) -> None:
-        """Sends all clients away, and closes what they have open."""
+        """Disconnects all clients, and closes their resources."""
         with self._lock:
             things = [thing for _, thing in self._things.values()]
             streams = [dismiss for each in self._stays.values() for dismiss in each]
@@ -113,5 +113,5 @@ class Visitors:
     def _close(self, thing: Closable) -> None:
         try:
             thing.close()
-        except Exception:  # noqa: BLE001 - the others are to be closed, too
+        except Exception:  # noqa: BLE001 - close the remaining resources, too
             _log.exception("what a client left open could not be closed")

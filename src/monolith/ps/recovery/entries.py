@@ -1,4 +1,4 @@
-"""What one file of a recovery record says of each owner, as JSON values. Grammar: docs/formats/recovery.md."""
+"""Metadata of a recovery record file for each owner, as JSON values. Grammar: docs/formats/recovery.md."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["DenseEntry", "Place", "RecordMeta", "RowsEntry", "Section"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Some bytes of a file."""
+    """A byte range of a file."""
 
     offset: int
     bytes: int
 
     def to_json(self) -> list[int]:
-        """Two numbers."""
+        """Returns offset and size."""
         return [self.offset, self.bytes]
 
     @classmethod
     def from_json(cls, value: Any) -> Place:
-        """What `to_json` made.
+        """Reads the result of `to_json`.
 
         Raises:
-            TypeError, ValueError: anything else.
+            TypeError, ValueError: the value is something else.
         """
         offset, size = value
         return cls(_number(offset), _number(size))
@@ -42,7 +42,7 @@ class Section:
     """Rows and tombstones of one store."""
 
     begin: int
-    """Everything that changed after this epoch is in it; 0: all rows."""
+    """The section has everything that changed after this epoch; 0: all rows."""
     places: tuple[Place, ...]
     """Row blocks, to be loaded in this order."""
     rows: int
@@ -50,31 +50,31 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsEntry:
-    """One store as it was at one moment."""
+    """The consistent state of one store at an epoch."""
 
     agreement: str
     lineage: int
     generation: int
     life: int
     end: int
-    """Epoch of that moment."""
+    """Epoch of the state."""
     stamps: Mapping[int, BatchStamp]
     newest_times: tuple[int, ...]
     snapshots: Mapping[int, int]
-    """Id -> epoch, of this lineage."""
+    """Snapshot id -> epoch, of this lineage."""
     section: Section | None
-    """None: the rows of this moment are in the files before, or in a snapshot."""
+    """None: the rows are in earlier files, or in a snapshot."""
 
     def with_section(self, section: Section | None) -> RowsEntry:
-        """The same moment, with these rows."""
+        """Returns the same entry with these rows."""
         return replace(self, section=section)
 
     def is_like(self, other: RowsEntry | None) -> bool:
-        """Whether both say the same but for their moment and their rows."""
+        """Returns whether both are equal except for their epoch and their rows."""
         return other is not None and replace(self, end=other.end, section=other.section) == other
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values."""
         section = self.section
         return {
             "agreement": self.agreement,
@@ -95,10 +95,10 @@ class RowsEntry:
 
     @classmethod
     def from_json(cls, value: Any) -> RowsEntry:
-        """What `to_json` made.
+        """Reads the result of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: anything else.
+            KeyError, TypeError, ValueError: the value is something else.
         """
         section = value["section"]
         generation, life = value["life"]
@@ -123,18 +123,18 @@ class RowsEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseEntry:
-    """The dense weights of a server as they were at one moment."""
+    """A consistent state of the dense weights of a server."""
 
     layout: Mapping[str, Any]
     origin: int
     stamps: Mapping[int, BatchStamp]
     index_bytes: int
     number: int
-    """Of the file that has the bytes."""
+    """Number of the file that has the bytes."""
     place: Place
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values."""
         return {
             "layout": self.layout,
             "origin": self.origin,
@@ -146,10 +146,10 @@ class DenseEntry:
 
     @classmethod
     def from_json(cls, value: Any) -> DenseEntry:
-        """What `to_json` made.
+        """Reads the result of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: anything else.
+            KeyError, TypeError, ValueError: the value is something else.
         """
         if not isinstance(value["layout"], dict):
             raise TypeError(f"layout is {value['layout']!r}")
@@ -165,23 +165,23 @@ class DenseEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMeta:
-    """What one file says."""
+    """Metadata of one file."""
 
     index: int
     num_ps: int
     number: int
-    """Of the file; grows."""
+    """Number of the file; increases."""
     writer: int
-    """Drawn at random by the process that wrote it."""
+    """Random number of the process that wrote the file."""
     initialized: frozenset[str]
-    """Owners of which a client has said that they have state."""
+    """Owners that a client has marked as initialized."""
     stores: Mapping[str, RowsEntry] = field(default_factory=dict)
     dense: DenseEntry | None = None
     parts: Mapping[str, Place] = field(default_factory=dict)
     """Small states of other parts of the server, in this file."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns plain values."""
         return {
             "index": self.index,
             "num_ps": self.num_ps,
@@ -195,10 +195,10 @@ class RecordMeta:
 
     @classmethod
     def from_json(cls, value: Any) -> RecordMeta:
-        """What `to_json` made.
+        """Reads the result of `to_json`.
 
         Raises:
-            AttributeError, KeyError, TypeError, ValueError: anything else.
+            AttributeError, KeyError, TypeError, ValueError: the value is something else.
         """
         return cls(
             index=_number(value["index"]),
@@ -213,7 +213,7 @@ class RecordMeta:
 
     @property
     def places(self) -> list[Place]:
-        """All bytes of this file that it speaks of."""
+        """All byte ranges of this file that its metadata refers to."""
         sections = [entry.section for entry in self.stores.values() if entry.section is not None]
         found = [place for section in sections for place in section.places]
         if self.dense is not None and self.dense.number == self.number:

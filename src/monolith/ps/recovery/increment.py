@@ -1,4 +1,4 @@
-"""One increment of a recovery record: what has changed in every store, and one moment of all owners."""
+"""One increment of a recovery record: the changes in every store, and one consistent state of all owners."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["Increment"]
 
 _RECORDER = -1
-"""What the gates know the recorder by; clients have numbers of their own."""
+"""Id of the recorder at the gates; ids of clients differ from it."""
 _HOLD_SECONDS = 1.0
-"""The longest that pushes are held for it, and that another hold is waited for."""
+"""Maximum time to hold pushes, and to wait for another hold."""
 
 
 class Increment:
-    """Copies into a file; one thread. Any error leaves the owners as they are.
+    """Copies changes into a file; not thread-safe. Errors leave the owners unchanged.
 
     Args:
         writer: The file.
-        make_way: Whether somebody waits for the record: then it is given up.
+        make_way: Returns whether another thread waits for the record; the increment is cancelled then.
     """
 
     def __init__(self, writer: RecordWriter, *, make_way: Callable[[], bool]) -> None:
@@ -37,17 +37,17 @@ class Increment:
         self._make_way = make_way
         self._copies: dict[str, _StoreCopy] = {}
         self.parts: dict[str, bytes] = {}
-        """What other parts of the server gave."""
+        """State of other parts of the server."""
         self.dense: CapturedDense | None = None
-        """The dense weights, if they have moved."""
+        """The dense weights, if they have changed."""
 
     def copy_rows(self, rows: HostedRows, *, begin: int, since: int) -> None:
-        """Copies what has changed in a store, beside pushes.
+        """Copies the changes in a store, concurrently with pushes.
 
         Args:
             rows: The store.
-            begin: Epoch from which on the copy is said to hold everything.
-            since: Epoch from which on it does; later where nothing changed between the two.
+            begin: Epoch after which the copy has all changes, as stated in the record.
+            since: Epoch to copy changes from; later than `begin` if nothing changed in between.
         """
         copy = _StoreCopy(rows, begin=begin, since=since, writer=self._writer, make_way=self._make_way)
         self._copies[rows.name] = copy
@@ -62,21 +62,21 @@ class Increment:
         parts: Mapping[str, Callable[[], bytes]],
         others: Mapping[str, bytes],
     ) -> None:
-        """Holds pushes and takes what is left.
+        """Holds pushes and copies the remaining changes.
 
         Args:
-            gates: Of all owners.
-            dense: The dense weights, unless they do not count now.
-            known_version: Of those that were written before.
-            parts: Name -> what gives its bytes.
-            others: Bytes that came back, and that nobody has asked for yet.
+            gates: Gates of all owners.
+            dense: The dense weights, unless their recorded state is invalid.
+            known_version: Version that was written before.
+            parts: Name -> function that returns its bytes.
+            others: Recovered bytes of parts that are not registered yet.
 
         Raises:
-            AbortedError: rows were replaced meanwhile, or it took too long.
-            DeadlineExceededError: somebody else holds the pushes.
+            AbortedError: rows were replaced meanwhile, or the hold took too long.
+            DeadlineExceededError: another client holds the pushes.
         """
         for copy in self._copies.values():
-            copy.copy_beside()  # what changed while others were copied
+            copy.copy_beside()  # changes made while other stores were copied
         gates.hold(_RECORDER, _HOLD_SECONDS)
         try:
             for copy in self._copies.values():
@@ -92,15 +92,15 @@ class Increment:
 
     @property
     def num_changes(self) -> int:
-        """Rows and removals."""
+        """Number of copied rows and removals."""
         return sum(copy.changes for copy in self._copies.values())
 
     def entries(self) -> dict[str, RowsEntry]:
-        """What was copied of each store."""
+        """Returns the entry of each copied store."""
         return {name: copy.entry() for name, copy in self._copies.items()}
 
     def write_dense(self, number: int) -> DenseEntry | None:
-        """Writes the dense weights, if they have moved."""
+        """Writes the dense weights, if they have changed."""
         if self.dense is None:
             return None
         place = Place(self._writer.size, self.dense.packed.data.numel())
@@ -115,19 +115,19 @@ class Increment:
         )
 
     def write_parts(self) -> dict[str, Place]:
-        """Writes what other parts gave."""
+        """Writes the state of other parts."""
         return dict(places_of(self._writer, self.parts))
 
 
 def places_of(writer: RecordWriter, parts: Mapping[str, bytes]) -> Iterator[tuple[str, Place]]:
-    """Appends some bytes; their names and places."""
+    """Appends the bytes of each part; yields their names and places."""
     for name, data in parts.items():
         yield name, Place(writer.size, len(data))
         writer.append(data)
 
 
 class _StoreCopy:
-    """The copy of one store in a file."""
+    """Copy of one store in a file."""
 
     def __init__(
         self, rows: HostedRows, *, begin: int, since: int, writer: RecordWriter, make_way: Callable[[], bool]
@@ -151,7 +151,7 @@ class _StoreCopy:
         self._add_place(begin)
 
     def take_moment(self) -> None:
-        """While pushes are held."""
+        """Copies the remaining changes, while pushes are held."""
         if self._rows.lineage.number != self._lineage:
             raise AbortedError(f"recovery record: the rows of store {self._rows.name!r} were replaced meanwhile")
         end = self._copy.copy_rest()

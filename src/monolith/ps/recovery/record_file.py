@@ -1,6 +1,6 @@
 """One file of a recovery record. Byte grammar: docs/formats/recovery.md.
 
-It comes into being whole or not at all. What it says is checked when it is found, its bytes before they are used.
+A file is created atomically. Its metadata is checked when the file is found, its body before it is used.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT_VERSION", "RecordFile", "RecordWriter"]
 
 FORMAT_VERSION = 1
-"""Of the files of a record. A server reads records of its own version only: they are of one run, and a checkpoint has
-what is older. To change it: raise the number and describe the new form in docs/formats/recovery.md."""
+"""Version of the record files. A server reads records of its own version only: they belong to one run, and a checkpoint
+has older state. To change it: raise the number and describe the new format in docs/formats/recovery.md."""
 
 HEADER = struct.Struct("<8sII")
 FOOTER = struct.Struct("<QQIIII8s")
@@ -38,11 +38,11 @@ _CHECKED_BYTES = 8 << 20
 
 
 class RecordWriter:
-    """A file that is being written; one thread. What was begun and not finished is discarded by `discard`.
+    """A file being written; not thread-safe. Call `discard` to drop an unfinished file.
 
     Args:
-        path: Of the file.
-        rate_bytes_per_second: Highest rate; None: as fast as it goes.
+        path: Path of the file.
+        rate_bytes_per_second: Maximum rate; None: no limit.
     """
 
     def __init__(self, path: Path, *, rate_bytes_per_second: float | None = None) -> None:
@@ -57,24 +57,24 @@ class RecordWriter:
 
     @property
     def size(self) -> int:
-        """Bytes that were given."""
+        """Number of bytes appended so far."""
         return self._size + self._num_gathered
 
     def append(self, data: bytes) -> None:
-        """Adds bytes; many small ones are written together."""
+        """Appends bytes; small ones are written together."""
         self._gathered.append(data)
         self._num_gathered += len(data)
         if self._num_gathered >= _GATHERED_BYTES:
             self._flush()
 
     def append_array(self, data: NDArray[np.uint8]) -> None:
-        """Adds many bytes without a copy."""
+        """Appends many bytes without a copy."""
         self._flush()
         for begin in range(0, len(data), _CHECKED_BYTES):
             self._write(data[begin : begin + _CHECKED_BYTES])
 
     def finish(self, meta: RecordMeta) -> int:
-        """Makes it durable; returns its size."""
+        """Makes the file durable; returns its size."""
         self._flush()
         text = json.dumps(meta.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
         offset, body_crc = self._size, self._crc
@@ -85,7 +85,7 @@ class RecordWriter:
         return self._size
 
     def discard(self) -> None:
-        """Nothing of it is left."""
+        """Removes the file."""
         self._file.discard()
 
     def _flush(self) -> None:
@@ -105,10 +105,10 @@ class RecordWriter:
 
 
 class RecordFile:
-    """A file that was found. What it says is whole; its bytes are checked by `require_whole`.
+    """An existing file. Its metadata is intact; `require_whole` checks its body.
 
     Raises:
-        DataLossError: it is not what was written; says why.
+        DataLossError: the file is damaged; gives the reason.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,13 +120,13 @@ class RecordFile:
         self._body_end, self._body_crc, self.meta = self._parse()
 
     size: int
-    """In bytes."""
+    """Size in bytes."""
 
     def require_whole(self) -> None:
-        """Looks at every byte.
+        """Verifies the checksum of all bytes.
 
         Raises:
-            DataLossError: one of them is another than was written.
+            DataLossError: the checksum does not match.
         """
         crc = 0
         for begin in range(0, self._body_end, _CHECKED_BYTES):
@@ -135,14 +135,14 @@ class RecordFile:
             raise DataLossError(f"{self._origin}: the checksum of its bytes does not match")
 
     def read(self, place: Place) -> NDArray[np.uint8]:
-        """Some of its bytes."""
+        """Returns the bytes at a place."""
         return self._read(place.offset, place.offset + place.bytes)
 
     def blocks(self, place: Place, most_bytes: int) -> Iterator[list[bytes]]:
-        """The row blocks that lie there end to end, about so many bytes at a time.
+        """Yields the row blocks at a place, which are adjacent, about `most_bytes` at a time.
 
         Raises:
-            DataLossError: they are no row blocks.
+            DataLossError: the bytes are no row blocks.
         """
         begin, end = place.offset, place.offset + place.bytes
         while begin < end:
@@ -152,7 +152,7 @@ class RecordFile:
                 wanted = block_bytes(run.data) if len(run) >= BLOCK_HEADER.size else end
                 if begin + wanted > end:
                     raise DataLossError(f"{self._origin}: no whole row block at byte {begin}")
-                found, used = _split(self._read(begin, begin + wanted).data)  # it is larger than a run
+                found, used = _split(self._read(begin, begin + wanted).data)  # the block is larger than `most_bytes`
             yield found
             begin += used
 
@@ -204,7 +204,7 @@ class RecordFile:
 
 
 def _split(run: memoryview) -> tuple[list[bytes], int]:
-    """The whole blocks at the beginning, if they are blocks, and how many bytes they take."""
+    """Returns the complete blocks at the beginning, and their size in bytes."""
     found, stop = [], 0
     while len(run) - stop >= BLOCK_HEADER.size:
         end = stop + block_bytes(run, stop)

@@ -1,4 +1,4 @@
-"""The recovery record as the process that writes it knows it: what is in which file, and which are needed."""
+"""The recovery record in the process that writes it: the contents of each file, and which files are needed."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class Followed:
 
     lineage: int
     written: int
-    """Everything up to this epoch is in the record, or in a snapshot that it names."""
+    """Everything up to this epoch is in the record, or in a snapshot that the record names."""
     since: int
-    """The epoch to ask from: later than `written` where nothing has changed between the two."""
+    """Epoch to copy changes from: later than `written` if nothing changed in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorRecord:
-    """The files of a record that goes on."""
+    """The files of a record to be continued."""
 
     metas: Mapping[int, RecordMeta]
-    """Of those that can be used."""
+    """Metadata of usable files, by number."""
     sizes: Mapping[int, int]
     last: RecordMeta
-    """What the last one said, be its rows whole or not."""
+    """Metadata of the last file, even if its rows are damaged."""
     followed: Mapping[str, Followed]
     dense_version: int
     parts: Mapping[str, bytes]
 
 
 class RecordLog:
-    """Appends files, and removes those that nobody needs. Whoever owns it sees that one call is inside at a time.
+    """Appends files, and removes those that are no longer needed. Not thread-safe: the owner serializes calls.
 
     Args:
         folder: The files; the process has claimed them.
@@ -63,21 +63,21 @@ class RecordLog:
         self.last = RecordMeta(
             index=folder.index, num_ps=folder.num_ps, number=0, writer=writer, initialized=frozenset()
         )
-        """What the last file says."""
+        """Metadata of the last file."""
 
     def go_on(self, prior: PriorRecord) -> None:
-        """Some files are there already."""
+        """Continues a record with existing files."""
         self._metas, self._sizes = dict(prior.metas), dict(prior.sizes)
         self.last = prior.last
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file counts."""
+        """Whether there is no valid file."""
         return not self._metas
 
     @property
     def num_bytes(self) -> int:
-        """Of all files."""
+        """Size of all files."""
         return sum(self._sizes.values())
 
     def append(
@@ -86,11 +86,11 @@ class RecordLog:
         """Writes one more file.
 
         Args:
-            fill: Gets the file and its number, and tells what is in it; None: nothing that is worth a file.
-            rate: Highest rate in bytes per second.
+            fill: Fills the file, given the file and its number, and returns its metadata; None: nothing worth a file.
+            rate: Maximum rate in bytes per second.
 
         Raises:
-            OpError, OSError: it could not be written; nothing is left of it.
+            OpError, OSError: the file could not be written, and was removed.
         """
         number = self._number + 1
         writer = RecordWriter(self._folder.path_of(number, self._writer), rate_bytes_per_second=rate)
@@ -110,21 +110,21 @@ class RecordLog:
         return meta
 
     def remove_covered(self, snapshots: Collection[int]) -> None:
-        """Removes what the snapshots of the newest checkpoint, or later files, hold as well."""
+        """Removes files whose contents are in the snapshots of the newest checkpoint or in later files."""
         numbers = covered_files([self._metas[number] for number in sorted(self._metas)], snapshots)
         for each in numbers:
             del self._metas[each], self._sizes[each]
         self._folder.remove_others([self._folder.path_of(each, meta.writer) for each, meta in self._metas.items()])
 
     def remove_all(self) -> None:
-        """What is there is wrong, and nothing can be written."""
+        """Removes all files, because they are wrong and cannot be corrected by a new one."""
         self._folder.remove_others(())
         self._metas.clear()
         self._sizes.clear()
         self.last = replace(self.last, stores={}, dense=None, parts={})
 
     def is_still_ours(self) -> bool:
-        """Whether no other process has taken the place of this one."""
+        """Returns whether no other process has claimed the record."""
         if not self._is_taken_over and not self._folder.is_claimed_by(self._writer):
             self._is_taken_over = True
             _log.warning(

@@ -1,4 +1,4 @@
-"""Brings a server back: from the newest checkpoint and its own record, before it answers anybody."""
+"""Recovers a server from the newest checkpoint and its own record, before it accepts clients."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class CameBack:
-    """All that came back of a server."""
+    """The recovered state of a server."""
 
     rows: list[RowsBack] = field(default_factory=list)
     dense: CapturedDense | None = None
     initialized: frozenset[str] = frozenset()
-    """Owners that had state, and have it again."""
+    """Recovered owners that were initialized."""
     parts: dict[str, bytes] = field(default_factory=dict)
-    """Of other parts of the server."""
+    """State of other parts of the server, by name."""
     prior: PriorRecord | None = None
-    """The record, to go on with."""
+    """The record, to be continued."""
     seconds: float = 0.0
 
     def without_dense(self) -> None:
-        """They cannot be used here."""
+        """Drops dense weights that cannot be used here."""
         self.dense = None
         self.initialized -= {DENSE_OWNER}
 
     @property
     def told(self) -> Recovered | None:
-        """For whoever looks at the server; None: nothing came back."""
+        """Summary of the recovered state; None: nothing was recovered."""
         if not self.rows and self.dense is None:
             return None
         stamps = {rows_owner(each.name): each.stamps for each in self.rows}
@@ -69,11 +69,11 @@ class CameBack:
 
 
 def recover(folder: RecordFolder, *, model_dir: str) -> CameBack:
-    """What the record of a server, and the newest checkpoint, have of it; what cannot be used is logged.
+    """Returns the state of a server from its record and the newest checkpoint; logs what cannot be used.
 
     Args:
-        folder: Of the record.
-        model_dir: Of the checkpoints; empty: there are none.
+        folder: Folder of the record.
+        model_dir: Folder of the checkpoints; empty: there are none.
 
     Raises:
         OpError: the model directory cannot be read.
@@ -91,7 +91,7 @@ def recover(folder: RecordFolder, *, model_dir: str) -> CameBack:
 
 
 class _Recovery:
-    """One recovery. Files are checked before they are used, each once."""
+    """One recovery. Each file is checked once, before it is used."""
 
     def __init__(self, folder: RecordFolder, files: Sequence[RecordFile], checkpoints: Sequence[SavedTables]) -> None:
         self._title = folder.title
@@ -112,7 +112,7 @@ class _Recovery:
         return came_back
 
     def _plans(self) -> dict[str, RowsPlan]:
-        """How each store comes back; files that are damaged, and those after them, are left out."""
+        """Returns how to recover each store; skips damaged files and those after them."""
         snapshots = () if self._newest is None else tuple(self._newest.folders)
         while True:
             metas = [self._files[number].meta for number in sorted(self._files)]
@@ -149,7 +149,7 @@ class _Recovery:
             self._is_checked.add(number)
 
     def _is_of_newest(self, name: str) -> bool:
-        """Whether the newest checkpoint is a moment of this history; without a checkpoint there is nothing newer."""
+        """Returns whether the newest checkpoint belongs to this history, or there is no checkpoint."""
         return self._newest is None or bool(self._newest.folders.keys() & self._last.stores[name].snapshots.keys())
 
     def _leave_aside(self, name: str) -> None:
@@ -177,7 +177,7 @@ class _Recovery:
         for number in sorted(self._files, reverse=True):
             entry = self._files[number].meta.dense
             if entry is None or self._last.dense is None:
-                return None  # they were replaced then, and nothing before counts
+                return None  # the weights were replaced at this point: earlier ones are invalid
             file = self._files.get(entry.number)
             if file is None or not self._is_whole(entry.number):
                 continue
