@@ -1,16 +1,17 @@
-"""What can be attached to a session: `Hook`, and what it sees of it: `HookedSession` and `StepContext`.
+"""`Hook`, the base of what is attached to a session, and its view of the session: `HookedSession`, `StepContext`.
 
 A session calls the hooks in the order of its list, each method of all hooks before the next method::
 
     begin                   once, before anything exists
     after_create_session    when the session is ready, and again when it was rebuilt after a failure
-        before_run          before each step; may return calls to run beside the step
+        before_run          before each step; may return calls to run alongside the step
         after_run           after each step, unless it raised; sees what those calls returned
     end                     once, when training ends without an error
 
-What must be undone however a session ends, threads above all, is given to `HookedSession.on_close`.
+Cleanup that must also run after an error, such as stopping threads, belongs into `HookedSession.on_close`.
 
-Below every package that has hooks, and above `monolith.checkpoint`, whose `TrainState` is the state of every session.
+This module is below every package that has hooks, and above `monolith.checkpoint`, whose `TrainState` is the state of
+every session.
 """
 
 from __future__ import annotations
@@ -38,41 +39,41 @@ __all__ = [
 ]
 
 Call: TypeAlias = Callable[[], Any]
-"""Something to run beside a step."""
+"""A call to run alongside a step."""
 
 Calls: TypeAlias = Call | Sequence[Call] | Mapping[str, Call] | None
-"""What `Hook.before_run` may return: one call, some in a list or by name, or nothing."""
+"""Result of `Hook.before_run`: one call, several in a list or by name, or None."""
 
 
 @runtime_checkable
 class LastStep(Protocol):
-    """What a step leaves for hooks; `monolith.train.StepResult` is one."""
+    """Results of a step for hooks; `monolith.train.StepResult` is one."""
 
     @property
     def loss(self) -> Tensor | float | None:
-        """A scalar; None where the step computed none."""
+        """The loss, a scalar; None where the step computed none."""
         ...
 
     @property
     def predictions(self) -> Any:
-        """A tensor, or several by name; None where there are none."""
+        """Predictions: a tensor, or several by name; None where there are none."""
         ...
 
     @property
     def label(self) -> Any:
-        """The same."""
+        """Labels: a tensor, or several by name; None where there are none."""
         ...
 
     @property
     def num_examples(self) -> int:
-        """Examples of the batch; 0 where the batch does not say."""
+        """Number of examples of the batch; 0 where the batch does not specify it."""
         ...
 
 
 class NamedLists(Protocol):
-    """What parts of a model leave for others under a name; `monolith.train.Collections` is one.
+    """Named lists through which parts of a model share values; `monolith.train.Collections` is one.
 
-    What is added while a step runs stays until the next one begins; what was added before the first one stays.
+    Values added during a step stay until the next step begins; values added before the first step stay.
     """
 
     def add(self, names: str | Sequence[str], value: Any) -> None:
@@ -80,7 +81,7 @@ class NamedLists(Protocol):
         ...
 
     def get(self, name: str) -> list[Any] | None:
-        """The list of this name; None where nothing was added."""
+        """Returns the list of this name; None where nothing was added."""
         ...
 
     def clear(self, name: str) -> None:
@@ -89,14 +90,14 @@ class NamedLists(Protocol):
 
 
 class StepLock(Protocol):
-    """What a session holds while it works on a step, hooks included; a `threading.RLock` is one."""
+    """Lock that a session holds during a step, including its hooks; a `threading.RLock` is one."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
-        """Takes it; False if it was not to be had."""
+        """Acquires the lock; False if it was not available."""
         ...
 
     def release(self) -> None:
-        """Gives it back."""
+        """Releases the lock."""
         ...
 
     def __enter__(self) -> bool: ...
@@ -107,64 +108,64 @@ class StepLock(Protocol):
 
 
 class HookedSession(Protocol):
-    """What a hook may rely on of the session that it is attached to.
+    """The interface of a session for its hooks.
 
-    Any thread may ask for the step, for a stop and for the lock; the rest belongs to the thread that steps, and to
-    whoever holds `step_lock` meanwhile.
+    Any thread may read the step, request a stop and acquire the lock. The rest belongs to the training thread, and to a
+    thread that holds `step_lock`.
     """
 
     @property
     def global_step(self) -> int:
-        """Number of steps that were trained."""
+        """Number of trained steps."""
         ...
 
     @property
     def last(self) -> LastStep | None:
-        """What the step that ran last has left; None before the first, and where steps leave nothing."""
+        """Results of the last step; None before the first one, and where steps have none."""
         ...
 
     @property
     def state(self) -> TrainState:
-        """Model, optimizers, step and positions: what a checkpoint holds.
+        """Model, optimizers, step and positions: the content of a checkpoint.
 
         Raises:
-            FailedPreconditionError: it has none, or none yet.
+            FailedPreconditionError: the session has no state, or none yet.
         """
         ...
 
     @property
     def collections(self) -> NamedLists:
-        """What parts of the model leave for others."""
+        """Named lists of the model's parts."""
         ...
 
     @property
     def step_lock(self) -> StepLock:
-        """Held while the session works on a step; who holds it may read or save the state."""
+        """Held by the session during a step. A thread that holds it may read or save the state."""
         ...
 
     def settle(self) -> None:
-        """Brings every update that is under way into the state, and forgets rows that were read ahead."""
+        """Applies all updates in flight to the state, and discards prefetched rows."""
         ...
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the step that runs now is the last one."""
+        """Whether the current step is the last one."""
         ...
 
     def request_stop(self) -> None:
-        """Ends training after the step that runs now."""
+        """Ends training after the current step."""
         ...
 
     def on_close(self, close: Call) -> None:
-        """Has `close` called when the session closes, with or without an error; the last one given comes first."""
+        """Registers `close`, called when the session closes, with or without an error, in reverse order."""
         ...
 
 
 class StepContext:
-    """One step of a session, as one hook sees it. Used by the thread that steps.
+    """One step of a session, as one hook sees it. Used by the training thread.
 
     Args:
-        session: The session that steps.
+        session: The session.
     """
 
     __slots__ = ("_session", "results")
@@ -172,43 +173,44 @@ class StepContext:
     def __init__(self, session: HookedSession) -> None:
         self._session = session
         self.results: Any = None
-        """In `after_run`: what the calls returned that this hook gave in `before_run`, in the same list or dict; None
-        if it gave none."""
+        """In `after_run`: results of the calls that this hook returned from `before_run`, in the same list or dict;
+        None without calls.
+        """
 
     @property
     def session(self) -> HookedSession:
-        """The session that steps."""
+        """The session."""
         return self._session
 
     @property
     def global_step(self) -> int:
-        """Number of steps that were trained; in `after_run` this one is among them."""
+        """Number of trained steps; in `after_run` this step is included."""
         return self._session.global_step
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody asked to end training after this step."""
+        """Whether training ends after this step."""
         return self._session.stop_requested
 
     def request_stop(self) -> None:
-        """Ends training after this step. Asked for in `before_run`, the step still runs.
+        """Ends training after this step. When requested in `before_run`, the step still runs.
 
-        One rank of a synchronous run that asks in `after_run` ends all of them after the next step.
+        One rank of a synchronous run that requests a stop in `after_run` stops all ranks after the next step.
         """
         self._session.request_stop()
 
     def stop_together(self) -> None:
-        """Ends training after this step: for those who ask on every rank of a synchronous run at the same step."""
+        """Ends training after this step, for a request that every rank of a synchronous run makes at the same step."""
         stop_together(self._session)
 
 
 def stop_together(session: HookedSession) -> None:
-    """See `StepContext.stop_together`; sessions that know of no ranks stop as they are asked to."""
+    """See `StepContext.stop_together`; a session without ranks requests a plain stop."""
     getattr(session, "stop_together", session.request_stop)()
 
 
 class Hook:
-    """Base of what is attached to a session; override the methods that are needed, the others do nothing."""
+    """Base class of hooks. Override the methods that are needed; the others do nothing."""
 
     def begin(self) -> None:
         """Called once, before the session exists."""
@@ -216,12 +218,12 @@ class Hook:
     def after_create_session(self, session: HookedSession) -> None:
         """Called when the session is ready, and again each time it was rebuilt."""
 
-    def before_run(self, context: StepContext) -> Calls:  # noqa: ARG002 - for those who override it
-        """Called before each step; the calls it returns run beside the step, in any order and in any thread."""
+    def before_run(self, context: StepContext) -> Calls:  # noqa: ARG002 - for overriding methods
+        """Called before each step; the returned calls run alongside the step, in any order and in any thread."""
         return None
 
     def after_run(self, context: StepContext) -> None:
-        """Called after each step that did not raise; `context.results` has what the calls of `before_run` returned."""
+        """Called after each step that did not raise; `context.results` has the results of the calls of `before_run`."""
 
     def end(self, session: HookedSession) -> None:
         """Called once when training ends without an error, while the session can still be used."""

@@ -1,7 +1,7 @@
-"""How a training process finds its peers and speaks to its scheduler.
+"""Discovery of the peers of a training process, and communication with its scheduler.
 
-Imports nothing above `monolith.observe`. Read `addresses` first, then `discovery` (who is where), `manager` (who
-belongs to my training cluster) and `runtimes` (the scheduler that started me).
+Imports nothing above `monolith.observe`. Read `addresses` first, then `discovery` (addresses of processes), `manager`
+(members of the training cluster) and `runtimes` (the scheduler that started the process).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from monolith import environment
 from monolith.errors import FailedPreconditionError
 
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
-"""Hosts that a server listens on and nobody can reach it at."""
+"""Wildcard hosts: a server listens on them, but they are no address for clients."""
 _MAX_PORT = 65535
 
 
@@ -22,7 +22,7 @@ class AddressFamily:
 
 
 def is_ipv6_address(ip: str) -> bool:
-    """Whether the text is an IPv6 address; a host name or nonsense is not.
+    """Returns whether the text is an IPv6 address; False for a host name or any other text.
 
     >>> is_ipv6_address("::1"), is_ipv6_address("127.0.0.1"), is_ipv6_address("localhost")
     (True, False, False)
@@ -34,7 +34,7 @@ def is_ipv6_address(ip: str) -> bool:
 
 
 def concat_ip_and_port(ip: str, port: int | str) -> str:
-    """The address of a port on a host; an IPv6 host is put in brackets.
+    """Returns the address of a port on a host; an IPv6 host is put in brackets.
 
     >>> concat_ip_and_port("10.0.0.1", 80), concat_ip_and_port("::1", 80)
     ('10.0.0.1:80', '[::1]:80')
@@ -43,14 +43,14 @@ def concat_ip_and_port(ip: str, port: int | str) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """The host, without brackets, and the port of an address.
+    """Returns the host, without brackets, and the port of an address.
 
     >>> split_address("[fe80::1]:2222")
     ('fe80::1', 2222)
 
     Raises:
-        ValueError: It is not ``host:port`` or ``[ip]:port``. IPv6 without brackets is refused, because nobody can tell
-            where the address ends and the port begins.
+        ValueError: It is not ``host:port`` or ``[ip]:port``. IPv6 without brackets is rejected: the end of the address
+            would be ambiguous.
     """
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -63,7 +63,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def get_local_ip() -> str:
-    """The first address that the resolver gives for this machine's name; IPv6 is asked for where that fails.
+    """Returns the first address of this machine's name, IPv4 if it resolves, else IPv6.
 
     Raises:
         socket.gaierror: The name resolves in neither family.
@@ -77,17 +77,17 @@ def get_local_ip() -> str:
 
 
 def is_ipv4_supported() -> bool:
-    """Whether this machine's own address is an IPv4 one."""
+    """Returns whether this machine's own address is an IPv4 one."""
     return not is_ipv6_address(get_local_ip())
 
 
 def get_local_server_addr(port: int) -> str:
-    """The address under which others reach a port of this machine."""
+    """Returns the address under which other machines reach a port of this machine."""
     return concat_ip_and_port(get_local_ip(), port)
 
 
 def get_local_host() -> str:
-    """The host under which the scheduler's network knows this container.
+    """Returns the host of this container in the scheduler's network.
 
     The first entry of ``CLOUDNATIVE_INET_ADDR`` (a comma-separated list), else ``YARN_INET_ADDR``, else
     `get_local_ip`.
@@ -111,7 +111,7 @@ def get_local_host() -> str:
 
 
 def resolve_hostname() -> str:
-    """The IPv4 address of this machine's name; outside Linux and Windows, of the name with ``.local``.
+    """Returns the IPv4 address of this machine's name; outside Linux and Windows, of the name with ``.local``.
 
     Raises:
         socket.gaierror: The name has no IPv4 address.

@@ -1,11 +1,11 @@
 """The barrier at which workers wait while the chief saves, or while an operator has stopped training.
 
-The chief owns slot 0, worker i owns slot i. Slot 0 says that the barrier stands, another that its worker waits::
+The chief owns slot 0, worker i owns slot i. Slot 0 is set while the barrier is placed, slot i while worker i waits::
 
-    FREE --place--> CLOSING --every worker has come--> CLOSED --remove--> DRAINING --every worker has gone--> FREE
+    FREE --place--> CLOSING --every worker waits--> CLOSED --remove--> DRAINING --every worker has resumed--> FREE
 
-`BarrierSlots` decides, without a lock or a clock. `BarrierOp` shares one among the threads of a process. `Barrier` is
-what hooks and the controller service need of it, so that another may live in another process.
+`BarrierSlots` holds the rules, without a lock or a clock. `BarrierOp` shares one among the threads of a process.
+`Barrier` is the interface that hooks and the controller service use; other implementations work across processes.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LOG_EVERY_SECONDS = 60.0
 
 
 class BarrierAlreadyPlacedError(AlreadyExistsError):
-    """The barrier stands already; whoever placed it removes it."""
+    """The barrier is already placed. The process that placed it removes it."""
 
 
 class BarrierPhase(enum.Enum):
-    """How far a barrier is."""
+    """State of a barrier."""
 
     FREE = enum.auto()
     CLOSING = enum.auto()
@@ -51,67 +51,67 @@ class BarrierPhase(enum.Enum):
 
 
 class Barrier(Protocol):
-    """A barrier for the workers of a job; every method may be called from any thread."""
+    """A barrier for the workers of a job. Thread-safe."""
 
     @property
     def capacity(self) -> int:
-        """Number of workers, the chief among them."""
+        """Number of workers, including the chief."""
         ...
 
     def place_barrier(self, action: str = "") -> None:
-        """Places it; `action` tells the workers what it is for.
+        """Places the barrier; workers receive `action` as its purpose.
 
         Raises:
-            BarrierAlreadyPlacedError: It stands.
+            BarrierAlreadyPlacedError: It is already placed.
         """
         ...
 
     def remove_barrier(self) -> None:
-        """Removes it, whether it stands or not."""
+        """Removes the barrier. Does nothing where it is not placed."""
         ...
 
     def is_barrier_placed(self) -> bool:
-        """Whether it stands."""
+        """Returns whether the barrier is placed."""
         ...
 
     def run_callbacks(self, action: str) -> None:
-        """Does, in this process, what belongs to a moment at which nobody trains."""
+        """Runs the callbacks of this process; they may rely on no worker training."""
         ...
 
     def enter(self, index: int) -> str:
-        """Notes that a worker waits, and returns what the barrier is for."""
+        """Records that a worker waits, and returns the action of the barrier."""
         ...
 
     def leave(self, index: int) -> None:
-        """Notes that a worker goes on."""
+        """Records that a worker resumes."""
         ...
 
     def get_blocked_indices(self) -> list[int]:
-        """Workers that wait; 0 while the barrier stands."""
+        """Returns the workers that wait, and 0 while the barrier is placed."""
         ...
 
     def get_unblocked_indices(self) -> list[int]:
-        """Workers that do not wait; 0 while the barrier does not stand."""
+        """Returns the workers that do not wait, and 0 while the barrier is not placed."""
         ...
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called, from any thread, when it was placed or removed, whoever did it."""
+        """Registers `callback`, called from any thread after any process has placed or removed the barrier."""
         ...
 
     def wait_removed(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
-        """Waits until it does not stand, and wakes at once; False: the time is over, or it was given up."""
+        """Blocks until the barrier is removed and returns True; False on timeout or when `give_up` returned True."""
         ...
 
     def wait_blocked(self, timeout_seconds: float) -> list[int]:
-        """Waits until every worker has come; those that had not when the time was over."""
+        """Blocks until every worker waits or the timeout expires. Returns the workers that do not wait."""
         ...
 
 
 class BarrierSlots:
-    """The slots and the rules. Used by one thread at a time.
+    """Slots of a barrier and their rules. Not thread-safe.
 
     Args:
-        capacity: Number of workers, the chief among them.
+        capacity: Number of workers, including the chief.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -127,23 +127,23 @@ class BarrierSlots:
 
     @property
     def action(self) -> str:
-        """What the barrier was placed for last."""
+        """The action of the last placed barrier."""
         return self._action
 
     @property
     def placed(self) -> bool:
-        """Whether the barrier stands."""
+        """Whether the barrier is placed."""
         return self._slots[0]
 
     @property
     def phase(self) -> BarrierPhase:
-        """How far it is."""
+        """State of the barrier."""
         if self.placed:
             return BarrierPhase.CLOSED if all(self._slots) else BarrierPhase.CLOSING
         return BarrierPhase.DRAINING if any(self._slots) else BarrierPhase.FREE
 
     def place(self, action: str) -> None:
-        """FREE or DRAINING to CLOSING: a worker that has not gone on yet stays for the new one."""
+        """Moves from FREE or DRAINING to CLOSING. A worker that has not resumed yet keeps waiting."""
         if self.placed:
             raise BarrierAlreadyPlacedError(
                 f"barrier: placed already (action {self._action!r}); remove it before placing another ({action!r})"
@@ -152,27 +152,27 @@ class BarrierSlots:
         self._action = action
 
     def remove(self) -> None:
-        """To DRAINING or FREE."""
+        """Moves to DRAINING or FREE."""
         self._slots[0] = False
 
     def set_worker(self, index: int, waits: bool) -> None:
-        """Notes whether a worker waits."""
+        """Records whether a worker waits."""
         if not 1 <= index < self.capacity:
             raise ValueError(f"barrier: index of a worker must be in [1, {self.capacity}), got {index}")
         self._slots[index] = waits
 
     def indices(self, blocked: bool) -> list[int]:
-        """The slots that are set, or those that are not."""
+        """Returns the indices of the slots that are set, or of those that are not."""
         return [index for index, slot in enumerate(self._slots) if slot is blocked]
 
 
 class BarrierOp:
-    """A barrier for threads of this process. Any thread may call any method; a condition guards the slots.
+    """A barrier for threads of this process. Thread-safe; a condition guards the slots.
 
     Args:
-        capacity: Number of workers, the chief among them.
-        barrier_callbacks: Called with the action: on the chief when it places the barrier, on a worker when it has
-            come to it; for what belongs to a moment at which nobody trains.
+        capacity: Number of workers, including the chief.
+        barrier_callbacks: Called with the action: on the chief when it places the barrier, on a worker when it begins
+            to wait. They may rely on no worker training.
         clock: Measures how long workers wait.
     """
 
@@ -191,17 +191,17 @@ class BarrierOp:
 
     @property
     def capacity(self) -> int:
-        """Number of workers, the chief among them."""
+        """Number of workers, including the chief."""
         return self._slots.capacity
 
     @property
     def phase(self) -> BarrierPhase:
-        """How far it is."""
+        """State of the barrier."""
         with self._changed:
             return self._slots.phase
 
     def place_barrier(self, action: str = "") -> None:
-        """Places it and runs the callbacks; it stands although a callback raises."""
+        """Places the barrier and runs the callbacks. The barrier stays placed when a callback raises."""
         with self._changed:
             self._slots.place(action)
             self._changed.notify_all()
@@ -209,52 +209,52 @@ class BarrierOp:
         self.run_callbacks(action)
 
     def remove_barrier(self) -> None:
-        """Removes it, whether it stands or not."""
+        """Removes the barrier. Does nothing where it is not placed."""
         with self._changed:
             self._slots.remove()
             self._changed.notify_all()
         self._tell()
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called when it was placed or removed."""
+        """Registers `callback`, called after the barrier was placed or removed."""
         self._told.append(callback)
 
     def is_barrier_placed(self) -> bool:
-        """Whether it stands."""
+        """Returns whether the barrier is placed."""
         with self._changed:
             return self._slots.placed
 
     def is_barrier_removed(self) -> bool:
-        """Whether it does not stand."""
+        """Returns whether the barrier is not placed."""
         return not self.is_barrier_placed()
 
     def is_all_blocked(self) -> bool:
-        """Whether it stands and every worker waits."""
+        """Returns whether the barrier is placed and every worker waits."""
         return self.phase is BarrierPhase.CLOSED
 
     def is_none_blocked(self) -> bool:
-        """Whether it does not stand and no worker waits."""
+        """Returns whether the barrier is not placed and no worker waits."""
         return self.phase is BarrierPhase.FREE
 
     def get_blocked_indices(self) -> list[int]:
-        """Workers that wait; 0 while the barrier stands."""
+        """Returns the workers that wait, and 0 while the barrier is placed."""
         with self._changed:
             return self._slots.indices(True)
 
     def get_unblocked_indices(self) -> list[int]:
-        """Workers that do not wait; 0 while the barrier does not stand."""
+        """Returns the workers that do not wait, and 0 while the barrier is not placed."""
         with self._changed:
             return self._slots.indices(False)
 
     def enter(self, index: int) -> str:
-        """Notes that a worker waits, and returns what the barrier is for."""
+        """Records that a worker waits, and returns the action of the barrier."""
         with self._changed:
             self._slots.set_worker(index, True)
             self._changed.notify_all()
             return self._slots.action
 
     def leave(self, index: int) -> None:
-        """Notes that a worker goes on."""
+        """Records that a worker resumes."""
         with self._changed:
             self._slots.set_worker(index, False)
             self._changed.notify_all()
@@ -265,16 +265,16 @@ class BarrierOp:
             callback(action)
 
     def wait_removed(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
-        """Waits until it does not stand; False: the time is over, or it was given up."""
+        """Blocks until the barrier is removed and returns True; False on timeout or when `give_up` returned True."""
         return self._wait(lambda: not self._slots.placed, timeout_seconds, give_up)
 
     def wait_blocked(self, timeout_seconds: float) -> list[int]:
-        """Waits until every worker has come; those that had not when the time was over."""
+        """Blocks until every worker waits or the timeout expires. Returns the workers that do not wait."""
         self._wait(lambda: not self._slots.indices(False), timeout_seconds)
         return self.get_unblocked_indices()
 
     def wait_until_barrier_removed(self, index: int) -> None:
-        """Waits as worker `index` while the barrier stands."""
+        """Blocks worker `index` while the barrier is placed."""
         wait_until_barrier_removed(self, index)
 
     def _tell(self) -> None:
@@ -290,12 +290,12 @@ class BarrierOp:
 
 
 def wait_until_barrier_removed(barrier: Barrier, index: int, *, give_up: Callable[[], bool] | None = None) -> None:
-    """Waits as a worker while a barrier stands.
+    """Blocks a worker while a barrier is placed.
 
     Args:
-        barrier: Where to wait.
-        index: Which worker, from 1 on: the chief does not wait for itself.
-        give_up: Asked five times a second; True ends the wait.
+        barrier: The barrier.
+        index: Index of the worker, from 1 on: the chief does not wait for itself.
+        give_up: Called five times a second; True ends the wait.
     """
     action = barrier.enter(index)
     try:

@@ -30,7 +30,7 @@ _BEHAVIORS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 @dataclass(slots=True)
 class _Connection:
-    """One that is open now."""
+    """An open connection."""
 
     since: float
     descriptor: int
@@ -41,15 +41,15 @@ class _Connection:
 class ConnectionLimit:
     """Closes connections to a gRPC port that hold descriptors without authenticating.
 
-    It is an interceptor of the server: calls tell which peers have shown what `credentials` ask for. A thread looks at
-    the sockets of this process. A connection without any call is closed after `silent_seconds`, however many bytes
-    come. Connections without an accepted call are at most `most`, and at most an eighth of the descriptors that this
+    It is a server interceptor: calls show which peers have presented valid `credentials`. A thread polls the sockets of
+    this process. A connection without any call is closed after `silent_seconds`, however many bytes it has sent. The
+    number of connections without an accepted call is limited to `most`, and to an eighth of the descriptors that this
     process may open; the oldest are closed first.
 
     Args:
-        credentials: What callers must show.
-        most: Connections that are not authenticated.
-        silent_seconds: Until the first call.
+        credentials: Credentials that callers must present.
+        most: Maximum number of connections that are not authenticated.
+        silent_seconds: Time limit for the first call.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class ConnectionLimit:
         self._thread: threading.Thread | None = None
 
     def watch(self, port: int) -> None:
-        """Begins to look at the connections to a port."""
+        """Starts a thread that polls the connections to a port."""
         self._thread = threading.Thread(target=self._run, args=(port,), name=f"connections-{port}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread. Calling it again does nothing."""
+        """Stops the thread. Idempotent."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        """Called by gRPC with each call; notes its peer."""
+        """Records the peer of a call; gRPC calls this for each one."""
         handler = continuation(details)
         if handler is None:
             return None
@@ -116,7 +116,7 @@ class ConnectionLimit:
                 connection.has_called = peer in self._calls
                 connection.is_admitted = self._calls.get(peer, (False, 0.0))[0]
                 self._connections[peer] = connection
-            # A call may have come from a connection that was made after the look.
+            # A call may have come from a connection that was opened after the sockets were listed.
             self._calls = {peer: call for peer, call in self._calls.items() if peer in found or call[1] >= now}
         others = [(peer, each) for peer, each in self._connections.items() if not each.is_admitted]
         others.sort(key=lambda other: other[1].since)
@@ -128,7 +128,7 @@ class ConnectionLimit:
 
 
 def _connections_to(port: int) -> Iterator[tuple[_Peer, int]]:
-    """Peer and descriptor of the connections that this process has accepted on a port."""
+    """Yields the peer and the descriptor of each connection that this process has accepted on a port."""
     for descriptor in _descriptors():
         peer = _peer_of(descriptor, port)
         if peer is not None:
@@ -138,12 +138,12 @@ def _connections_to(port: int) -> Iterator[tuple[_Peer, int]]:
 def _descriptors() -> list[int]:
     try:
         return sorted(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208 - numbers, not paths
-    except OSError:  # none is left to look with
+    except OSError:  # no descriptor is left for listing the folder
         return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
 
 
 def _peer_of(descriptor: int, port: int) -> _Peer | None:
-    """The peer of a connection to this port; None: the descriptor is something else."""
+    """Returns the peer of a connection to this port, or None where the descriptor is something else."""
     try:
         found = socket.socket(fileno=descriptor)
     except OSError:
@@ -156,23 +156,23 @@ def _peer_of(descriptor: int, port: int) -> _Peer | None:
     except OSError:
         return None
     finally:
-        found.detach()  # it is gRPC's
+        found.detach()  # gRPC owns the descriptor
 
 
 def _hang_up(descriptor: int, port: int, peer: _Peer) -> None:
-    """Shuts a connection down, which gRPC then closes, unless the descriptor is another one's by now."""
+    """Shuts a connection down, which gRPC then closes, unless the descriptor has been reused."""
     if _peer_of(descriptor, port) == peer:
         found = socket.socket(fileno=descriptor)
         try:
             found.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the peer was faster
+            pass  # the peer has disconnected already
         finally:
             found.detach()
 
 
 def _place_of(peer: str) -> _Peer | None:
-    """Address and port of a peer as gRPC writes it, such as ``ipv6:%5B::1%5D:5000``; None: a Unix socket."""
+    """Returns address and port of a peer in gRPC's notation, such as ``ipv6:%5B::1%5D:5000``; None: a Unix socket."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     return (_normal(host.strip("[]")), int(port)) if kind in {"ipv4", "ipv6"} and port.isdigit() else None

@@ -1,7 +1,7 @@
-"""What the coordinator of a job decides: events come in, with the time; the state of the job comes out.
+"""State machine of a job's coordinator: timestamped events go in, the state of the job comes out.
 
-It runs on the home server (server 0), and never counts batches: how many were applied, and of which worker, is what the
-clocks of that server say. `Coordinator` has no lock, no thread and no socket.
+The coordinator runs on the home server (server 0). It never counts batches itself: the clocks of that server report how
+many batches of which worker were applied. `Coordinator` has no lock, no thread and no socket.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = ["Clocks", "Coordinator"]
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 1.0
-"""A coordinator that was not asked anything for so long was stopped itself: somebody asks it far more often."""
+"""A coordinator without any event for longer than this was paused itself: events are normally far more frequent."""
 
 Clocks = dict[str, dict[int, int]]
-"""What keeps state on the home server -> worker -> number of its last batch there."""
+"""State holder on the home server -> worker -> number of the last batch it applied."""
 
 
 class Coordinator:
-    """The state of a job. Used by one thread at a time; `now` is that of one monotonic clock.
+    """The state of a job. Not thread-safe. All `now` arguments come from one monotonic clock.
 
     Args:
-        incarnation: Drawn at random by the process.
-        now: When it begins.
+        incarnation: Random number of the process.
+        now: Start time.
     """
 
     def __init__(self, incarnation: int, now: float) -> None:
@@ -49,10 +49,12 @@ class Coordinator:
         self._placed_by: Place | None = None
         self._restored = False
         self._finished: dict[int, Clocks] = {}
-        """Worker -> what of it was applied when it finished: it is finished as long as that is still so."""
+        """Worker -> its applied batches when it finished. The worker counts as finished while the clocks still hold
+        them.
+        """
         self._step_offset = 0
         self._num_shares: int | None = None
-        """As a checkpoint says; None: as many as workers."""
+        """From a checkpoint; None: the number of workers."""
         self._generation = 0
         self._left: set[int] = set()
         self._lost_updates = LostUpdates[tuple[int, int]]()
@@ -65,16 +67,16 @@ class Coordinator:
         self._heard_at = now
         self._state = JobState(incarnation=incarnation, version=1)
 
-    # Who is there
+    # Membership
 
     def join(self, claim: SeatClaim, *, num_workers: int, placed_action: str | None = None, now: float) -> int:
-        """A process takes a place, or announces itself to a coordinator that began anew; its incarnation.
+        """Assigns a place to a process, or registers it again with a restarted coordinator. Returns its incarnation.
 
         Raises:
-            InvalidArgumentError: there is no such place.
-            FailedPreconditionError: others are there that count workers differently.
-            PlaceTakenError: a process holds it that may be alive.
-            AbortedError: the process had this place before, and lost it to another.
+            InvalidArgumentError: the place does not exist.
+            FailedPreconditionError: live members use a different `num_workers`.
+            PlaceTakenError: a process that may be alive holds the place.
+            AbortedError: the process held this place before and lost it to another process.
         """
         self._pass(now)
         self._require_place(claim, num_workers)
@@ -84,7 +86,7 @@ class Coordinator:
             self._left.discard(claim.index)
             if (
                 not claim.incarnation
-            ):  # a new process reads its input again, which may have grown, and says when it ends
+            ):  # a new process rereads its input, which may have grown, and reports its end again
                 self._finished.pop(claim.index, None)
         if claim.place == (WORKER, 0):
             self._has_ended = False
@@ -96,44 +98,44 @@ class Coordinator:
         return incarnation
 
     def renew(self, place: Place, token: int, *, progress: int | None = None, now: float) -> None:
-        """A process is there; as `JobMembers.renew`."""
+        """Renews the lease of a process; see `JobMembers.renew`."""
         self._pass(now)
         self._members.renew(place, token, now, progress=progress)
 
     def connect(self, place: Place, token: int, *, now: float) -> None:
-        """A stream to a process has begun; as `JobMembers.connect`."""
+        """Records that a stream to a process has begun; see `JobMembers.connect`."""
         self._pass(now)
         self._members.connect(place, token, now)
 
     def disconnect(self, token: int, *, now: float) -> None:
-        """A stream to a process has ended."""
+        """Records that a stream to a process has ended."""
         self._pass(now)
         self._members.disconnect(token, now)
 
     def leave(self, place: Place, token: int, *, now: float) -> None:
-        """A process gives up its place."""
+        """Releases the place of a process. Does nothing where it does not hold the place."""
         self._pass(now)
         if self._members.holds(place, token):
             self._members.leave(place, token)
             self._forget_barrier_of(place, "has left")
 
     def tick(self, *, steps: int, clocks: Clocks, now: float) -> None:
-        """Time has passed, and batches were applied."""
+        """Updates the number of steps and the clocks, and expires leases."""
         self._steps, self._clocks = steps, clocks
         self._pass(now)
 
     def pass_time(self, now: float) -> None:
-        """Time has passed, and nothing else is known."""
+        """Expires leases."""
         self._pass(now)
 
     def next_end(self, now: float) -> float | None:
-        """When the next lease ends, if nobody says anything until then."""
+        """Returns the time at which the next lease expires if none is renewed, or None."""
         return self._members.next_end(now)
 
-    # What members say; each raises what `JobMembers.require` does
+    # Calls of members; each raises what `JobMembers.require` raises
 
     def set_flag(self, place: Place, token: int, *, index: int, value: bool, now: float) -> None:
-        """Flag 0: the model is restored; flag i: worker i trains."""
+        """Sets flag 0 (the model is restored) or flag i (worker i is training)."""
         self._require(place, token, now)
         if not 0 <= index < self._barrier.capacity:
             raise InvalidArgumentError(f"flag: an index in [0, {self._barrier.capacity}) expected, got {index}")
@@ -147,45 +149,45 @@ class Coordinator:
             )
 
     def place_barrier(self, place: Place, token: int, *, action: str, now: float) -> None:
-        """Places it: it falls with its owner.
+        """Places the barrier. It is removed when its owner leaves or is lost.
 
         Raises:
-            BarrierAlreadyPlacedError: it stands.
+            BarrierAlreadyPlacedError: the barrier is already placed.
         """
         self._require(place, token, now)
         self._barrier.place(action)
         self._placed_by = place
 
     def remove_barrier(self, place: Place, token: int, *, now: float) -> None:
-        """Removes it, whether it stands or not."""
+        """Removes the barrier. Does nothing where it is not placed."""
         self._require(place, token, now)
         self._barrier.remove()
         self._placed_by = None
 
     def set_waits(self, place: Place, token: int, *, value: bool, now: float) -> None:
-        """A worker waits at the barrier, or goes on."""
+        """Records whether a worker waits at the barrier."""
         self._require(place, token, now)
         if place[0] != WORKER or place[1] == 0:
             raise InvalidArgumentError(f"barrier: workers from 1 on wait at it, got {place[0]} {place[1]}")
         self._members.set_waits(place[1], value)
 
     def set_step_offset(self, place: Place, token: int, *, offset: int, now: float) -> None:
-        """Steps that no clock counts."""
+        """Sets the number of steps that no clock counts."""
         self._require(place, token, now)
         self._step_offset = offset
 
     def note_steps(self, steps: int) -> None:
-        """So many batches were applied on the home server."""
+        """Sets the number of batches applied on the home server."""
         self._steps = steps
 
     def set_restored(self, place: Place, token: int, *, step: int | None, generation: int, now: float) -> None:
-        """All servers were put back to this global step, at which their clocks count what was noted last.
+        """Records that all servers were restored to a global step that corresponds to the last `note_steps`.
 
         Args:
-            place: Who says so.
-            token: And that it is.
-            step: None: the one that the clocks and what was loaded of the job say.
-            generation: Drawn at random: a coordinator that began anew gives none twice.
+            place: Place of the calling member.
+            token: Token of the calling member.
+            step: Global step; None: derived from the clocks and the loaded state of the job.
+            generation: Drawn at random, so that a restarted coordinator does not reuse one.
             now: The time.
         """
         self._require(place, token, now)
@@ -195,30 +197,30 @@ class Coordinator:
             self._step_offset = step - self._steps
 
     def set_left(self, place: Place, token: int, *, now: float) -> None:
-        """A worker pushes nothing any more, although its input has not ended."""
+        """Records that a worker pushes no more batches although its input has not ended."""
         self._require(place, token, now)
         if place[0] == WORKER:
             self._left.add(place[1])
 
     def set_ended(self, place: Place, token: int, *, now: float) -> None:
-        """Nothing is trained again; a chief that comes later begins another run."""
+        """Ends the run. A chief that joins later begins another run."""
         self._require(place, token, now)
         self._has_ended = True
 
     def report_lost(self, place: Place, token: int, *, worker: int, server: int, batches: range, now: float) -> None:
-        """A server lost the updates of these batches of a worker for good; one that is told again counts once."""
+        """Records that a server lost updates of a worker permanently. A batch that is reported twice counts once."""
         self._require(place, token, now)
         if batches.start < 0 or batches.stop < batches.start:
             raise InvalidArgumentError(f"lost updates: batches from 0 on expected, got {batches}")
         self._lost_updates.add((worker, server), batches)
 
     def request_stop(self, place: Place, token: int, *, now: float) -> None:
-        """All members are to end; it is forgotten when no worker is left."""
+        """Requests that all members stop. The request is cleared when no worker is alive."""
         self._require(place, token, now)
         self._stop_requested = True
 
     def reset(self, place: Place, token: int, *, now: float) -> None:
-        """All begin anew with the same members: nothing of what was done before counts."""
+        """Restarts training from scratch with the same members and discards all recorded progress."""
         self._require(place, token, now)
         self._restored = False
         self._finished.clear()
@@ -229,13 +231,13 @@ class Coordinator:
     # Ends of inputs
 
     def finish(self, place: Place, token: int, *, clocks: Clocks, now: float) -> None:
-        """The input of a worker has ended, and all of it is applied: that is what the clocks say now."""
+        """Records that the input of a worker has ended and is fully applied, up to the given clocks."""
         self._require(place, token, now)
         self._clocks = clocks
         self._finished[place[1]] = _part_of(place[1], clocks)
 
     def adopt(self, place: Place, token: int, *, now: float) -> int:
-        """A number whose rest this worker goes on with; `NO_WORKER` where there is none."""
+        """Returns a lost worker whose remaining input this worker adopts, or `NO_WORKER`."""
         self._require(place, token, now)
         if place[0] != WORKER:
             raise InvalidArgumentError(f"adopt: workers go on for lost workers, got {place[0]} {place[1]}")
@@ -245,10 +247,10 @@ class Coordinator:
         return found
 
     def release(self, place: Place, token: int, *, worker: int, finished: bool, clocks: Clocks, now: float) -> None:
-        """Gives an adopted number up: its input has ended, or another is to go on.
+        """Releases an adopted worker number, because its input has ended or another worker is to continue it.
 
         Raises:
-            FailedPreconditionError: it was not adopted, or lost since.
+            FailedPreconditionError: this worker did not adopt the number, or has lost it since.
         """
         self._require(place, token, now)
         self._members.release(worker, place, token)
@@ -257,13 +259,13 @@ class Coordinator:
             self._finished[worker] = _part_of(worker, clocks)
 
     def note_takers(self, workers: Iterable[int]) -> None:
-        """These workers took files of the shared queue."""
+        """Records which workers took files of the shared queue."""
         self._takers = frozenset(workers)
 
-    # What is known, and what is kept
+    # Queries and persistence
 
     def state(self, now: float) -> JobState:
-        """The job as it is now; its version is another one where more than figures have changed."""
+        """Returns the current state of the job. Its version increases when anything but counters has changed."""
         members = self._members.snapshot(now)
         fresh = JobState(
             incarnation=self._state.incarnation,
@@ -291,11 +293,11 @@ class Coordinator:
         return fresh
 
     def require(self, place: Place, token: int, *, now: float) -> None:
-        """Refuses who does not hold the place; as `JobMembers.require`."""
+        """Raises if the process does not hold the place; see `JobMembers.require`."""
         self._require(place, token, now)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Returns the state that a checkpoint stores."""
         finished = {str(worker): clocks for worker, clocks in sorted(self._finished.items())}
         return {
             "num_workers": self._num_workers(),
@@ -305,13 +307,13 @@ class Coordinator:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint, whose clocks the servers have or get."""
+        """Loads the state of a checkpoint. The servers have its clocks, or restore them."""
         self._finished = {int(worker): _clocks_in(clocks) for worker, clocks in state["finished"].items()}
-        self._step_offset = int(state.get("step_offset", 0))  # a run of one process has none
+        self._step_offset = int(state.get("step_offset", 0))  # a run of one process stores none
         self._num_shares = int(state.get("num_shares", state["num_workers"])) or None
 
     def restore(self, state: Mapping[str, Any], now: float) -> None:
-        """The same for workers that are here: they train from there, and say again when their input has ended."""
+        """Loads the state of a checkpoint for running workers, which resume and report the end of their input again."""
         self.load_state_dict(state)
         for worker in list(self._finished):
             member = self.state(now).member(WORKER, worker)
@@ -319,7 +321,7 @@ class Coordinator:
                 del self._finished[worker]
 
     def dump(self) -> bytes:
-        """What survives the process of the home server, with the clocks of the same moment or later."""
+        """Returns the state that survives a restart of the home server; store it with clocks at least as new."""
         content = {
             **self.state_dict(),
             "restored": self._restored,
@@ -330,7 +332,7 @@ class Coordinator:
         return json.dumps(content, sort_keys=True).encode()
 
     def load(self, content: bytes) -> None:
-        """Goes on where a process before this one was."""
+        """Loads the state that a previous process of the home server dumped."""
         found = json.loads(content)
         self.load_state_dict(found)
         if found["num_workers"] > 0 and self._num_workers() == 0:
@@ -342,10 +344,8 @@ class Coordinator:
             self._lost_updates.add((worker, server), range(*batches))
         self._members.expect({(role, index): number for role, index, number in found["incarnations"]})
 
-    # Inside
-
     def _pass(self, now: float) -> None:
-        """Time has passed: leases end."""
+        """Expires leases. Time during which the coordinator itself was paused does not count."""
         pause = now - self._heard_at
         if pause > _PAUSE_SECONDS:
             self._members.postpone(pause)

@@ -1,4 +1,4 @@
-"""Who may call a service of ours, the controller's or a parameter server's: an optional token, and optional TLS.
+"""Access control of the controller service and of parameter servers: an optional token, and optional TLS.
 
 A token travels as metadata, ``authorization: Bearer <token>``.
 """
@@ -23,9 +23,9 @@ _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
 
 
 def load_grpc(*, who: str = "the controller service", extra: str = "control") -> Any:
-    """The gRPC package, imported on first use; `who` needs it, and `extra` of ours brings it."""
-    # Its own way with forks starts threads in the child that abort it, if others were inside gRPC: the processes of a
-    # data loader would die. Without it a child simply has no gRPC, as it has no other threads.
+    """Returns the gRPC package, imported on first use. If it is missing, the error names `who` and `extra`."""
+    # gRPC's fork support starts threads in the child, which abort it if other threads were inside gRPC: the processes
+    # of a data loader would die. Without fork support a child has no gRPC, as it has no other threads.
     if environment.get(_FORK_SUPPORT) is None:
         environment.put(_FORK_SUPPORT, "false")
     try:
@@ -37,16 +37,16 @@ def load_grpc(*, who: str = "the controller service", extra: str = "control") ->
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerCredentials:
-    """What a server asks of its callers, and shows them. Without any, everybody who reaches it may call."""
+    """Credentials that a server requires of callers and presents to them. Without any, every client may call."""
 
     token: str | None = field(default=None, repr=False)
-    """A secret that callers must know."""
+    """A secret that callers must present."""
     tls_certificate: str | Path | None = None
     """File with the server's certificate chain, PEM; given together with its key."""
     tls_key: str | Path | None = field(default=None, repr=False)
     """File with the private key of the certificate, PEM."""
     tls_client_ca: str | Path | None = None
-    """File with the authorities whose certificates callers must show, PEM; None asks for none."""
+    """File with the authorities that callers' certificates must come from, PEM; None: no client certificates."""
 
     def __post_init__(self) -> None:
         _require_token(self.token)
@@ -56,11 +56,11 @@ class ServerCredentials:
 
     @property
     def knows_callers(self) -> bool:
-        """Whether callers must show who they are."""
+        """Whether callers must authenticate."""
         return self.token is not None or self.tls_client_ca is not None
 
     def accepts(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Whether a call with this metadata knows the token; takes as long for a wrong one as for a right one."""
+        """Returns whether a call with this metadata has the right token. Compares in constant time."""
         if self.token is None:
             return True
         shown = [value for name, value in metadata if name == _HEADER and isinstance(value, str)]
@@ -68,7 +68,7 @@ class ServerCredentials:
         return len(shown) == 1 and hmac.compare_digest(shown[0].encode("utf-8", "surrogateescape"), expected)
 
     def grpc_credentials(self) -> Any | None:
-        """What gRPC wants for TLS; None for plain text."""
+        """Returns the TLS credentials for gRPC, or None for plain text."""
         if self.tls_certificate is None or self.tls_key is None:
             return None
         chain = [(_read(self.tls_key), _read(self.tls_certificate))]
@@ -78,16 +78,16 @@ class ServerCredentials:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientCredentials:
-    """What a caller shows, and whom it trusts."""
+    """Credentials that a client presents, and the authorities that it trusts."""
 
     token: str | None = field(default=None, repr=False)
     """The server's secret."""
     tls_ca: str | Path | None = None
-    """File with the authorities that the server's certificate must come from, PEM; turns TLS on."""
+    """File with the authorities that the server's certificate must come from, PEM; enables TLS."""
     tls_certificate: str | Path | None = None
-    """File with a certificate of our own, for servers that ask for one; given together with its key."""
+    """File with a client certificate, for servers that require one; given together with its key."""
     tls_key: str | Path | None = field(default=None, repr=False)
-    """File with its private key."""
+    """File with the private key of the client certificate."""
 
     def __post_init__(self) -> None:
         _require_token(self.token)
@@ -96,11 +96,11 @@ class ClientCredentials:
             raise ValueError("credentials: tls_certificate of a caller needs tls_ca, which turns TLS on")
 
     def metadata(self) -> list[tuple[str, str]]:
-        """What goes with every call."""
+        """Returns the metadata of every call."""
         return [] if self.token is None else [(_HEADER, _bearer(self.token))]
 
     def grpc_credentials(self) -> Any | None:
-        """What gRPC wants for TLS; None for plain text."""
+        """Returns the TLS credentials for gRPC, or None for plain text."""
         if self.tls_ca is None:
             return None
         own = [None if path is None else _read(path) for path in (self.tls_key, self.tls_certificate)]

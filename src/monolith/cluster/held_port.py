@@ -1,4 +1,4 @@
-"""A port that stays one process's own, also while nobody listens on it."""
+"""A port that stays reserved for one process while no socket listens on it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["HeldPort", "bound_socket"]
 
 
 def bound_socket(address: str, *, subject: str, listens: bool = False) -> socket.socket:
-    """A socket that has this address, and allows its reuse.
+    """Returns a socket bound to this address, with SO_REUSEADDR.
 
     Args:
-        address: ``host:port``; port 0 takes a free one.
-        subject: Who wants it, for the message.
-        listens: Whether others may connect to it.
+        address: ``host:port``; port 0 picks a free one.
+        subject: Name of the user of the port, for the error message.
+        listens: Whether the socket listens.
 
     Raises:
-        UnavailableError: the port is taken, or the host is none of this machine.
+        UnavailableError: the port is in use, or the host is not an address of this machine.
     """
     host, port = split_address(address)
     bound = socket.socket(socket.AF_INET6 if is_ipv6_address(host) else socket.AF_INET, socket.SOCK_STREAM)
@@ -36,29 +36,30 @@ def bound_socket(address: str, *, subject: str, listens: bool = False) -> socket
 
 
 class HeldPort:
-    """Binds a port without listening on it, so that nobody else is given it. A context manager.
+    """Binds a port without listening on it, so that the system assigns it to no other process. A context manager.
 
-    Who listens on it must allow the reuse of addresses (SO_REUSEADDR), as gRPC does. Without it, a server that closes
-    its port to listen on it again can find it taken: by any connection that was given it as its own end.
+    A listener on the port must allow the reuse of addresses (SO_REUSEADDR), as gRPC does. Without the reservation, a
+    server that closes its port to listen on it again may find the port in use as the local end of some outgoing
+    connection.
 
     >>> with HeldPort("127.0.0.1:0") as held, socket.create_server(("127.0.0.1", held.port)) as server:
     ...     server.getsockname() == ("127.0.0.1", held.port)
     True
 
     Args:
-        address: ``host:port``; port 0 takes a free one.
+        address: ``host:port``; port 0 picks a free one.
 
     Raises:
-        UnavailableError: the port is taken, or the host is none of this machine.
+        UnavailableError: the port is in use, or the host is not an address of this machine.
     """
 
     def __init__(self, address: str) -> None:
         self._bound = bound_socket(address, subject="parameter server")
         self.port: int = self._bound.getsockname()[1]
-        """Its number."""
+        """Number of the port."""
 
     def close(self) -> None:
-        """Gives it back. Calling it again does nothing."""
+        """Releases the port. Idempotent."""
         self._bound.close()
 
     def __enter__(self) -> Self:

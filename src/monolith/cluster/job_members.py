@@ -1,8 +1,8 @@
-"""Who belongs to a job: numbers that processes hold by leases.
+"""Membership of a job: places that processes hold by leases.
 
-A process holds its place (role and index) while it renews its lease. Where its connection has ended, or it does not
-renew, it is lost: another process may take the place, under a greater incarnation. Until one has, the process may come
-back. `JobMembers` decides, without a lock, a thread or a clock: the caller says what time it is.
+A process holds its place (role and index) while it renews its lease. When its connection ends or its lease expires, the
+process is lost: another process may take the place, under a greater incarnation. Until then the lost process may
+reconnect. `JobMembers` has no lock, no thread and no clock: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["GRACE_SECONDS", "JobMembers", "PlaceTakenError", "SeatClaim"]
 
 GRACE_SECONDS = 1.0
-"""How long a member whose connection has ended is still there: it connects anew within that time, if it lives."""
+"""How long a member stays alive after its connection ends. A live process reconnects within that time."""
 
 
 class PlaceTakenError(AlreadyExistsError):
@@ -37,16 +37,16 @@ class PlaceTakenError(AlreadyExistsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatClaim:
-    """What a process says when it takes a place."""
+    """A request of a process for a place."""
 
     role: str
     index: int
     token: int
-    """Drawn at random by the process."""
+    """Random number of the process."""
     address: str = ""
     lease_seconds: float = 10.0
     incarnation: int = 0
-    """Which it has already, of a coordinator that began anew since; 0: it is new."""
+    """Incarnation that an earlier incarnation of the coordinator gave it; 0: the process is new."""
     trains: bool = False
     waits: bool = False
 
@@ -58,11 +58,11 @@ class SeatClaim:
 
 @dataclass(slots=True)
 class _Seat:
-    """A place and who holds it."""
+    """A place and the process that holds it."""
 
     place: Place
     token: int = 0
-    """Of whom holds it, or held it last and may come back; 0: nobody."""
+    """Token of the current holder, or of a lost holder that may reconnect; 0: none."""
     incarnation: int = 0
     address: str = ""
     lease_seconds: float = 0.0
@@ -70,22 +70,22 @@ class _Seat:
     renewals: int = 0
     streams: int = 0
     cut_off_at: float | None = None
-    """When its last stream ended; None while it has one, or none was begun yet."""
+    """When its last stream ended; None while a stream is open or none has begun."""
     progress: int = 0
     trains: bool = False
     waits: bool = False
     adopted_by: int = NO_WORKER
     was_alive: bool = field(default=False, repr=False)
-    """As `JobMembers.changed` has told last."""
+    """Whether the last call of `JobMembers.lost_since` saw it alive."""
 
     @property
     def lease_end(self) -> float:
-        """When nobody has heard of it for the whole lease."""
+        """When the lease expires without a renewal."""
         return self.renewed_at + self.lease_seconds
 
     @property
     def end(self) -> float:
-        """When it counts as lost."""
+        """When the holder counts as lost."""
         if self.cut_off_at is None:
             return self.lease_end
         return min(self.lease_end, self.cut_off_at + GRACE_SECONDS)
@@ -95,20 +95,20 @@ class _Seat:
 
 
 class JobMembers:
-    """Places, leases and incarnations. Used by one thread at a time."""
+    """Places, leases and incarnations. Not thread-safe."""
 
     def __init__(self) -> None:
         self._seats: dict[Place, _Seat] = {}
 
     def join(self, claim: SeatClaim, now: float) -> int:
-        """Gives a place to a process, and returns its incarnation.
+        """Assigns a place to a process and returns its incarnation.
 
-        A process that announces itself again keeps what it has. One that says it has a greater incarnation than the one
-        here comes from before the coordinator began anew, and goes first.
+        A process that registers again keeps its place. A claim with a greater incarnation than the stored one comes
+        from before a restart of the coordinator, and wins.
 
         Raises:
-            PlaceTakenError: a process holds it that may be alive.
-            AbortedError: the process had this place before, and lost it to another.
+            PlaceTakenError: a process that may be alive holds the place.
+            AbortedError: the process held this place before and lost it to another process.
         """
         seat = self._seats.setdefault(claim.place, _Seat(claim.place))
         if seat.token != claim.token:
@@ -137,10 +137,10 @@ class JobMembers:
             )
 
     def renew(self, place: Place, token: int, now: float, *, progress: int | None = None) -> None:
-        """The process is there, and has reached this global step; one that was lost is back.
+        """Renews the lease of a process, and optionally records its global step. A lost process becomes alive again.
 
         Raises:
-            NotFoundError: nobody holds the place: the coordinator began anew.
+            NotFoundError: no process holds the place, since the coordinator was restarted.
             AbortedError: another process holds it.
         """
         self.require(place, token)
@@ -148,12 +148,12 @@ class JobMembers:
             seat.renewed_at = now
             seat.renewals += 1
             if seat.streams == 0 and seat.cut_off_at is not None:
-                seat.cut_off_at = now  # it lives, and has some time to connect
+                seat.cut_off_at = now  # alive: it gets the grace period again to reconnect
         if progress is not None:
             self._seats[place].progress = progress
 
     def require(self, place: Place, token: int) -> None:
-        """Refuses who does not hold the place; as `renew`."""
+        """Raises if the process does not hold the place; see `renew`."""
         seat = self._seats.get(place)
         if seat is None or seat.token == 0:
             raise NotFoundError(f"{place[0]} {place[1]}: the coordinator does not know it; it is to announce itself")
@@ -161,34 +161,34 @@ class JobMembers:
             raise self._taken_over(seat)
 
     def holds(self, place: Place, token: int) -> bool:
-        """Whether the process holds the place."""
+        """Returns whether the process holds the place."""
         seat = self._seats.get(place)
         return seat is not None and seat.token == token
 
     def connect(self, place: Place, token: int, now: float) -> None:
-        """A stream to the process has begun; as `renew`."""
+        """Records that a stream to the process has begun; raises as `renew` does."""
         self.renew(place, token, now)
         for seat in self._held_by(token):
             seat.streams += 1
             seat.cut_off_at = None
 
     def disconnect(self, token: int, now: float) -> None:
-        """A stream has ended; with its last one the process has only a moment left."""
+        """Records that a stream has ended. After its last stream a process has `GRACE_SECONDS` to reconnect."""
         for seat in self._held_by(token):
             seat.streams = max(0, seat.streams - 1)
             if seat.streams == 0:
                 seat.cut_off_at = now
 
     def leave(self, place: Place, token: int) -> None:
-        """The process gives up its place, and numbers that it adopted; nothing where it has none."""
+        """Releases the place of a process and its adopted numbers. Does nothing where it does not hold the place."""
         if self.holds(place, token):
             for each in list(self._held_by(token)):
                 self._clear(each)
 
     def adopt(self, number: int, place: Place, token: int, now: float) -> None:
-        """A worker goes on under one more number, as long as its own lease runs.
+        """Lets a worker continue under an additional number, for as long as its own lease is valid.
 
-        REQUIRES: nobody holds that number, and the worker holds its own place.
+        REQUIRES: no process holds that number, and the worker holds its own place.
         """
         own = self._seats[place]
         seat = self._seats.setdefault((WORKER, number), _Seat((WORKER, number)))
@@ -200,10 +200,10 @@ class JobMembers:
         seat.trains = seat.waits = False
 
     def release(self, number: int, place: Place, token: int) -> None:
-        """A worker gives up a number that it adopted.
+        """Releases a number that a worker adopted.
 
         Raises:
-            FailedPreconditionError: it has not adopted it, or another process has it by now.
+            FailedPreconditionError: the worker has not adopted it, or another process holds it by now.
         """
         seat = self._seats.get((WORKER, number))
         if seat is None or seat.token != token or seat.adopted_by != place[1]:
@@ -211,20 +211,20 @@ class JobMembers:
         self._clear(seat)
 
     def set_trains(self, index: int, value: bool) -> None:
-        """A worker says whether its session lives."""
+        """Records whether a worker has a live session."""
         self._seat_of(index).trains = value
 
     def set_waits(self, index: int, value: bool) -> None:
-        """A worker says whether it waits at the barrier."""
+        """Records whether a worker waits at the barrier."""
         self._seat_of(index).waits = value
 
     def is_alive(self, place: Place, now: float) -> bool:
-        """Whether a process holds the place."""
+        """Returns whether a live process holds the place."""
         seat = self._seats.get(place)
         return seat is not None and seat.is_alive(now)
 
     def is_adoptable(self, number: int, missed_since: float, now: float) -> bool:
-        """Whether nobody was heard under a worker's number for a whole lease: somebody would have started it anew."""
+        """Returns whether a worker's number was silent for a full lease; a restarted worker registers within that."""
         seat = self._seats.get((WORKER, number))
         if seat is not None and seat.token:
             return now >= seat.lease_end
@@ -232,35 +232,35 @@ class JobMembers:
         return now >= missed_since + longest
 
     def lost_since(self, now: float) -> list[Place]:
-        """Places whose processes were lost since this was asked last."""
+        """Returns the places whose processes were lost since the last call, sorted."""
         lost = [place for place, seat in self._seats.items() if seat.was_alive and not seat.is_alive(now)]
         for seat in self._seats.values():
             seat.was_alive = seat.is_alive(now)
         return sorted(lost)
 
     def next_end(self, now: float) -> float | None:
-        """When the next lease ends, if nobody says anything until then."""
+        """Returns the time at which the next lease expires if none is renewed, or None."""
         ends = [end for seat in self._seats.values() if seat.token for end in (seat.end, seat.lease_end) if end > now]
         return min(ends, default=None)
 
     def postpone(self, seconds: float) -> None:
-        """Nobody could be heard for so long: it counts for no lease."""
+        """Extends all leases by a time during which no renewal could be received."""
         for seat in self._seats.values():
             seat.renewed_at += seconds
             if seat.cut_off_at is not None:
                 seat.cut_off_at += seconds
 
     def snapshot(self, now: float) -> tuple[JobMember, ...]:
-        """Those that are there, and those that were lost, by role and index."""
+        """Returns live and lost members, by role and index."""
         return tuple(_member(seat, now) for _, seat in sorted(self._seats.items()) if seat.token)
 
     @property
     def incarnations(self) -> dict[Place, int]:
-        """Place -> the last incarnation that it had."""
+        """Place -> its last incarnation."""
         return {place: seat.incarnation for place, seat in self._seats.items()}
 
     def expect(self, incarnations: dict[Place, int]) -> None:
-        """Goes on counting behind what a coordinator before this one gave out."""
+        """Continues the numbering of incarnations of a previous coordinator."""
         for place, incarnation in incarnations.items():
             seat = self._seats.setdefault(place, _Seat(place))
             if not seat.token:

@@ -1,4 +1,4 @@
-"""What all processes of a job know of it, as it was at one moment."""
+"""The state of a job at one point in time, as all of its processes see it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMember:
-    """One process of a job, or a worker number whose input another one goes on with."""
+    """A process of a job, or the number of a lost worker whose input another worker has adopted."""
 
     role: str
     index: int
@@ -29,11 +29,11 @@ class JobMember:
     incarnation: int = 1
     """Grows with every process that takes this number."""
     progress: int = 0
-    """The global step that it has reached, as of its last renewal."""
+    """Global step reached, as of the last renewal."""
     alive: bool = True
-    """Whether its lease runs."""
+    """Whether its lease is valid."""
     trains: bool = False
-    """Whether its session lives: it has said so, and its lease runs."""
+    """Whether its session is live: the worker has reported so, and its lease is valid."""
     waits: bool = False
     """Whether it waits at the barrier."""
     adopted_by: int = NO_WORKER
@@ -42,44 +42,46 @@ class JobMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """A job at one moment. Nothing in it ever changes."""
+    """State of a job at one point in time. Immutable."""
 
     incarnation: int = 0
-    """Drawn by the process of the home server when it began: another one after it came back; 0 before it was heard."""
+    """Drawn by each process of the home server at its start; 0 before the first state was received."""
     version: int = 0
     """Grows with every change within an incarnation."""
     num_workers: int = 0
     num_shares: int = 0
-    """Shares that the input has: workers that the run began with, which may have been others than now."""
+    """Number of input shares: the workers that the run began with, which may differ from `num_workers`."""
     members: tuple[JobMember, ...] = ()
-    """By role and index; those that were lost among them, those that left not."""
+    """By role and index; includes lost members, not those that left."""
     restored: bool = False
-    """Whether the model is there, so that workers may train."""
+    """Whether the model is restored, so that workers may train."""
     finished: frozenset[int] = frozenset()
-    """Workers whose input has ended, and all of it is applied."""
+    """Workers whose input has ended and is fully applied."""
     step_offset: int = 0
     steps: int = 0
     """Batches of all workers that the home server has applied."""
     barrier_placed: bool = False
     barrier_action: str = ""
     lost_updates: Mapping[tuple[int, int], int] = field(default_factory=lambda: MappingProxyType({}))
-    """Worker and server -> updates that this server lost for good."""
+    """Worker and server -> number of updates that this server lost permanently."""
     stop_requested: bool = False
     lost: frozenset[int] = frozenset()
-    """Workers with an input of their own (files of the shared queue, or a share that no worker has the number of) that
-    are not finished, and whose process is gone."""
+    """Unfinished workers that own input and have no live process. They own files of the shared queue, or a share that
+    no worker has the number of.
+    """
     adoptable: frozenset[int] = frozenset()
-    """Those of them that another worker may go on for now."""
+    """Lost workers that another worker may adopt now."""
     generation: int = 0
-    """Another number whenever all servers are put back to one moment, which undoes what came after; 0 before that."""
+    """Changes whenever all servers are restored to one state, which undoes later updates; 0 before the first restore.
+    """
     ended: bool = False
-    """Whether the chief has saved for the last time: nothing is trained again, and members end."""
+    """Whether the chief has written the last checkpoint: training is over, and members exit."""
     left: frozenset[int] = frozenset()
-    """Workers that ended before their input did, and push nothing any more."""
+    """Workers that stopped before the end of their input and push nothing any more."""
 
     @property
     def global_step(self) -> int:
-        """Of the whole job."""
+        """Global step of the job."""
         return self.step_offset + self.steps
 
     @property
@@ -89,15 +91,15 @@ class JobState:
 
     @property
     def training(self) -> frozenset[int]:
-        """Workers whose sessions live."""
+        """Workers whose sessions are live."""
         return frozenset(each.index for each in self.members if each.role == WORKER and each.trains)
 
     @property
     def awaited(self) -> frozenset[int]:
-        """Workers that a barrier which stands is still to hear of; the chief is none of them."""
+        """Workers that a placed barrier still waits for; never the chief."""
         done = self.blocked | self.finished | self.left | {0}
         return self.training - done if self.restored else frozenset()
 
     def member(self, role: str, index: int) -> JobMember | None:
-        """The one of this place, if there is or was one that did not leave."""
+        """Returns the member of this place, alive or lost; None where it left or never joined."""
         return next((each for each in self.members if (each.role, each.index) == (role, index)), None)

@@ -1,4 +1,4 @@
-"""Whether somebody listens at an address: once for many nodes, or again and again for one port."""
+"""Checks whether addresses accept connections: once for many nodes, or repeatedly for one port."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 1.0
-"""How long one attempt of `check_port` may take, and how long it rests before the next."""
+"""Timeout of one attempt of `check_port`, and the pause before the next one."""
 
 
 class NodeAliveCheckerError(UnavailableError):
-    """Processes that training needs do not listen where they should."""
+    """Processes that training needs do not accept connections."""
 
 
 class NodeAliveChecker:
-    """Connects to every address once, by several threads, and says who answered.
+    """Connects to every address once, with several threads, and records which ones accepted.
 
-    The constructor returns when all addresses were tried; the threads have ended by then. What the getters return is
-    the caller's.
+    The constructor returns when all addresses were tried; its threads have ended by then. The caller owns the lists
+    that the getters return.
     """
 
     def __init__(self, addrs: Iterable[str], timeout: float = 1, num_thread: int = 10) -> None:
@@ -49,19 +49,19 @@ class NodeAliveChecker:
         self._start()
 
     def all_nodes_alive(self) -> bool:
-        """Whether every address accepted a connection."""
+        """Returns whether every address accepted a connection."""
         return not self._dead
 
     def get_dead_nodes(self) -> list[str]:
-        """Addresses that did not accept a connection, sorted."""
+        """Returns the addresses that did not accept a connection, sorted."""
         return sorted(self._dead)
 
     def get_alive_nodes(self) -> list[str]:
-        """Addresses that accepted a connection, sorted."""
+        """Returns the addresses that accepted a connection, sorted."""
         return sorted(self._alive)
 
     def get_addrs(self) -> list[str]:
-        """All addresses, in the order given."""
+        """Returns all addresses, in the order given."""
         return list(self._addrs)
 
     def _start(self) -> None:
@@ -95,9 +95,10 @@ class NodeAliveChecker:
 
 
 def check_port(host: str, port: int, timeout: float = 0.0, *, clock: Clock | None = None) -> bool:
-    """Whether the port accepts a connection, tried again until ``timeout`` seconds have passed.
+    """Returns whether the port accepts a connection, retrying until ``timeout`` seconds have passed.
 
-    A name that does not resolve yet, as in a cluster whose nodes are still starting, is tried again like a refusal.
+    A name that does not resolve yet, as in a cluster whose nodes are still starting, is retried like a refused
+    connection.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + timeout

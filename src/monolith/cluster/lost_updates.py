@@ -1,4 +1,4 @@
-"""Which batches of a worker servers have lost: a server that is lost twice may lose some of them twice."""
+"""Counts the batches of a worker that servers have lost. A server that fails twice may lose some of them twice."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _Who = TypeVar("_Who")
 
 
 class LostUpdates(Generic[_Who]):
-    """Counts every batch once for each that lost it, such as a worker's rows on a server, however often it is told.
+    """Counts every batch once per key (such as a worker and a server), however often it is reported.
 
     >>> lost = LostUpdates[str]()
     >>> lost.add("rows of server 1", range(130, 142))
     12
-    >>> lost.add("rows of server 1", range(130, 154))  # it came back as it was the first time
+    >>> lost.add("rows of server 1", range(130, 154))  # restored to the same state as the first time
     12
     >>> lost.counts()
     {'rows of server 1': 24}
@@ -29,21 +29,21 @@ class LostUpdates(Generic[_Who]):
         self._ranges: dict[_Who, list[range]] = defaultdict(list)
 
     def add(self, whose: _Who, batches: range) -> int:
-        """How many of these batches are told for the first time."""
+        """Adds batches to a key and returns how many of them are new."""
         before = _count(self._ranges[whose])
         self._ranges[whose] = _merged([*self._ranges[whose], batches])
         return _count(self._ranges[whose]) - before
 
     def counts(self) -> dict[_Who, int]:
-        """How many each has lost."""
+        """Returns the number of lost batches by key."""
         return {whose: _count(ranges) for whose, ranges in self._ranges.items() if ranges}
 
     def ranges(self) -> list[tuple[_Who, range]]:
-        """All that was added, in ranges that do not meet."""
+        """Returns all added batches, as disjoint ranges."""
         return [(whose, each) for whose, ranges in self._ranges.items() for each in ranges]
 
     def clear(self) -> None:
-        """All servers went back to one moment, together."""
+        """Discards all counts, after all servers were restored to one state."""
         self._ranges.clear()
 
 
@@ -52,7 +52,7 @@ def _count(ranges: Iterable[range]) -> int:
 
 
 def _merged(ranges: Iterable[range]) -> list[range]:
-    """The same numbers, in as few ranges as can be."""
+    """Returns the same numbers in as few ranges as possible."""
     found: list[range] = []
     for each in sorted((each for each in ranges if each), key=lambda each: each.start):
         if found and each.start <= found[-1].stop:

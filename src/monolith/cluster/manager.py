@@ -1,4 +1,4 @@
-"""Finding the cluster that a process trains in: asks discovery until everybody needed is there."""
+"""Finds the cluster that a process trains in: polls discovery until all required processes are registered."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 POLL_SECONDS = 5.0
-"""Between two looks for processes that are missing, and between two lines that say so."""
+"""Interval of queries for missing processes, and of the log lines that report them."""
 _FIRST_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """What a query did not find yet."""
+    """Result of a query that did not find enough processes."""
 
     role: str
     num_found: int
     num_needed: int
     error: Exception | None
-    """Why discovery could not answer, where it could not."""
+    """The error of discovery, if it failed."""
     waited_seconds: float
 
 
 def poll_seconds(missing: Incomplete) -> float:
-    """How long a process of a job waits until its next look: short at first, since most come soon after each other.
+    """Returns the seconds until the next query of a process: short at first, since most processes start together.
 
     >>> [round(poll_seconds(Incomplete("ps", 0, 2, None, waited)), 2) for waited in (0, 2, 60)]
     [0.1, 0.6, 5.0]
@@ -48,7 +48,7 @@ def poll_seconds(missing: Incomplete) -> float:
 
 
 def emit_store(name: str, value: float, tagkv: Mapping[str, object] | None = None) -> None:
-    """Set a gauge of this process, under ``monolith.containers``."""
+    """Sets a gauge of this process, under ``monolith.containers``."""
     MetricClient("monolith.containers").emit_store(name, value, tagkv)
 
 
@@ -60,14 +60,14 @@ def get_training_cluster(
     timeout_seconds: float | None = None,
     clock: Clock | None = None,
 ) -> TrainingCluster:
-    """Wait until the chief and the parameter servers are known, and return the cluster as this process sees it.
+    """Waits until the chief and the parameter servers are registered, and returns the cluster as this process sees it.
 
-    The chief takes the first ``num_required_ps`` servers by index. With redundant servers it keeps to the list in the
-    file of this run where that has the right length, so that a chief that comes back uses the same servers in the same
-    order; otherwise it chooses and writes the list, and workers read it, waiting up to 1800 s.
+    The chief takes the first ``num_required_ps`` servers by index. With redundant servers the chief reuses the list in
+    the file of this run if the list has the right length, so that a restarted chief uses the same servers in the same
+    order. Otherwise the chief chooses servers and writes the list. Workers read the file, waiting up to 1800 s.
 
-    Discovery is asked every 5 s without end. ``failure_handler`` replaces the 5 s between two queries, and may raise to
-    give up; ``timeout_seconds`` limits each wait.
+    Discovery is polled every 5 s without limit. ``failure_handler`` replaces the 5 s pause between two queries, and may
+    raise to cancel; ``timeout_seconds`` limits each wait.
 
     Raises:
         DeadlineExceededError: A wait took longer than ``timeout_seconds``.
@@ -118,7 +118,7 @@ def _query_ps_cluster(poll: _Poll, request: ClusterRequest) -> list[str]:
 
 
 class _Poll:
-    """Asks discovery again and again, with the patience of one call of `get_training_cluster`."""
+    """Polls discovery with the timeout and the failure handler of one `get_training_cluster` call."""
 
     def __init__(
         self,
@@ -133,14 +133,14 @@ class _Poll:
         self._timeout_seconds = timeout_seconds
 
     def until(self, role: str, choose: Callable[[dict[int, str]], _T | None], *, num_needed: int) -> _T:
-        """Query a role until ``choose`` returns something."""
+        """Queries a role until ``choose`` returns a value other than None."""
         begin = next_line = self.clock.monotonic()
         while True:
             error: Exception | None = None
             found: dict[int, str] = {}
             try:
                 found = self._discovery.query(role)
-            except Exception as err:  # noqa: BLE001 - the service may come back, whatever it answers until then
+            except Exception as err:  # noqa: BLE001 - the service may recover, whatever it raises until then
                 error = err
             if error is None and (chosen := choose(found)) is not None:
                 return chosen

@@ -1,4 +1,4 @@
-"""A port that says that a process is there: whoever connects to it is let in, and sent away."""
+"""A port that shows that a process is alive: it accepts each connection and closes it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["PresencePort"]
 
 
 class PresencePort:
-    """Listens while it is open, so that `NodeAliveChecker` finds this process. A context manager.
+    """A listening port for `NodeAliveChecker`. A context manager.
 
     Args:
-        address: ``host:port`` to listen on; port 0 takes a free one.
+        address: ``host:port`` to listen on; port 0 picks a free one.
 
     Raises:
-        UnavailableError: the port is taken, or the host is none of this machine.
+        UnavailableError: the port is in use, or the host is not an address of this machine.
     """
 
     def __init__(self, address: str) -> None:
@@ -28,11 +28,11 @@ class PresencePort:
         self._listening = bound_socket(address, subject="worker", listens=True)
         reached = get_local_ip() if host in EVERY_INTERFACE else host
         self.address = concat_ip_and_port(reached, self._listening.getsockname()[1])
-        """Where others reach it."""
+        """Address at which other processes reach the port."""
         threading.Thread(target=self._serve, name="presence", daemon=True).start()
 
     def close(self) -> None:
-        """Ends it. Calling it again does nothing."""
+        """Closes the port. Idempotent."""
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close alone does not
         self._listening.close()

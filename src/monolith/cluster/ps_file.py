@@ -17,7 +17,7 @@ READ_TIMEOUT_SECONDS = 1800.0
 
 
 def get_ps_cluster_file_name(model_dir: str, uuid: str | None = None) -> str:
-    """The file of a run: ``<model_dir>/ps_cluster_dir/<uuid>``, or ``ps_info`` for a run without a name.
+    """Returns the file of a run: ``<model_dir>/ps_cluster_dir/<uuid>``, or ``ps_info`` for a run without a name.
 
     >>> get_ps_cluster_file_name("/models/ranker", "run-7")
     '/models/ranker/ps_cluster_dir/run-7'
@@ -26,7 +26,7 @@ def get_ps_cluster_file_name(model_dir: str, uuid: str | None = None) -> str:
 
 
 def save_ps_cluster_to_file(file_name: str, ps_addrs: Sequence[str]) -> None:
-    """Write the addresses, separated by commas, in the place of what was there; readers see the old list or the new."""
+    """Writes the addresses, separated by commas. Readers see the old list or the new one."""
     text_files.write_text(file_name, ",".join(ps_addrs))
 
 
@@ -37,10 +37,10 @@ def fetch_ps_cluster_from_file(
     num_required: int | None = None,
     clock: Clock | None = None,
 ) -> list[str]:
-    """The addresses in the file, looked for every 5 s; none when there is no such file in time.
+    """Returns the addresses in the file, polling every 5 s; none if the file does not appear in time.
 
-    With ``num_required`` a list of another length, left by a former run, is as good as none. With a time-out of 0 the
-    file is read once.
+    With ``num_required`` a list of another length, left by a former run, is ignored. With a timeout of 0 the file is
+    read once.
     """
     clock = clock or SystemClock()
     deadline = clock.monotonic() + timeout

@@ -1,4 +1,4 @@
-"""Trying again when a connection fails."""
+"""Retries of failed connections."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MAX_BACKOFF_SECONDS = 5.0
 def retry_with_socket_error(
     call: Callable[[], _T], *, max_backoff_seconds: float = MAX_BACKOFF_SECONDS, clock: Clock | None = None
 ) -> _T:
-    """Call until no socket error comes, at most five times, and raise the last one.
+    """Retries a call on socket errors, at most five tries, and raises the last error.
 
-    Between two tries it sleeps for a random part of ``max_backoff_seconds``, so that the processes of a job that lost
-    a service at the same moment do not all come back to it at the same moment. An answer that says no is no socket
+    Between two tries it sleeps for a random part of ``max_backoff_seconds``, so that the processes of a job that lost a
+    service at the same time do not all reconnect at the same time. A response that refuses the request is no socket
     error.
     """
     clock = clock or SystemClock()

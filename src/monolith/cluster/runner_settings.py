@@ -1,4 +1,4 @@
-"""Who a process is and how it finds the others, as a runner is told by flags and by its scheduler."""
+"""The identity of a process and its way to discover others, from the flags of a runner and from its scheduler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KAFKA_FLAGS = ("kafka_topics", "kafka_group_id", "kafka_servers")
 
 
 class ContainerType(enum.Enum):
-    """What a process runs in; the numbers are those of saved configs."""
+    """The container of a process; the numbers are those of saved configs."""
 
     DOCKER = 1
     NATIVE = 2
@@ -39,10 +39,10 @@ class ContainerType(enum.Enum):
 
 @config
 class RunnerSettings(Config):
-    """The part of a runner's config that decides who it is and whom it talks to."""
+    """The part of a runner's config that defines its identity and its discovery."""
 
     is_local: bool = False
-    """Train in this process alone: nobody is looked for."""
+    """Train in this process alone, without discovery."""
     server_type: str = "worker"
     """The role of this process, ``ps`` or ``worker``."""
     index: int = 0
@@ -52,9 +52,9 @@ class RunnerSettings(Config):
     deep_insight_name: str | None = None
     """The name of the job over many runs; its name in ZooKeeper."""
     container_type: ContainerType = ContainerType.DOCKER
-    """What this process runs in."""
+    """Container of this process."""
     discovery_type: ServiceDiscoveryType = ServiceDiscoveryType.CONSUL
-    """Which service knows the addresses."""
+    """The discovery service."""
     tf_config: str | None = None
     """``TF_CONFIG`` as Primus gives it, JSON."""
     zk_server: str | None = None
@@ -76,12 +76,12 @@ class RunnerSettings(Config):
 def prepare_runner(
     settings: RunnerSettings, flags: MutableMapping[str, object], *, data_service: DataService | None = None
 ) -> RunnerSettings:
-    """Do what comes before a runner starts, and return its settings with the index that the scheduler gave.
+    """Prepares the start of a runner, and returns its settings with the index that the scheduler gave.
 
     On the MLP platform a process of the data service never returns from here, and a worker waits for that service,
-    whose address goes to the flag ``data_service_dispatcher``. Under MPI an uncaught exception ends the whole job from
-    now on, and a worker on a GPU in partially synchronous training, whose index was not set, takes its rank. Kafka
-    settings that are set go to the flags of the same names.
+    whose address goes to the flag ``data_service_dispatcher``. Under MPI an uncaught exception aborts all processes of
+    the job from now on, and a worker on a GPU in partially synchronous training, whose index was not set, takes its
+    rank. Kafka settings that are set go to the flags of the same names.
     """
     dispatcher = mlp_pass(env=MLPEnv(), data_service=data_service)
     if dispatcher is not None:
@@ -103,10 +103,10 @@ def _with_index(settings: RunnerSettings) -> RunnerSettings:
 
 
 def get_discovery(runner_conf: RunnerSettings, psm: str | None = None) -> ServiceDiscovery | None:
-    """The discovery service of a runner, which the caller closes; None for a local one.
+    """Returns the discovery service of a runner, which the caller closes; None for a local one.
 
     Args:
-        runner_conf: Says which service.
+        runner_conf: Settings that select the service.
         psm: The name of the service in Consul; by default the uuid of the run.
 
     Raises:
@@ -116,7 +116,7 @@ def get_discovery(runner_conf: RunnerSettings, psm: str | None = None) -> Servic
 
 
 def _services(conf: RunnerSettings, psm: str | None) -> dict[ServiceDiscoveryType, Callable[[], ServiceDiscovery]]:
-    """How each service is made; some are found on use, because they need a package that the others do not."""
+    """Returns the constructors of all services. Some import on use: they need a package that the others do not."""
     return {
         ServiceDiscoveryType.PRIMUS: lambda: TfConfigServiceDiscovery(
             _required(conf, "tf_config", "hold the TF_CONFIG of this process")
@@ -140,7 +140,7 @@ def _required(conf: RunnerSettings, name: str, must: str) -> str:
 
 
 def own_place(runner_conf: RunnerSettings, service: ServiceDiscovery | None) -> tuple[str, int]:
-    """The role and index of this process: where the scheduler gives them, its word counts."""
+    """Returns the role and index of this process. Values of the scheduler take precedence."""
     if isinstance(service, TfConfigServiceDiscovery | MLPServiceDiscovery):
         return service.server_type, service.index
     return runner_conf.server_type, runner_conf.index
@@ -148,7 +148,7 @@ def own_place(runner_conf: RunnerSettings, service: ServiceDiscovery | None) -> 
 
 @contextlib.contextmanager
 def monolith_discovery(runner_conf: RunnerSettings) -> Iterator[ServiceDiscovery | None]:
-    """The discovery service of a runner for the length of a block; None for a local one."""
+    """A context manager for the discovery service of a runner; None for a local one."""
     service = get_discovery(runner_conf)
     _log.info("discovery: using %s", type(service).__name__ if service else "none, this runner is local")
     try:

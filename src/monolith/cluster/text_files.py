@@ -1,4 +1,4 @@
-"""Small texts in files that others read while they are written: on any fsspec path, whole or not at all."""
+"""Atomic replacement of small files that other processes read, on any fsspec path."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import fsspec
 
 
 def write_text(path: str, text: str) -> None:
-    """Replace a file by this text; a reader sees the old text or the new one, never a part."""
+    """Replaces a file by this text; a reader sees the old text or the new one, never a part."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Replace a file by these bytes; a reader sees the old ones or the new ones, never a part.
+    """Replaces a file by these bytes; a reader sees the old ones or the new ones, never a part.
 
-    They go to a file beside it, named ``<file>-tmp.<random>``, which is then moved into place. Missing folders
-    are made.
+    The bytes are written to ``<file>-tmp.<random>`` in the same folder, which is then moved into place. Missing folders
+    are created.
     """
     files, name = fsspec.core.url_to_fs(path)
     parent, _, base = name.rpartition("/")
@@ -32,13 +32,13 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 def read_text(path: str) -> str | None:
-    """The text of a file, or None where there is none."""
+    """Returns the text of a file, or None if it does not exist."""
     content = read_bytes(path)
     return None if content is None else content.decode()
 
 
 def read_bytes(path: str) -> bytes | None:
-    """What a file holds, or None where there is none."""
+    """Returns the content of a file, or None if it does not exist."""
     files, name = fsspec.core.url_to_fs(path)
     try:
         return bytes(files.cat_file(name))
@@ -47,7 +47,7 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def remove(path: str) -> None:
-    """Remove a file; one that is not there is no error."""
+    """Removes a file. Does nothing if it does not exist."""
     files, name = fsspec.core.url_to_fs(path)
     try:
         files.rm_file(name)
@@ -56,9 +56,9 @@ def remove(path: str) -> None:
 
 
 def names_in(path: str) -> list[str]:
-    """The names of the files and folders in a folder, sorted; none where the folder is not there."""
+    """Returns the names of the files and folders in a folder, sorted; none if the folder does not exist."""
     files, name = fsspec.core.url_to_fs(path)
-    files.invalidate_cache(name)  # remote file systems remember listings, and others write here
+    files.invalidate_cache(name)  # remote file systems cache listings, and other processes write here
     try:
         return sorted(str(found).rstrip("/").rpartition("/")[2] for found in files.ls(name, detail=False))
     except (FileNotFoundError, NotADirectoryError):

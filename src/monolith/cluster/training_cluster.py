@@ -1,4 +1,4 @@
-"""A training cluster as one of its processes sees it. Decides who belongs to it; asks nobody."""
+"""A training cluster as one of its processes sees it. Computes its members; does no I/O."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _PS, _CHIEF, _WORKER = "ps", "chief", "worker"
 
 @config
 class ClusterRequest(Config):
-    """What a worker wants to be told about; worker 0 is the chief."""
+    """The view of the cluster that a worker requests; worker 0 is the chief."""
 
     worker_addr: str
     """The address of this process."""
     index: int
     """The index of this process among the workers; 0 is the chief."""
     num_workers: int
-    """How many workers there are, the chief included."""
+    """Number of workers, including the chief."""
     num_required_ps: int
-    """How many parameter servers training uses."""
+    """Number of parameter servers that training uses."""
     num_redundant_ps: int = 0
-    """How many more are started, to take the place of others; with any, the chief fixes the choice in a file."""
+    """Number of additional spare servers; if not 0, the chief fixes the choice in a file."""
     model_dir: str = ""
-    """Where that file is: a folder all workers reach."""
+    """Folder of that file; all workers must be able to reach it."""
     uuid: str = ""
-    """The name of the run, which names that file."""
+    """Name of the run, which names that file."""
     model_name: str | None = None
-    """The model that gauges are tagged with; without one there are no gauges."""
+    """The model that gauges are tagged with; None: no gauges."""
     cluster_type: str = "stable"
     """The other tag of the gauges."""
 
@@ -63,7 +63,7 @@ class TrainingCluster(NamedTuple):
 
 
 def choose_ps(found: Mapping[int, str], num_required: int) -> list[str] | None:
-    """The servers to use, the first ones by index; None while there are too few.
+    """Returns the servers to use, the first ones by index, or None while there are too few.
 
     >>> choose_ps({7: "c:1", 0: "a:1", 3: "b:1"}, 2)
     ['a:1', 'b:1']
@@ -74,10 +74,10 @@ def choose_ps(found: Mapping[int, str], num_required: int) -> list[str] | None:
 
 
 def assemble(request: ClusterRequest, chief_addr: str, ps_addrs: Sequence[str]) -> TrainingCluster:
-    """The cluster as this process sees it.
+    """Returns the cluster as this process sees it.
 
     Workers never talk to each other, so the list of workers holds placeholders ``0.0.0.0:<i>`` and, at a worker's own
-    place, its address.
+    index, its address.
 
     Raises:
         FailedPreconditionError: The number of servers is not the one required.
@@ -96,7 +96,7 @@ def assemble(request: ClusterRequest, chief_addr: str, ps_addrs: Sequence[str]) 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """Which peers a process may talk to; without a cluster, none but itself."""
+    """The peers that a process may talk to; without a cluster, only itself."""
 
     cluster: dict[str, list[str]] = field(default_factory=dict)
     task: dict[str, Any] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class SessionConfig:
     """``/job:<job>`` for all processes of a job, ``/job:<job>/task:<index>`` for one; empty means no limit."""
 
     def may_talk_to(self, job: str, index: int) -> bool:
-        """Whether a process of the cluster is a peer."""
+        """Returns whether a process of the cluster is a peer."""
         if index >= len(self.cluster.get(job, [])):
             return False
         return f"/job:{job}" in self.device_filters or f"/job:{job}/task:{index}" in self.device_filters
@@ -113,7 +113,7 @@ class SessionConfig:
 def generate_session_config(
     cluster_and_task: tuple[dict[str, list[str]], dict[str, Any]] | None = None,
 ) -> SessionConfig:
-    """The peers of a process: all servers and the chief, and a worker itself; without a cluster, nobody."""
+    """Returns the peers of a process: all servers, the chief, and the worker itself; none without a cluster."""
     if cluster_and_task is None:
         return SessionConfig()
     cluster, task = cluster_and_task

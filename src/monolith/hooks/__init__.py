@@ -1,6 +1,7 @@
-"""What can be attached to a session, one concern a file.
+"""Hooks of a session, one concern per file.
 
-May import: everything below it; `monolith.train` is above. Read `monolith.hook` first: it says when a hook is called.
+May import everything below it; `monolith.train` is above. Read `monolith.hook` first: it specifies when a hook is
+called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One rank looks, all ranks know: a decision by files must be the same on every rank of a synchronous run."""
+"""Decisions of rank 0 for all ranks: a decision by files must be the same on every rank of a synchronous run."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _log = logging.getLogger(__name__)
 
 
 class AgreeingHook(Hook):
-    """Base of hooks that look by the eyes of rank 0."""
+    """Base class of hooks whose checks run on rank 0."""
 
     def begin(self) -> None:
-        """Joins the run of the launcher, if nobody has: a run without one is a run of one rank."""
+        """Joins the run of the launcher, if this process has not: without a launcher it is a run of one rank."""
         collective.init()
 
 
 def agree(look: Callable[[], Sequence[int]], otherwise: Sequence[int]) -> list[int]:
-    """What `look` returns on rank 0, on every rank; a collective call.
+    """Returns the result of `look` on rank 0, on every rank; a collective call.
 
     Args:
-        look: Called on rank 0 only. Must not leave the others waiting, so what it raises is logged.
-        otherwise: Taken if it raises; as long as what it returns.
+        look: Called on rank 0 only. Its exceptions are logged, so that the other ranks do not wait forever.
+        otherwise: Result if `look` raises; of the same length.
     """
     values = list(otherwise)
     if collective.rank() == 0:

@@ -1,4 +1,4 @@
-"""Runs beside each step what the step before has queued."""
+"""Runs the queued work of the previous step alongside each step."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["AsyncPushHook"]
 
 
 class _Sized(Protocol):
-    """A queue that says how many elements wait in it."""
+    """A queue that reports its number of elements."""
 
     def size(self) -> int: ...
 
 
 class AsyncPushHook(Hook):
-    """Runs `ops` beside every step from the second on, and at the end until the queue is empty.
+    """Runs `ops` alongside every step from the second on, and at the end until the queue is empty.
 
-    Step t computes while the push of step t - 1 runs: `ops` runs as often as elements wait when the step begins, mostly
-    once. When a session ends by an error, what is left in the queue is not run.
+    Step t computes while the push of step t - 1 runs: `ops` runs once for each element in the queue when the step
+    begins, mostly once. When a session ends by an error, the remaining elements are not processed.
 
     Args:
-        queue: Where the steps put the arguments of `ops`.
-        ops: Takes one element out of the queue and works on it.
+        queue: Queue to which steps add the arguments of `ops`.
+        ops: Removes one element from the queue and processes it.
     """
 
     def __init__(self, queue: _Sized, ops: Call) -> None:
@@ -35,22 +35,22 @@ class AsyncPushHook(Hook):
         self._queue_init = False
 
     def begin(self) -> None:
-        """Begins with a queue in which nothing is known to wait."""
+        """Resets the hook: the queue counts as empty until a step has filled it."""
         self._queue_init = False
 
     def before_run(self, context: StepContext) -> Call | None:  # noqa: ARG002 - a hook's signature
-        """The call for what the last step has queued, if it has."""
-        # Counted here, because the step itself may queue before the call begins: that is for the next one.
+        """Returns a call that processes the elements that the last step has queued, or None."""
+        # Counted here, because the step itself may queue before the call begins: those elements are for the next step.
         num_waiting = self._queue.size() if self._queue_init else 0
         if num_waiting < 2:
             return self._run_ops if num_waiting else None
         return lambda: [self._run_ops() for _ in range(num_waiting)]
 
     def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
-        """Notes that the steps fill the queue."""
+        """Records that the steps fill the queue."""
         self._queue_init = self._queue_init or self._queue.size() > 0
 
     def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """Runs what is left."""
+        """Processes the remaining elements."""
         while self._queue.size() > 0:
             self._run_ops()

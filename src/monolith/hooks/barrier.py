@@ -1,4 +1,4 @@
-"""How sessions meet at a barrier: workers wait there, and a save of the chief waits for them."""
+"""Hooks for the barrier: workers wait there, and a save of the chief waits for them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SAVE_ACTION = "Save"
 
 
 class BarrierHook(Hook):
-    """Makes a worker wait before its next step while the barrier stands. The chief's hook does nothing.
+    """Blocks a worker before its next step while the barrier is placed. The chief's hook does nothing.
 
     Args:
-        index: Which worker; 0 is the chief.
-        barrier: Where to wait.
+        index: Index of the worker; 0 is the chief.
+        barrier: The barrier.
     """
 
     def __init__(self, index: int, barrier: Barrier) -> None:
@@ -35,20 +35,20 @@ class BarrierHook(Hook):
         self._barrier = barrier
 
     def before_run(self, context: StepContext) -> None:
-        """Waits; a stop of the session ends the wait."""
+        """Blocks while the barrier is placed; a stop of the session ends the wait."""
         if self._index > 0 and self._barrier.is_barrier_placed():
             wait_until_barrier_removed(self._barrier, self._index, give_up=lambda: context.stop_requested)
 
 
 class BarrierSaverListener(SaverListener):
-    """Guards a save of the chief: workers wait at the barrier from before it until after it, failed or not.
+    """Guards a save of the chief: workers wait at the barrier until the save is over, failed or not.
 
-    A worker that does not come in time (it may wait for data) is logged and not waited for. A barrier that stood
-    before, as after StopTraining, is left standing.
+    A worker that does not reach the barrier in time (it may wait for data) is logged and not waited for. A barrier that
+    was placed before, as after StopTraining, stays placed.
 
     Args:
-        barrier: Where the workers wait.
-        max_pending_seconds: How long to wait for them.
+        barrier: The barrier of the workers.
+        max_pending_seconds: How long to wait for the workers.
     """
 
     def __init__(self, barrier: Barrier, *, max_pending_seconds: float = 30.0) -> None:
@@ -73,7 +73,7 @@ class BarrierSaverListener(SaverListener):
             )
 
     def after_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - a listener's signature
-        """Lets the workers go on."""
+        """Removes the barrier, so that the workers resume."""
         if self._placed:
             self._placed = False
             self._barrier.remove_barrier()

@@ -1,4 +1,4 @@
-"""Restores a session when it is created: the run first, then what listeners keep beside it."""
+"""Restores a session when it is created: the run first, then the additional state of listeners."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["CheckpointRestorerHook", "custom_restore_options"]
 
 
 class CheckpointRestorerHook(Hook):
-    """Stands before every other hook, so that all of them see what was restored.
+    """Restores a checkpoint. It precedes every other hook, so that all of them see the restored state.
 
     Args:
-        saver: Where checkpoints come from; None leaves everything to the listeners.
-        state: What to put them into; None: the session's own `state`.
+        saver: Reads checkpoints; None: only the listeners restore.
+        state: State to restore; None: the session's own `state`.
         listeners: Called after that, each `before_restore`, then each `after_restore`.
     """
 
@@ -34,15 +34,15 @@ class CheckpointRestorerHook(Hook):
         self._state = state
         self._listeners = tuple(listeners)
         self.restored: SavedCheckpoint | None = None
-        """What was restored last; None if there was nothing."""
+        """The checkpoint restored last; None if there was none."""
 
     def begin(self) -> None:
-        """Tells the listeners."""
+        """Calls `begin` of the listeners."""
         for listener in self._listeners:
             listener.begin()
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Restores; again each time the session was rebuilt."""
+        """Restores; also each time the session was rebuilt."""
         if self._saver is not None:
             state = self._state or session.state
             self.restored = self._saver.restore(state, options=custom_restore_options(session))
@@ -53,10 +53,10 @@ class CheckpointRestorerHook(Hook):
 
 
 def custom_restore_options(session: HookedSession) -> RestoreOptions | None:
-    """What a task left in the collection `CUSTOM_RESTORE_OP`: options, or an alias map. It is used once.
+    """Removes and returns the entry of the collection `CUSTOM_RESTORE_OP`: options, or an alias map.
 
     Raises:
-        InvalidArgumentError: more than one thing, or something else.
+        InvalidArgumentError: more than one entry, or one of another type.
     """
     found = session.collections.get(CUSTOM_RESTORE_OP)
     if not found:

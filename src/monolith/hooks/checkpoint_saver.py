@@ -1,15 +1,15 @@
-"""Saves a session every so many steps or seconds, on demand, and at the end; never just after it was created.
+"""Saves a session at an interval of steps or seconds, on demand, and at the end; not right after its creation.
 
 The order of one save::
 
-    guards before_save                          errors are logged and passed over
+    guards before_save                          errors are logged and ignored
         listeners before_save                   two attempts in all: an OpError of any of these
-        the saver                               is counted, and the whole attempt made once more
+        the saver                               is counted, and the attempt is repeated once
         listeners after_save
-    guards after_save                           whatever happened
+    guards after_save                           also after a failure
 
-With a saver that writes in the background, the guards end when the cut was taken; listeners hear of the commit at the
-end of the step in which it is noticed.
+With a saver that writes in the background, the guards end when the cut was taken; listeners are called at the end of
+the step in which the commit is noticed.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ class SaverHookOptions(Config):
     """Keyword arguments of `NoFirstSaveCheckpointSaverHook`."""
 
     state: TrainState | None = None
-    """What to save; None: the session's own `state`."""
+    """State to save; None: the session's own `state`."""
     save_secs: float | None = None
     """Seconds between saves."""
     save_steps: int | None = None
-    """Or steps. Neither: only on demand and at the end."""
+    """Steps between saves. Neither: only on demand and at the end."""
     timer: SecondOrStepTimer | None = None
-    """Or a timer of one's own, such as one that knows the tide."""
+    """Custom timer instead of these, such as one with a tide window."""
     listeners: Sequence[SaverListener] = ()
     """Called around each attempt."""
     guard_saver_listeners: Sequence[SaveGuard] = ()
-    """Called around each save, however it ends."""
+    """Called around each save, also around a failed one."""
     no_first_save: bool = True
-    """Do not save the state that was just created or restored."""
+    """Whether to skip saving a state that was just created or restored."""
     final_save: Literal["if_moved", "always", "never"] | None = None
-    """What to do at the end of training; None: save if the step moved, a dense-only saver never does."""
+    """Save at the end of training; None: "if_moved" (the step has changed), "never" for a dense-only saver."""
     ignore_save_errors: bool = False
-    """After the second attempt log the error and train on, as runs on live traffic do."""
+    """Whether to log the error of the second attempt and continue training, as runs on live traffic do."""
     full_saver_hook: NoFirstSaveCheckpointSaverHook | None = None
-    """For a dense-only saver: do not save a step that this one has saved."""
+    """For a dense-only saver: a step that this hook has saved is not saved again."""
     metrics: MetricClient | None = None
-    """Where counters and timers go."""
+    """Client for counters and timers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _InBackground:
-    """A save whose cut was taken and whose commit is awaited."""
+    """A save whose cut was taken and whose commit is pending."""
 
     pending: PendingSave
     step: int
@@ -79,10 +79,10 @@ class _InBackground:
 
 
 class NoFirstSaveCheckpointSaverHook(Hook):
-    """The saving hook. Steps come from one thread; `trigger_save` may come from another one, between two steps.
+    """Saves checkpoints. Steps run in one thread; `trigger_save` may be called from another one, between two steps.
 
     Args:
-        saver: Where checkpoints go. The hook begins it, and closes it with the session.
+        saver: Writes checkpoints. The hook begins it, and closes it with the session.
         options: The fields of `SaverHookOptions`, by name.
     """
 
@@ -107,19 +107,19 @@ class NoFirstSaveCheckpointSaverHook(Hook):
 
     @property
     def timer(self) -> SecondOrStepTimer | None:
-        """When it saves; other hooks may enable and disable it."""
+        """Timer of the saves; other hooks may enable and disable it."""
         return self._timer
 
     # The hook
 
     def begin(self) -> None:
-        """Takes the model directory."""
+        """Opens the model directory."""
         self._saver.begin()
         for listener in self._all_listeners():
             listener.begin()
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Starts counting from here; saves at once only without `no_first_save`."""
+        """Starts the interval; saves immediately only without `no_first_save`."""
         session.on_close(self._let_go)
         state = self._state(session)
         self._saver.create_state_file()
@@ -133,7 +133,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             self._timer.update_last_triggered_step(session.global_step)
 
     def after_run(self, context: StepContext) -> None:
-        """Saves when it is time."""
+        """Saves when the timer is due."""
         step = context.global_step
         stop = self._in_background is not None and self._finish_background(context.session, wait=False)
         if self._timer is not None and self._timer.should_trigger_for_step(step):
@@ -143,7 +143,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             context.request_stop()
 
     def end(self, session: HookedSession) -> None:
-        """The last save, and its commit."""
+        """Writes the last checkpoint and waits for its commit."""
         step = session.global_step
         with self._lock:
             self._finish_background(session, wait=True)
@@ -154,14 +154,14 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             listener.end(session, step)
 
     def trigger_save(self, session: HookedSession, ignore_save_errors: bool = False) -> SavedCheckpoint | None:
-        """Saves now and waits for the commit; the next save by time or steps counts from here.
+        """Saves now and waits for the commit. The interval to the next save restarts.
 
         Args:
-            session: What to save; its thread must not be inside a step.
-            ignore_save_errors: Log what goes wrong at the second attempt instead of raising it.
+            session: Session to save; its thread must not be inside a step.
+            ignore_save_errors: Log an error of the second attempt instead of raising it.
 
         Returns:
-            What was committed; None if the save failed and that was to be ignored.
+            The committed checkpoint; None if the save failed and errors are ignored.
         """
         with self._lock:
             step = session.global_step
@@ -175,7 +175,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
     def _save(
         self, session: HookedSession, step: int, *, ignore_save_errors: bool, blocking: bool | None = None
     ) -> bool:
-        """Guards around up to two attempts; whether a listener asked to stop."""
+        """Runs guards around up to two attempts; returns whether a listener requested a stop."""
         with self._lock:
             stop = self._finish_background(session, wait=True)
             if self._is_saved_already(step):
@@ -231,7 +231,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         self._metrics.emit_timer("save_checkpoint_time", time.monotonic() - begun, {"mode": self._mode})
 
     def _finish_background(self, session: HookedSession, *, wait: bool) -> bool:
-        """Hears the end of a save in the background; a failed one is made anew from the state of now."""
+        """Completes a save in the background. A failed one is repeated with the current state."""
         with self._lock:
             waiting = self._in_background
             if waiting is None or not (wait or waiting.pending.done):
@@ -247,7 +247,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
                     if not ignored:
                         raise
                     return False
-            # Whoever waits for the commit gains nothing from a background.
+            # The caller waits for the commit, so a save in the background gains nothing.
             return self._attempts(
                 session,
                 session.global_step,
@@ -257,9 +257,9 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             )
 
     def _let_go(self) -> None:
-        """Closes the saver with a session; a save that is under way counts as it ends, and its error ends nothing.
+        """Closes the saver with a session. A pending save is counted by its result, and its error is not raised.
 
-        `end` has waited for it, or the session was lost to an error of its own.
+        `end` has waited for it, or the session has failed with an error of its own.
         """
         with self._lock:
             waiting, self._in_background = self._in_background, None
@@ -281,7 +281,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         for guard in self._wanted.guard_saver_listeners:
             try:
                 getattr(guard, moment)(session, step)
-            except Exception:  # a guard never keeps a run from saving or from going on
+            except Exception:  # a guard must not prevent a save or stop a run
                 logger.exception("saving step %d: %s of %r failed", step, moment, guard)
 
     def _all_listeners(self) -> list[SaverListener]:

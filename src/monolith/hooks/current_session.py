@@ -1,4 +1,4 @@
-"""The session that code runs in, for those who are not handed one."""
+"""The current session, for code that has no reference to it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ __all__ = ["SetCurrentSessionHook", "close_session", "get_current_session", "ope
 _OPENED_HERE: ContextVar[tuple[HookedSession, ...]] = ContextVar("monolith_opened_sessions", default=())
 """Sessions that were opened in this context, the innermost last."""
 _open: tuple[HookedSession, ...] = ()
-"""Sessions that are open in this process, the latest last; replaced as a whole, under the lock, so that readers need
-none."""
+"""Open sessions of this process, the latest last. Replaced atomically under the lock, so that readers need no lock."""
 _lock = threading.Lock()
 
 
 def get_current_session() -> Any:
-    """The innermost open session of this context; where none was opened, the latest of the process; else None.
+    """Returns the innermost open session of this context; if there is none, the latest of the process; else None.
 
-    So threads that train side by side have each its own, and any other thread sees the one that is running.
+    So threads that train concurrently each have their own, and any other thread sees the one that is running.
     """
     everywhere = _open
     here = [session for session in _OPENED_HERE.get() if _is_in(session, everywhere)]
@@ -35,8 +34,8 @@ def get_current_session() -> Any:
 
 
 def open_session(session: HookedSession) -> bool:
-    """Makes a session the current one; False if it was open already."""
-    global _open  # noqa: PLW0603 - what the process has open
+    """Makes a session the current one; returns False if it was already open."""
+    global _open  # noqa: PLW0603 - the open sessions of the process
     with _lock:
         if _is_in(session, _open):
             return False
@@ -46,8 +45,8 @@ def open_session(session: HookedSession) -> bool:
 
 
 def close_session(session: HookedSession) -> None:
-    """Forgets a session, in every thread; the one around it is current again. Does nothing if it is not open."""
-    global _open  # noqa: PLW0603 - what the process has open
+    """Removes a session, in every thread; the enclosing one is current again. Does nothing if it is not open."""
+    global _open  # noqa: PLW0603 - the open sessions of the process
     with _lock:
         _open = tuple(each for each in _open if each is not session)
     _OPENED_HERE.set(tuple(each for each in _OPENED_HERE.get() if each is not session))
@@ -58,21 +57,21 @@ def _is_in(session: HookedSession, sessions: Iterable[HookedSession]) -> bool:
 
 
 class SetCurrentSessionHook(Hook):
-    """Has `monolith.train.get_current_session` return the session while it is open.
+    """Makes `monolith.train.get_current_session` return the session while it is open.
 
-    `monolith.train.Session` makes itself known; this does it for other ones, such as `monolith.testing.StepLoop`.
+    `monolith.train.Session` registers itself; this hook registers others, such as `monolith.testing.StepLoop`.
     """
 
     def __init__(self) -> None:
         self._is_own = False
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Makes it known, and has it forgotten however it ends."""
+        """Registers the session, and removes it when it closes, with or without an error."""
         self._is_own = open_session(session)
         if self._is_own:
             session.on_close(lambda: close_session(session))
 
     def end(self, session: HookedSession) -> None:
-        """Forgets it."""
+        """Removes the session."""
         if self._is_own:
             close_session(session)

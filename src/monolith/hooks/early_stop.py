@@ -1,4 +1,4 @@
-"""Ends training when a value, such as the loss of held-out data, gets no better."""
+"""Ends training when a value, such as the loss of held-out data, stops improving."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class EarlyStop:
-    """Remembers the best value and decides when waiting for a better one was long enough.
+    """Keeps the best value and decides when to stop waiting for a better one.
 
     Args:
         patience_steps: Steps without a better value after which to stop.
@@ -50,10 +50,10 @@ class EarlyStop:
         self.best: float | None = None
         """The best value so far."""
         self.best_step: int | None = None
-        """When it was seen."""
+        """Step of the best value."""
 
     def update(self, step: int, value: float) -> bool:
-        """Takes the value of a step; whether to stop. NaN is never better."""
+        """Adds the value of a step and returns whether to stop. NaN is never better."""
         if self._first_step is None:
             self._first_step = step
         if not math.isnan(value) and (self.best is None or self._sign * (self.best - value) > self._min_delta):
@@ -64,12 +64,12 @@ class EarlyStop:
 
 
 class EarlyStoppingHook(Hook):
-    """Asks a value now and then, and training to stop when it gets no better.
+    """Evaluates a value periodically, and requests a stop when it stops improving.
 
     Args:
-        value: Computes it, such as an evaluation; None: not yet.
+        value: Computes the value, such as an evaluation; None: not yet.
         stop: When to stop.
-        every_steps: Steps from one look to the next.
+        every_steps: Steps from one evaluation to the next.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class EarlyStoppingHook(Hook):
         self._timer = SecondOrStepTimer(every_steps=every_steps)
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Begins to count the steps to the first look."""
+        """Starts counting the steps to the first evaluation."""
         self._timer.reset()
         self._timer.update_last_triggered_step(session.global_step)
 
     def after_run(self, context: StepContext) -> None:
-        """Looks when it is time."""
+        """Evaluates when the timer is due."""
         step = context.global_step
         if not self._timer.should_trigger_for_step(step):
             return

@@ -1,8 +1,8 @@
 """Lets the ranks of a synchronous run end together, although their data ends at different batches.
 
-A rank that left alone would keep the others waiting in their next collective call. So batches say which one is the
-last (`flag_last`), the ranks tell each other after every step whether theirs was (`EofHook`), and all stop with the
-first. `monolith.train.EofAwareTask` puts both around a task.
+A rank that stopped on its own would block the others in their next collective call. So a flag marks the last batch
+(`flag_last`), the ranks exchange their flags after every step (`EofHook`), and all stop with the first.
+`monolith.train.EofAwareTask` puts both around a task.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ FLAG_KEY: Final = "2"
 
 
 class EofHook(Hook):
-    """Stops all ranks after the step in which one of them had its last batch. Stands before the other hooks of a task.
+    """Stops all ranks after the step in which one of them had its last batch. It precedes the other hooks of a task.
 
     Args:
-        is_last: Whether the step that ran now had the last batch of this rank.
+        is_last: Whether the step that just ran had the last batch of this rank.
     """
 
     def __init__(self, is_last: Callable[[], bool]) -> None:
         self._is_last = is_last
 
     def after_run(self, context: StepContext) -> None:
-        """Asks all ranks; a collective call."""
+        """Exchanges the flags of all ranks; a collective call."""
         flags = collective.allgather(torch.tensor([int(self._is_last())], dtype=torch.int64))
         if bool(flags.any()):
             context.stop_together()
 
 
 def flag_last(source: Dataset[Any] | Iterable[Any]) -> Dataset[Any] | Iterator[Mapping[str, Any]]:
-    """The batches of a source, one read ahead, each with a flag that says whether it is the last.
+    """Returns the batches of a source, reading one ahead, each with a flag whether it is the last.
 
-    The flag is one more key ``__EofAwareTask_eof`` of a mapping; features that are no mapping become ``"1"`` of one,
+    The flag is one more key ``__EofAwareTask_eof`` of a mapping; features that are not a mapping become ``"1"`` of one,
     with the flag as ``"2"``.
     """
     if isinstance(source, Dataset):
@@ -57,10 +57,10 @@ def flag_last(source: Dataset[Any] | Iterable[Any]) -> Dataset[Any] | Iterator[M
 
 
 def split_flag(features: Any) -> tuple[Any, bool]:
-    """The features as they were before `flag_last`, and the flag.
+    """Returns the features as before `flag_last`, and the flag.
 
     Raises:
-        ValueError: they have none.
+        ValueError: they have no flag.
     """
     if isinstance(features, _FlaggedFeatures):
         return features.features, features.is_last
@@ -72,7 +72,7 @@ def split_flag(features: Any) -> tuple[Any, bool]:
 
 
 class _FlaggedFeatures(Mapping[str, Any]):
-    """A mapping with the flag as one more key; keeps the mapping itself, which may be more than its columns."""
+    """A mapping with the flag as an additional key; keeps the mapping itself, which may be more than its columns."""
 
     __slots__ = ("features", "is_last")
 

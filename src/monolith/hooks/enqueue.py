@@ -15,10 +15,10 @@ __all__ = ["EnqueueHook"]
 
 
 class EnqueueHook(Hook):
-    """Starts the thread of a queue with the session, and ends it when the session closes, whichever way.
+    """Starts the thread of a queue with the session, and stops it when the session closes, with or without an error.
 
-    A session that is rebuilt starts it again, with what was left in the queue; one that sets its input back calls
-    `clear` of the queue first.
+    A rebuilt session starts the thread again, with the remaining elements of the queue; a session that rewinds its
+    input calls `clear` of the queue first.
 
     Args:
         q: The queue, as `enqueue_dicts_with_queue_return` returns it.
@@ -29,7 +29,7 @@ class EnqueueHook(Hook):
 
     @property
     def runner(self) -> MultiQueueRunner:
-        """What runs the thread."""
+        """The runner of the thread."""
         return self._runner
 
     def after_create_session(self, session: HookedSession) -> None:

@@ -1,4 +1,4 @@
-"""Means over some steps: of an evaluation, or of the last steps of training."""
+"""Means over several steps: of an evaluation, or of the last steps of training."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Evaluation"]
 
 
 class Evaluation:
-    """Adds up what steps leave: loss by example, and an AUC for each head with labels 0 and 1.
+    """Accumulates the results of steps: loss by example, and an AUC for each head with labels 0 and 1.
 
     Args:
-        with_error: Compute the mean squared error of heads with other labels.
+        with_error: Whether to compute the mean squared error of heads with other labels.
     """
 
     def __init__(self, *, with_error: bool = False) -> None:
@@ -34,7 +34,7 @@ class Evaluation:
         self._not_binary: set[str] = set()
 
     def add(self, result: LastStep | None) -> None:
-        """Takes one batch into account."""
+        """Adds one batch."""
         if result is None:
             return
         self._examples += result.num_examples
@@ -47,7 +47,7 @@ class Evaluation:
             self._add_head(name, predictions, label)
 
     def means(self) -> dict[str, float]:
-        """Name -> value so far."""
+        """Returns name -> value so far."""
         found = {name: auc.compute() for name, auc in self._aucs.items() if name not in self._not_binary}
         found |= {name: error.compute() for name, error in self._errors.items()}
         if self._has_loss:

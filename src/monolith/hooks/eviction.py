@@ -1,4 +1,4 @@
-"""Expired rows leave the tables while training goes on."""
+"""Eviction of expired rows during training."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _log = logging.getLogger(__name__)
 
 
 def evict_expired(session: HookedSession) -> int:
-    """Removes expired rows from the tables of the session's model, between two steps; returns how many there were."""
-    session.settle()  # what was postponed is applied, and what was read ahead is read again
+    """Removes expired rows from the tables of the session's model, between two steps; returns the number removed."""
+    session.settle()  # postponed updates are applied, and prefetched rows are read again
     return sum(each.evict() for each in session.state.embeddings.values())
 
 
 class EvictionHook(Hook):
-    """Removes expired rows after every so many steps or seconds, by the newest time that was trained on.
+    """Removes expired rows at an interval of steps or seconds, relative to the newest time that was trained on.
 
-    By steps, it is a function of the global step alone, so a resumed run removes what an uninterrupted one does. It
-    belongs before the saver: a checkpoint of the same step then holds what is left. Updates that were postponed are
-    applied first, and rows that were read ahead are read again.
+    By steps, eviction is a function of the global step alone, so a resumed run removes the same rows as an
+    uninterrupted one. It belongs before the saver: a checkpoint of the same step then holds the remaining rows.
+    Postponed updates are applied first, and prefetched rows are read again.
 
     Args:
-        every_steps: After each step that this divides.
-        every_secs: Or seconds from one time to the next, counted from the start of the session.
+        every_steps: Evicts after each step that this divides.
+        every_secs: Or seconds from one eviction to the next, counted from the start of the session.
         clock: Measures the seconds.
-        timer: Says when it is due, instead of one with these seconds.
+        timer: Timer to use instead of one with these seconds.
 
     Raises:
         ValueError: both or none of the intervals, or one that is not positive.
@@ -52,11 +52,11 @@ class EvictionHook(Hook):
         self._timer = SecondOrStepTimer(every_secs, every_steps, clock=clock) if timer is None else timer
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Begins to count the seconds."""
+        """Starts the interval."""
         self._timer.update_last_triggered_step(session.global_step)
 
     def after_run(self, context: StepContext) -> None:
-        """Removes rows when it is time."""
+        """Evicts when it is due."""
         step = context.global_step
         if self._every_steps is not None:
             is_due = step % self._every_steps == 0

@@ -1,4 +1,4 @@
-"""Records of a run in Weights & Biases and in MLflow, which are imported when a run begins and not before."""
+"""Records of a run in Weights & Biases and in MLflow, which are imported when a run begins."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["MlflowHook", "WandbHook"]
 class WandbHook(RecordHook):
     """Logs loss, metrics, learning rates, speed and table sizes to a run of Weights & Biases.
 
-    It goes on with the run that is active, which stays open, or makes one with the options and finishes it when the
-    session ends. Needs ``monolith-torch[wandb]``.
+    It logs to the active run, which stays open, or creates one with the options and finishes it when the session ends.
+    Needs ``monolith-torch[wandb]``.
 
     Args:
         every_steps: Steps from one record to the next.
-        **options: Of ``wandb.init``, such as ``project``, ``name`` and ``config``.
+        **options: Options of ``wandb.init``, such as ``project``, ``name`` and ``config``.
     """
 
     def __init__(self, *, every_steps: int = EVERY_STEPS, **options: Any) -> None:
@@ -29,14 +29,14 @@ class WandbHook(RecordHook):
 
 
 class MlflowHook(RecordHook):
-    """Logs the same to a run of MLflow, with slashes of names as they are and a step for each record.
+    """Logs the same values to a run of MLflow, with unchanged slashes in names and a step for each record.
 
-    It goes on with the run that is active, which stays open, or starts one with the options and ends it when the
-    session ends. Needs ``monolith-torch[mlflow]``.
+    It logs to the active run, which stays open, or starts one with the options and ends it when the session ends. Needs
+    ``monolith-torch[mlflow]``.
 
     Args:
         every_steps: Steps from one record to the next.
-        **options: Of ``mlflow.start_run``, such as ``run_name`` and ``experiment_id``.
+        **options: Options of ``mlflow.start_run``, such as ``run_name`` and ``experiment_id``.
     """
 
     def __init__(self, *, every_steps: int = EVERY_STEPS, **options: Any) -> None:

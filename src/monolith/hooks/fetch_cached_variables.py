@@ -1,4 +1,4 @@
-"""Refreshes cached variables beside each step."""
+"""Refreshes cached variables alongside each step."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["FetchAllCachedVariablesHook"]
 
 
 class FetchAllCachedVariablesHook(Hook):
-    """Fetches cached variables beside each step, and assigns them after it; the first step waits for both.
+    """Fetches cached variables alongside each step, and assigns them after it; the first step waits for both.
 
-    So a step computes with values that are at most as old as the step before it, and waits for no server.
+    A step computes with values that are at most one step old, and waits for no server.
 
     Args:
-        meta: The variables; None: those that `fetch_all_cached_variables` is about where the hook is made.
+        meta: The variables; None: those of `fetch_all_cached_variables` where the hook is created.
     """
 
     def __init__(self, meta: CachedVariableMeta | None = None) -> None:
@@ -33,11 +33,11 @@ class FetchAllCachedVariablesHook(Hook):
         self._first_run = True
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """The next step is the first one."""
+        """Makes the next step the first one."""
         self._first_run = True
 
     def before_run(self, context: StepContext) -> Call:  # noqa: ARG002 - a hook's signature
-        """The fetch that runs beside the step."""
+        """Returns the fetch that runs alongside the step."""
         if self._first_run:
             self._first_run = False
             self._fetch()
@@ -45,7 +45,7 @@ class FetchAllCachedVariablesHook(Hook):
         return self._fetch
 
     def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
-        """The next step computes with what was fetched beside this one."""
+        """Assigns the fetched values, which the next step uses."""
         self._assign()
 
     def _fetch(self) -> None:

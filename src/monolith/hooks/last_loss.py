@@ -1,4 +1,4 @@
-"""The loss of the step that ran last, as a number."""
+"""The loss of the last step, as a number."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["last_loss"]
 
 
 def last_loss(session: HookedSession) -> float | None:
-    """The loss; None where the step computed none. Waits for a GPU that computes it."""
+    """Returns the loss, or None where the step computed none. Waits for a GPU that computes it."""
     last = session.last
     return None if last is None or last.loss is None else float(last.loss)

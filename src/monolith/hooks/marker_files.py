@@ -1,7 +1,7 @@
-"""Saves and stops of a synchronous run by files that somebody puts into the model directory.
+"""Saves and stops of a synchronous run, controlled by marker files in the model directory.
 
-Rank 0 looks for them every so many steps, and tells the others: all ranks make the same steps, so all save and stop at
-the same one. What they switch is a timer, as a rule the one of the saving hook.
+Rank 0 checks for the files every `step_interval` steps, and broadcasts the result: all ranks make the same steps, so
+all save and stop at the same one. The files switch a timer, usually the one of the saving hook.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ SAVING_HOURS = range(18, 20)
 
 
 class SwitchedTimer(Protocol):
-    """What is switched; a `SecondOrStepTimerWithTideSetting`."""
+    """A timer that can be switched; a `SecondOrStepTimerWithTideSetting`."""
 
     def enable(self) -> None:
-        """Lets it be due."""
+        """Allows the timer to be due."""
         ...
 
     def disable(self) -> None:
-        """Keeps it from being due."""
+        """Prevents the timer from being due."""
         ...
 
     def trigger_next(self) -> None:
-        """Makes it due when it is asked next."""
+        """Makes the timer due at the next check."""
         ...
 
 
 class SyncTrainingForceDumpHook(AgreeingHook):
-    """Saves at step n if there is a file ``dump_<n>``; saves and stops if there is ``stop_<n>``.
+    """Saves at step n if a file ``dump_<n>`` exists; saves and stops if ``stop_<n>`` exists.
 
     Otherwise the timer is enabled from 18:00 to 20:00 UTC only.
 
     Args:
-        model_dir: Where the files are, local or remote.
-        target_timer: When to save.
-        step_interval: Steps from one look to the next; the numbers of the files are multiples of it.
-        clock: What hour it is, by the word of rank 0.
+        model_dir: Folder of the files, local or remote.
+        target_timer: Timer of the saves.
+        step_interval: Steps from one check to the next; the numbers of the files are multiples of it.
+        clock: Time of day; the clock of rank 0 decides.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SyncTrainingForceDumpHook(AgreeingHook):
         self._clock = clock or SystemClock()
 
     def after_run(self, context: StepContext) -> None:
-        """Looks when it is time."""
+        """Checks for files every `step_interval` steps."""
         step = context.global_step
         if step % self._step_interval:
             return
@@ -87,12 +87,12 @@ class SyncTrainingForceDumpHook(AgreeingHook):
 
 
 class SyncTrainingSaverControlHook(AgreeingHook):
-    """Lets a timer be due only while there is a file ``ONLINE``.
+    """Enables a timer only while a file ``ONLINE`` exists.
 
     Args:
-        model_dir: Where the file is, local or remote.
-        target_timer: What is switched.
-        step_interval: Steps from one look to the next.
+        model_dir: Folder of the file, local or remote.
+        target_timer: The timer to switch.
+        step_interval: Steps from one check to the next.
     """
 
     def __init__(self, model_dir: str, target_timer: SwitchedTimer, step_interval: int = 100) -> None:
@@ -101,7 +101,7 @@ class SyncTrainingSaverControlHook(AgreeingHook):
         self._step_interval = _require_interval(step_interval)
 
     def after_run(self, context: StepContext) -> None:
-        """Looks when it is time."""
+        """Checks for the file every `step_interval` steps."""
         if context.global_step % self._step_interval:
             return
         (online,) = agree(lambda: [int(exists(self._path))], [0])

@@ -1,4 +1,4 @@
-"""Ends training when the loss is no number any more, before it is saved."""
+"""Ends training when the loss is not finite, before the model is saved."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _log = logging.getLogger(__name__)
 
 
 class NanLossDuringTrainingError(RuntimeError):
-    """The loss became NaN or infinite; what was learned since the last checkpoint is worth nothing."""
+    """The loss became NaN or infinite; the training since the last checkpoint is lost."""
 
 
 class NanTensorHook(Hook):
-    """Looks at the loss after each step. Stands before the saver, so that a broken model is not saved.
+    """Checks the loss after each step. It precedes the saver, so that a broken model is not saved.
 
     Args:
-        fail_on_nan_loss: Whether to raise; else training is asked to stop.
-        every_steps: Look at every so many steps only: looking waits for a GPU that computes the loss.
-        loss: Reads the loss of the step that ran last; by default from the session.
+        fail_on_nan_loss: Whether to raise; otherwise the hook requests a stop.
+        every_steps: Check only every `every_steps` steps: reading the loss waits for the GPU.
+        loss: Reads the loss of the last step; by default from the session.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class NanTensorHook(Hook):
         """Raises or stops if the loss is not finite.
 
         Raises:
-            NanLossDuringTrainingError: It is not, and `fail_on_nan_loss`.
+            NanLossDuringTrainingError: The loss is not finite, and `fail_on_nan_loss` is set.
         """
         self._num_steps += 1
         if self._num_steps % self._every_steps:

@@ -1,6 +1,6 @@
-"""`ParameterSyncHook`: has rows pushed to serving while a session trains, in a thread beside it.
+"""`ParameterSyncHook`: pushes rows to serving while a session trains, in a background thread.
 
-Who pushes, and to whom, is the backend's to know; `monolith.serving` has one over a discovery service.
+The backend provides the pusher and the receivers; `monolith.serving` has one over a discovery service.
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ __all__ = ["ParameterSyncHook", "PushThread", "Pusher", "SyncBackend"]
 _log = logging.getLogger(__name__)
 
 PUSH_SECONDS = 10.0
-"""From the beginning of one run of a server to that of the next."""
+"""Seconds from the start of one push of a server to the start of the next."""
 LIMIT_SECONDS = 60.0
-"""Of one run."""
+"""Time limit of one push."""
 
 
 class Pusher(Protocol):
     """Pushes to the receivers of one shard."""
 
     def set_targets(self, targets: Sequence[str]) -> None:
-        """Takes other receivers."""
+        """Replaces the receivers."""
         ...
 
     def push(self, *, limit_seconds: float) -> object:
-        """Gives them what they do not have; raises an `OpError` where nobody gets anything."""
+        """Sends the receivers the rows that they lack; raises an `OpError` if none of them receives anything."""
         ...
 
     def close(self) -> None:
-        """Ends connections."""
+        """Closes connections."""
         ...
 
 
 class SyncBackend(Protocol):
-    """Who receives the rows of a model. Any thread may call it."""
+    """The receivers of the rows of a model. Thread-safe."""
 
     @property
     def num_shards(self) -> int:
-        """Serving shards of the model."""
+        """Number of serving shards of the model."""
         ...
 
     def get_sync_targets(self, sub_graph: str) -> Sequence[str]:
-        """Addresses of the replicas of a sub-graph, such as ``ps_0``."""
+        """Returns the addresses of the replicas of a sub-graph, such as ``ps_0``."""
         ...
 
     def open_pusher(self, ps_index: int) -> Pusher:
-        """Who pushes to ``ps_<index>``; the caller closes it."""
+        """Returns a pusher for ``ps_<index>``; the caller closes it."""
         ...
 
 
 class PushThread:
-    """Pushes to one shard, in a thread of its own.
+    """A thread that pushes to one shard.
 
     Args:
-        backend: Who receives.
-        ps_index: Of the shard.
-        interval: Seconds from the beginning of one run to that of the next; None: whenever `wake` was called.
-        refresh_interval: Seconds for which the receivers stay as they were told.
-        limit_seconds: Of one run.
+        backend: Provides the receivers.
+        ps_index: Index of the shard.
+        interval: Seconds from the start of one push to the start of the next; None: pushes when `wake` is called.
+        refresh_interval: Seconds between two queries of the receivers.
+        limit_seconds: Time limit of one push.
         clock: Measures the time.
     """
 
@@ -98,15 +98,15 @@ class PushThread:
         self._thread = threading.Thread(target=self._run, name=f"monolith-push-{ps_index}", daemon=True)
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be something to push."""
+        """Wakes the thread, because there may be rows to push."""
         self._wanted.set()
 
     def close(self) -> None:
-        """Ends the thread, and pushes what is left by then. Again: does nothing."""
+        """Stops the thread, and pushes the remaining rows. Idempotent."""
         if self._stop:
             return
         self._stop = True
@@ -125,7 +125,7 @@ class PushThread:
             self._wanted.clear()
 
     def _push(self) -> None:
-        """What goes wrong is told, and tried again with the next run."""
+        """Pushes once. An error is logged, and the next run retries."""
         try:
             now = self._clock.monotonic()
             if now >= self._refresh_at:
@@ -137,15 +137,15 @@ class PushThread:
 
 
 class ParameterSyncHook(Hook):
-    """Has the rows of one shard pushed behind every step, in a thread that holds no step up.
+    """Pushes the rows of one shard after every step, in a thread that does not block steps.
 
-    A step that ends while a push is under way is part of the next one. What is pushed is what the session has published
-    (`DeltaPublishHook`), so that attaches before it.
+    A step that ends during a push is part of the next push. The rows pushed are those that the session has published
+    (`DeltaPublishHook`), so that hook attaches before this one.
 
     Args:
-        sync_backend: Who receives.
-        ps_index: Number of the shard.
-        refresh_interval: Seconds after which the backend is asked for receivers again.
+        sync_backend: Provides the receivers.
+        ps_index: Index of the shard.
+        refresh_interval: Seconds after which the receivers are queried again.
         clock: Measures the time.
     """
 
@@ -159,7 +159,7 @@ class ParameterSyncHook(Hook):
         self._thread: PushThread | None = None
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Starts the thread; a rebuilt session goes on with the same."""
+        """Starts the thread; a rebuilt session keeps it."""
         if self._thread is not None:
             return
         self._thread = PushThread(
@@ -169,7 +169,7 @@ class ParameterSyncHook(Hook):
         self._thread.start()
 
     def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - as every hook takes it
-        """A step was made."""
+        """Wakes the thread after a step."""
         if self._thread is not None:
             self._thread.wake()
 
@@ -177,7 +177,7 @@ class ParameterSyncHook(Hook):
         publisher = session.state.witnesses.get(POSITION_NAME)
         if isinstance(publisher, DeltaPublisher):
             try:
-                publisher.publish()  # it closes after this, and its last rows should be pushed, too
+                publisher.publish()  # it closes after this hook, and its last rows should be pushed, too
             except OpError as error:
                 _log.warning("push: the last rows are not in the log yet: %s", error)
         if self._thread is not None:

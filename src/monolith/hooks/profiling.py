@@ -1,7 +1,7 @@
-"""Traces of some steps: ten of five thousand by torch's profiler, or one range of them under CUDA's.
+"""Traces of some steps: ten of five thousand by torch's profiler, or one range under CUDA's.
 
-Chief only. A trace is a file for ``chrome://tracing`` or Perfetto: ``profile/step_<first>-<last>.json`` in the folder
-that is given.
+Chief only. A trace is a file for ``chrome://tracing`` or Perfetto: ``profile/step_<first>-<last>.json`` in the given
+folder.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _log = logging.getLogger(__name__)
 NUM_STEPS = 10
 EVERY_STEPS = 5000
 STEPS_BEFORE_FIRST = 500
-"""Steps from the first one to the first window where none is asked for: start-up is not what one wants to see."""
+"""Default number of steps from the first one to the first window: start-up would distort a trace."""
 
 
 class ProfileWindows:
-    """Says which steps are traced: `num_steps` from `start_step` on, and again every `every_steps`.
+    """Decides which steps are traced: `num_steps` from `start_step` on, repeated every `every_steps`.
 
     Args:
-        start_step: First step of the first window; None: 500 after the first step that is seen.
+        start_step: First step of the first window; None: 500 steps after the first step seen.
         every_steps: Steps from the start of a window to that of the next one.
         num_steps: Steps of a window.
 
@@ -58,47 +58,47 @@ class ProfileWindows:
         self._num_steps = num_steps
 
     def contains(self, step: int) -> bool:
-        """Whether the step that begins after `step` others is traced. The first call settles where windows start."""
+        """Returns whether the step after `step` others is traced. The first call fixes the start of the windows."""
         if self._start_step is None:
             self._start_step = step + STEPS_BEFORE_FIRST
         return step >= self._start_step and (step - self._start_step) % self._every_steps < self._num_steps
 
 
 class Profiler(Protocol):
-    """What traces; `torch.profiler.profile`."""
+    """A profiler, such as `torch.profiler.profile`."""
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the trace."""
         ...
 
     def stop(self) -> None:
-        """Ends."""
+        """Stops the trace."""
         ...
 
     def export_chrome_trace(self, path: str) -> object:
-        """Writes what was traced to a local file."""
+        """Writes the trace to a local file."""
         ...
 
 
 def make_torch_profiler() -> Profiler:
-    """Traces the CPU, and the GPU where there is one."""
+    """Returns a profiler of the CPU, and of the GPU where there is one."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    # Some releases warn at the start of each trace that does not say whether events are kept across cycles. Where
-    # warnings are errors, the trace had not begun then, and its end failed too. A window is one cycle.
+    # Some releases warn at the start of each trace unless it specifies whether events are kept across cycles. Where
+    # warnings are errors, the trace then did not start, and its end failed too. A window is one cycle.
     has_cycles = "acc_events" in inspect.signature(torch.profiler.profile).parameters
     options: dict[str, Any] = {"acc_events": True} if has_cycles else {}
     return torch.profiler.profile(activities=activities, **options)
 
 
 class ProfilerHook(Hook):
-    """Traces windows of steps and writes a file for each. What fails to be written is logged, and training goes on.
+    """Traces windows of steps and writes a file for each. A write error is logged, and training continues.
 
     Args:
         logdir: Folder of the job, local or remote; traces go to ``profile/`` in it.
-        windows: Which steps.
-        make_profiler: Makes what traces one window.
+        windows: Steps to trace.
+        make_profiler: Creates the profiler of one window.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ProfilerHook(Hook):
         self._first_step = 0
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Has a window that is open when the session closes written then."""
+        """Ensures that an open window is written when the session closes."""
         session.on_close(lambda: self._end_window(session.global_step))
 
     def before_run(self, context: StepContext) -> None:
@@ -128,7 +128,7 @@ class ProfilerHook(Hook):
             self._first_step = step
             profiler = self._make_profiler()
             profiler.start()
-            self._profiler = profiler  # only one that runs can be stopped
+            self._profiler = profiler  # only a started one can be stopped
 
     def _end_window(self, step: int) -> None:
         profiler, self._profiler = self._profiler, None
@@ -141,19 +141,21 @@ class ProfilerHook(Hook):
                 local = Path(folder) / "trace.json"
                 profiler.export_chrome_trace(str(local))
                 CopyFile(str(local), path, skip_nonexist=False)
-        except Exception:  # noqa: BLE001 - a trace is not worth a training
+        except Exception:  # noqa: BLE001 - a failed trace must not end a training
             _log.exception("profiler: cannot write %s", path)
         else:
             _log.info("profiler: trace of steps %d to %d is in %s", self._first_step, step - 1, path)
 
 
 class CudaProfilerHook(Hook):
-    """Tells the CUDA profiler which steps to capture, for a run under ``nsys profile --capture-range=cudaProfilerApi``.
+    """Selects the steps that CUDA's profiler captures.
+
+    For a run under ``nsys profile --capture-range=cudaProfilerApi``.
 
     Args:
         from_to: The steps, as ``"start,end"``: the first that is captured and the first that is not.
-        start: Begins the capture.
-        stop: Ends it.
+        start: Starts the capture.
+        stop: Stops the capture.
     """
 
     def __init__(
@@ -171,11 +173,11 @@ class CudaProfilerHook(Hook):
         self._running = False
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Has a capture that runs when the session closes end then."""
+        """Ensures that a running capture stops when the session closes."""
         session.on_close(self._end)
 
     def before_run(self, context: StepContext) -> None:
-        """Begins and ends the capture."""
+        """Starts and stops the capture."""
         inside = self._start_step <= context.global_step < self._end_step
         if inside and not self._running:
             self._start()

@@ -1,4 +1,4 @@
-"""The progress of a run, for a person who watches it."""
+"""Interactive progress of a run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ _SECONDS_BETWEEN_AUCS = 1.0
 
 
 class ProgressHook(Hook):
-    """Shows step, examples per second, loss, AUC of the last steps, rows of the tables and those that expired.
+    """Shows step, examples per second, loss, AUC of the last steps, rows of the tables and expired rows.
 
     Args:
-        bar: Where; whoever made it closes it.
-        steps: How many more steps there will be, where that is known: the bar then ends there, or at its own total if
-            that is less.
+        bar: The progress bar; its creator closes it.
+        steps: Number of steps to come, if available: the bar then ends there, or at its own total if that is less.
     """
 
     def __init__(self, bar: Progress, *, steps: int | None = None) -> None:
@@ -41,13 +40,13 @@ class ProgressHook(Hook):
         self._expired = 0
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Begins where the run is."""
+        """Starts at the current step of the run."""
         self._session = session
         self._bar.done = session.global_step
         if self._steps is not None:
             last = session.global_step + self._steps
             self._bar.total = last if self._bar.total is None else min(last, self._bar.total)
-            self._steps = None  # a session that is rebuilt goes on to the same step
+            self._steps = None  # a rebuilt session runs to the same step
         self._examples, self._since = 0, time.monotonic()
 
     def after_run(self, context: StepContext) -> None:

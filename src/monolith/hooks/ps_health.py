@@ -1,4 +1,4 @@
-"""Stops training while a parameter server has more memory in use than it may, before the system kills it."""
+"""Pauses training while a parameter server exceeds its memory limit, before the system kills the server."""
 
 from __future__ import annotations
 
@@ -25,33 +25,34 @@ _log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 30.0
 _AGAIN_SECONDS = 1.0
-"""Until the next look where the barrier of somebody else stands: a save is over soon."""
+"""Until the next check while the barrier of another process is placed: a save is over soon."""
 _LOOK_SECONDS = 0.2
-"""How often a chief that waits looks whether it is to stop, which nobody tells it."""
+"""Interval at which a waiting chief polls for a stop request."""
 
 
 class TellsHealth(Protocol):
-    """The servers; `monolith.ps.PsCluster` is one."""
+    """Servers that report their memory; `monolith.ps.PsCluster` is one."""
 
     def health(self) -> Sequence[ServerHealth | None]:
-        """How much memory each has in use; None for one that does not answer."""
+        """Returns the memory in use of each server; None for one that does not answer."""
         ...
 
 
 class PsHealthHook(Hook):
-    """Asks the servers for their memory every 30 s; while one is over its limit, workers wait at the barrier.
+    """Queries the memory of the servers every 30 s. While a server is over its limit, workers wait at the barrier.
 
-    An error in the log names the servers and their bytes. When all are within their limits again, by what an operator
-    does or because rows expired, training goes on by itself. A barrier that somebody else has placed is left alone. A
-    thread looks, so that it looks also while the chief waits for data. Chief only, and the first of its hooks.
+    An error in the log names the servers and their bytes. Training resumes automatically once all servers are within
+    their limits again, because an operator acted or because rows expired. A barrier that another process has placed is
+    unchanged. A thread makes the checks, so that they continue while the chief waits for data. Chief only, and the
+    first of its hooks.
 
     Args:
         cluster: The servers.
-        barrier: Where workers wait.
-        every_seconds: Seconds from one look to the next.
-        pauses_chief: Whether this hook keeps its own session from stepping meanwhile; False where a `ServerHook` of the
-            same barrier does, which can save meanwhile.
-        clock: Measures how long training stood.
+        barrier: The barrier of the workers.
+        every_seconds: Seconds from one check to the next.
+        pauses_chief: Whether this hook also blocks its own session; False where a `ServerHook` of the same barrier
+            does, which can save meanwhile.
+        clock: Measures how long training was paused.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class PsHealthHook(Hook):
         self._thread: threading.Thread | None = None
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Begins to look; a rebuilt session goes on with the same thread."""
+        """Starts the thread; a rebuilt session keeps it."""
         if self._thread is None:
             session.on_close(self._stop)
             self._ended.clear()
@@ -85,13 +86,13 @@ class PsHealthHook(Hook):
             self._thread.start()
 
     def before_run(self, context: StepContext) -> None:
-        """Waits while a server is over its limit; a stop of the session ends the wait."""
+        """Blocks while a server is over its limit; a stop of the session ends the wait."""
         while self._pauses_chief and not self._goes_on.wait(_LOOK_SECONDS):
             if context.stop_requested:
                 return
 
     def look(self) -> bool:
-        """Asks once, and places or removes the barrier; False: it is to be tried again soon."""
+        """Checks once, and places or removes the barrier; False: the check is to be repeated soon."""
         answers = self._cluster.health()
         silent = [index for index, answer in enumerate(answers) if answer is None]
         if silent:

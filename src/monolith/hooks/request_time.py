@@ -1,4 +1,4 @@
-"""Ends a synchronous run when the data has come to a given time."""
+"""Ends a synchronous run when its data reaches a given time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["ReqTimeControlDumpHook", "newest_request_time"]
 _log = logging.getLogger(__name__)
 
 REQUEST_TIME: Final = "req_time"
-"""The column with the Unix seconds of the request that an example comes from, and the collection of a step's."""
+"""The column with the Unix seconds of an example's request, and the collection of a step's values."""
 LIMIT_FILE = "limit_req_time"
 _UNKNOWN = -1
 
 
 def newest_request_time(session: HookedSession) -> int | None:
-    """The newest time that was added last to the session's collection ``req_time``; None where there is none."""
+    """Returns the newest time in the last addition to the session's collection ``req_time``, or None."""
     added = session.collections.get(REQUEST_TIME)
     if not added:
         return None
@@ -37,13 +37,13 @@ def newest_request_time(session: HookedSession) -> int | None:
 
 
 class ReqTimeControlDumpHook(AgreeingHook):
-    """Saves and stops when the request time of the data has reached the number in a file ``limit_req_time``.
+    """Saves and stops when the request time of the data reaches the number in a file ``limit_req_time``.
 
     Args:
-        model_dir: Where the file is, local or remote.
-        target_timer: When to save.
-        step_interval: Steps from one look to the next.
-        req_time: Reads the newest request time, Unix seconds, of the step that ran last; by default from the session's
+        model_dir: Folder of the file, local or remote.
+        target_timer: Timer of the saves.
+        step_interval: Steps from one check to the next.
+        req_time: Reads the newest request time, Unix seconds, of the last step; by default from the session's
             collections.
     """
 
@@ -63,7 +63,7 @@ class ReqTimeControlDumpHook(AgreeingHook):
         self._req_time = req_time
 
     def after_run(self, context: StepContext) -> None:
-        """Looks when it is time."""
+        """Checks every `step_interval` steps."""
         if context.global_step % self._step_interval:
             return
         session = context.session

@@ -25,11 +25,11 @@ __all__ = ["RunMeter"]
 
 _RECENT_STEPS = 32
 _RECENT_EXAMPLES = 1 << 16
-"""Metrics are of the last steps alone, as many as cost nothing beside the steps in between."""
+"""Metrics cover only the last steps, so few that their cost is negligible."""
 
 
 class RunMeter:
-    """Sees every step and tells now and then what happened since the last time. A step costs some microseconds.
+    """Accumulates every step, and returns the measurements since the last record. A step costs some microseconds.
 
     Args:
         clock: Measures speed.
@@ -41,14 +41,14 @@ class RunMeter:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets what it has seen."""
+        """Discards all measurements."""
         self._recent.clear()
         self._since, self._steps, self._examples = self._clock.monotonic(), 0, 0
         self._loss: Tensor | float | None = None
         self._losses = 0
 
     def add(self, last: LastStep | None) -> None:
-        """Takes a step into account."""
+        """Adds a step."""
         self._steps += 1
         if last is None:
             return
@@ -59,10 +59,10 @@ class RunMeter:
             self._losses += 1
 
     def record(self, session: HookedSession) -> dict[str, float]:
-        """Name -> number, of the steps since the last record, and begins anew.
+        """Returns name -> number for the steps since the last record, and restarts the measurement.
 
-        ``loss`` is the mean of these steps; ``auc``, or what fits the labels, is of the last of them; the learning
-        rates and table sizes are those of now.
+        ``loss`` is the mean of these steps; ``auc``, or the metric that fits the labels, covers the last of them;
+        learning rates and table sizes are current.
         """
         found: dict[str, float] = {}
         if self._loss is not None:
@@ -92,7 +92,7 @@ _NO_METRICS = frozenset({"loss", "examples"})
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """Several steps as one: a metric costs much by the call, and little by the example."""
+    """Several steps as one: the cost of a metric is mostly per call, not per example."""
 
     predictions: Any
     label: Any
@@ -109,7 +109,7 @@ def _together(steps: Sequence[LastStep]) -> LastStep:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    """All numbers end to end, by name where they have names; None where steps differ, or have none."""
+    """Concatenates all numbers, by name where they have names; None where steps differ, or have none."""
     if values and all(isinstance(each, Tensor) for each in values):
         return torch.cat([each.flatten() for each in values])
     if values and all(isinstance(each, Mapping) and each.keys() == values[0].keys() for each in values):
@@ -118,7 +118,7 @@ def _joined(values: Sequence[Any]) -> Any:
 
 
 def learning_rates(state: TrainState) -> dict[str, float]:
-    """``learning_rate/<optimizer or table>`` -> the rate of now; with a number behind it where there are several."""
+    """Returns ``learning_rate/<optimizer or table>`` -> current rate; a number is appended where there are several."""
     rates = {name: [group["lr"] for group in each.param_groups] for name, each in state.optimizers.items()}
     for embeddings in state.embeddings.values():
         rates |= embeddings.learning_rates()
@@ -130,7 +130,7 @@ def learning_rates(state: TrainState) -> dict[str, float]:
 
 
 def table_sizes(state: TrainState) -> dict[str, float]:
-    """``rows`` and ``memory_bytes`` of all tables, ``table_rows/<table>`` of each, ``expired_rows`` if there are."""
+    """Returns ``rows`` and ``memory_bytes`` of all tables, ``table_rows/<table>`` of each, ``expired_rows`` if any."""
     stats = [store.stats() for store in state.stores.values()]
     if not stats:
         return {}

@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 
 class SyncTrainingBarrierSaverListener(SaverListener):
-    """No rank goes on after a save before all have saved: what is exported next holds the files of all of them.
+    """No rank continues after a save before all have saved: the next export contains the files of all of them.
 
-    A rank that is gone is logged, and does not take the save of the others with it.
+    A lost rank is logged, and does not fail the save of the others.
     """
 
     def after_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - a listener's signature
-        """Waits for the others."""
+        """Waits for the other ranks."""
         try:
             collective.broadcast(torch.tensor([global_step_value], dtype=torch.int64))
         except (OpError, RuntimeError) as error:

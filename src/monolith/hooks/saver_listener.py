@@ -1,4 +1,4 @@
-"""What is called around a save and around a restore."""
+"""Interfaces of listeners of saves and restores."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["RestorerListener", "SaveGuard", "SaverListener"]
 
 
 class SaveGuard(Protocol):
-    """What surrounds a save, however it ends, such as a barrier that holds the workers."""
+    """Brackets a save, also a failed one, such as a barrier that holds the workers."""
 
     def before_save(self, session: HookedSession, global_step_value: int) -> object:
         """Called once before the first attempt."""
         ...
 
     def after_save(self, session: HookedSession, global_step_value: int) -> object:
-        """Called once, whatever happened."""
+        """Called once after the save, also after a failure."""
         ...
 
 
 class SaverListener:
-    """Base of what is attached to a saving hook; override the methods that are needed, the others do nothing."""
+    """Base class of listeners of a saving hook. Override the methods that are needed; the others do nothing."""
 
     def begin(self) -> None:
         """Called once, before the session exists."""
 
     def before_save(self, session: HookedSession, global_step_value: int) -> None:
-        """Called before each attempt to save, in the thread that trains."""
+        """Called before each attempt to save, in the training thread."""
 
     def after_save(self, session: HookedSession, global_step_value: int) -> bool | None:  # noqa: ARG002 - as overridden
-        """Called when a checkpoint was committed; True asks to end training."""
+        """Called when a checkpoint was committed; True requests the end of training."""
         return None
 
     def end(self, session: HookedSession, global_step_value: int) -> None:
@@ -40,13 +40,13 @@ class SaverListener:
 
 
 class RestorerListener:
-    """Base of what is attached to a restoring hook."""
+    """Base class of listeners of a restoring hook."""
 
     def begin(self) -> None:
         """Called once, before the session exists."""
 
     def before_restore(self, session: HookedSession) -> None:
-        """Called when the dense state was restored, and before anybody trains."""
+        """Called when the dense state was restored, before training begins."""
 
     def after_restore(self, session: HookedSession) -> None:
         """Called when every `before_restore` has returned."""

@@ -1,4 +1,4 @@
-"""Lets workers join one after another: a worker trains once the others have made enough steps."""
+"""Lets workers join one after another: a worker starts once the job has made enough steps."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 LOG_EVERY_SECONDS = 30.0
 MAX_EXTRA_WAIT_SECONDS = 600.0
-"""Workers that give up waiting do it over ten minutes, not all at once."""
+"""Workers whose wait times out start over a period of ten minutes, not all at the same time."""
 
 
 def slow_start_step(slow_start_steps: int, worker_index: int) -> int:
-    """The step at which a worker joins: ``int(slow_start_steps * ln(1 + index))``; the chief joins at 0."""
+    """Returns the step at which a worker joins: ``int(slow_start_steps * ln(1 + index))``; the chief joins at 0."""
     return int(slow_start_steps * math.log1p(worker_index))
 
 
 class SlowStart:
-    """Decides when a worker may begin; holds no clock and waits for nothing.
+    """Decides when a worker may begin, without a clock and without waiting.
 
     Args:
-        wait_until_step: Begin once the others are here.
-        patience_seconds: Or when this time has passed since they made their second step.
+        wait_until_step: Begin once the job has made this many steps.
+        patience_seconds: Or when this time has passed since the second step of the job.
     """
 
     class Decision(enum.Enum):
@@ -49,7 +49,7 @@ class SlowStart:
         WAIT = enum.auto()
         BEGIN = enum.auto()
         GIVE_UP = enum.auto()
-        """Begin without having seen the step."""
+        """Begin without having reached the step."""
 
     def __init__(self, wait_until_step: int, patience_seconds: float) -> None:
         self._wait_until_step = wait_until_step
@@ -57,10 +57,10 @@ class SlowStart:
         self._waiting_since: float | None = None
 
     def decide(self, global_step: int, now: float) -> Decision:
-        """What to do at a moment at which so many steps were trained."""
+        """Returns the decision for the current global step and time."""
         if global_step >= self._wait_until_step:
             return self.Decision.BEGIN
-        # Before that nobody trains, and a job that still starts up is no reason to jump the queue.
+        # Before its second step the job is still starting up, which must not count as waiting time.
         if global_step > 1 and self._waiting_since is None:
             self._waiting_since = now
         if self._waiting_since is not None and now - self._waiting_since > self._patience_seconds:
@@ -69,18 +69,18 @@ class SlowStart:
 
 
 class CustomGlobalStepWaiterHook(Hook):
-    """Holds the first step of a worker back until the job has made `wait_until_step` steps.
+    """Delays the first step of a worker until the job has made `wait_until_step` steps.
 
-    It looks every half second, and not forever: `max_non_tide_wait_minute` after the second step of the job, and up to
-    ten minutes more by chance, the worker begins anyway. Outside the tide window, where there is one, it asks to stop
-    instead of waiting.
+    It polls every half second, and not forever: `max_non_tide_wait_minute` after the second step of the job, plus a
+    random delay of up to ten minutes, the worker begins anyway. Outside the tide window, where there is one, it
+    requests a stop instead of waiting.
 
     Args:
         wait_until_step: 0 or less does not wait.
-        max_non_tide_wait_minute: How long to wait at most.
-        extra_wait_seconds: What chance adds to that, in seconds; by default 0 to 600, evenly.
+        max_non_tide_wait_minute: Maximum wait in minutes.
+        extra_wait_seconds: Returns the random delay in seconds; by default uniform from 0 to 600.
         clock: Measures the wait.
-        global_step: The step of the whole job; None: that of the session, which its own steps alone may move.
+        global_step: Step of the job; None: that of the session, which only its own steps may move.
         tide: The window.
     """
 
@@ -103,7 +103,7 @@ class CustomGlobalStepWaiterHook(Hook):
         self._worker_is_started = wait_until_step <= 0
 
     def before_run(self, context: StepContext) -> None:
-        """Waits, at the first step only."""
+        """Blocks at the first step only."""
         next_line = self._clock.monotonic()
         while not self._worker_is_started and not context.stop_requested:
             if self._window is not None and not self._window.is_open(self._clock):

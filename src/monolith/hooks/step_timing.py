@@ -1,4 +1,4 @@
-"""How fast training goes: steps and examples per second, with the loss, now and then in the log."""
+"""Periodic reports of the training speed in the log: steps and examples per second, with the loss."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepRate:
-    """What was measured from one report to the next."""
+    """Measurements from one report to the next."""
 
     global_step: int
     steps_per_second: float
-    """Of the whole job, where other workers move the global step too."""
+    """Of the job: other workers move the global step too."""
     examples_per_second: float | None
-    """Of this worker; None where its steps leave nothing."""
+    """Of this worker; None where its steps have no results."""
     loss: float | None
     """Of the last step; None where it computed none."""
 
@@ -50,7 +50,7 @@ class StepCounterHook(Hook):
     Args:
         every_steps: Steps from one report to the next; 100 unless `every_secs` is given.
         every_secs: Or seconds.
-        report: Gets each report; by default a line of the log.
+        report: Receives each report; by default a line of the log.
         clock: Measures the seconds.
     """
 
@@ -70,13 +70,13 @@ class StepCounterHook(Hook):
         self._counts_examples = False
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Begins to count."""
+        """Starts counting."""
         self._timer.reset()
         self._timer.update_last_triggered_step(session.global_step)
         self._num_examples = 0
 
     def after_run(self, context: StepContext) -> None:
-        """Counts, and reports when it is time."""
+        """Counts a step, and reports when it is due."""
         last = context.session.last
         if last is not None:
             self._counts_examples = True
@@ -87,7 +87,7 @@ class StepCounterHook(Hook):
         seconds, steps = self._timer.update_last_triggered_step(step)
         num_examples, self._num_examples = self._num_examples, 0
         if not seconds or steps is None:
-            return  # a clock that stands still knows no speed
+            return  # no rate over zero seconds
         rate = num_examples / seconds if self._counts_examples else None
         self._report(StepRate(step, steps / seconds, rate, last_loss(context.session)))
 

@@ -1,4 +1,4 @@
-"""An end by Ctrl-C that loses nothing."""
+"""A graceful stop by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["StopOnSignal"]
 
 
 class StopOnSignal(Hook):
-    """Ends training after the step that runs, at the first SIGINT or SIGTERM; a second SIGINT interrupts the step."""
+    """Ends training after the current step, at the first SIGINT or SIGTERM; a second SIGINT interrupts the step."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._session: HookedSession | None = None
         self._before: dict[int, Any] = {}
         self.received: signal.Signals | None = None
-        """What has come."""
+        """The first signal received."""
 
     def begin(self) -> None:
-        """Begins to listen."""
+        """Installs the signal handlers."""
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._receive)
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Knows whom to stop; one that was asked before it was ready is stopped at once."""
+        """Attaches to the session. A signal that was received before stops it immediately."""
         self._session = session
         if self.received is not None:
             session.request_stop()
 
     def restore(self) -> None:
-        """Gives signals back to those who had them."""
+        """Restores the previous signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

@@ -1,4 +1,4 @@
-"""Records of a run, every so many steps, for whoever wants them: a history, TensorBoard, a tracker of experiments."""
+"""Periodic records of a run, for a history, TensorBoard or an experiment tracker."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ EVERY_STEPS = 100
 
 
 class RecordWriter(Protocol):
-    """Takes the records of a run. Used by the thread that steps."""
+    """Receives the records of a run. Used by the training thread."""
 
     def open(self) -> None:
         """Called when a session begins, and again when it was rebuilt."""
         ...
 
     def write(self, step: int, record: Mapping[str, float]) -> None:
-        """Takes what was measured up to a step: name -> number."""
+        """Writes the measurements up to a step: name -> number."""
         ...
 
     def close(self) -> None:
-        """Called when the session ends, also by an error."""
+        """Called when the session ends, also after an error."""
         ...
 
 
 class RecordHook(Hook):
-    """Measures a run and hands records to writers: every so many steps, and at the end for the steps that are left.
+    """Measures a run and passes records to writers: every `every_steps` steps, and at the end for the remaining steps.
 
     Args:
-        *writers: Who gets them.
+        *writers: Receive the records.
         every_steps: Steps from one record to the next.
         clock: Measures speed.
     """
@@ -60,7 +60,7 @@ class RecordHook(Hook):
         self._recorded = 0
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Begins to measure."""
+        """Starts the measurement."""
         self._recorded = session.global_step
         self._meter.begin()
         for writer in self._writers:
@@ -68,13 +68,13 @@ class RecordHook(Hook):
             writer.open()
 
     def after_run(self, context: StepContext) -> None:
-        """Measures a step, and hands over a record when it is time."""
+        """Measures a step, and writes a record when it is due."""
         self._meter.add(context.session.last)
         if context.global_step >= self._recorded + self._every_steps:
             self._record(context.session)
 
     def end(self, session: HookedSession) -> None:
-        """Hands over what is left."""
+        """Writes a record of the remaining steps."""
         if session.global_step > self._recorded:
             self._record(session)
 
@@ -86,9 +86,9 @@ class RecordHook(Hook):
 
 
 class TensorBoardRecords:
-    """Writes records as scalars of an event file, which is made with the first of them.
+    """Writes records as scalars of an event file, which is created with the first record.
 
-    A file system that fails ends the summaries with a warning, not the run.
+    An error of the file system stops the summaries with a warning, not the run.
 
     Args:
         log_dir: Folder of the run, such as its model directory; any fsspec path.
@@ -100,17 +100,17 @@ class TensorBoardRecords:
         self._is_broken = False
 
     def open(self) -> None:
-        """A run without a record leaves no file."""
+        """Does nothing: a run without a record leaves no file."""
 
     def write(self, step: int, record: Mapping[str, float]) -> None:
-        """One scalar for each number."""
+        """Writes one scalar for each number."""
         if self._is_broken:
             return
         try:
             if self._writer is None:
                 self._writer = SummaryWriter(self._log_dir)
             self._writer.add_summary(scalars(record), global_step=step)
-            self._writer.flush()  # a record is rare, and somebody may be watching
+            self._writer.flush()  # records are rare, and a viewer may be open
         except OpError as error:
             self._give_up(error)
 
@@ -132,7 +132,7 @@ class TensorBoardRecords:
 
 
 class TensorBoardHook(RecordHook):
-    """Loss, metrics, learning rates, speed and table sizes in TensorBoard; a `Trainer` attaches it by itself.
+    """Loss, metrics, learning rates, speed and table sizes in TensorBoard; a `Trainer` attaches it automatically.
 
     Args:
         log_dir: Folder of the run; any fsspec path.
@@ -144,5 +144,5 @@ class TensorBoardHook(RecordHook):
 
 
 def has_tensorboard() -> bool:
-    """Whether it is installed."""
+    """Returns whether TensorBoard is installed."""
     return importlib.util.find_spec("tensorboard") is not None

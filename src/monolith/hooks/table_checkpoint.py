@@ -1,6 +1,6 @@
-"""Tables saved and restored by listeners, for those who keep the dense part elsewhere or in a dense-only saver.
+"""Listeners that save and restore tables, for a dense part that is kept elsewhere or in a dense-only saver.
 
-A full `Saver` has the tables in its own cut and needs neither. The files are the same: `<prefix>.assets/<store>/`.
+A full `Saver` has the tables in its own cut and needs no listener. The files are the same: `<prefix>.assets/<store>/`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["HashTableCheckpointRestorerListener", "HashTableCheckpointSaverListe
 
 
 class HashTableCheckpointSaverListener(SaverListener):
-    """Writes the tables before the dense part is saved, so that nothing points to tables that are not there.
+    """Writes the tables before the dense part is saved, so that no checkpoint refers to missing tables.
 
     Args:
         basename: Folder and base name: ``/models/a/model.ckpt``.
-        state: Whose tables; None: the session's own `state`.
+        state: Owner of the tables; None: the session's own `state`.
     """
 
     def __init__(self, basename: str, *, state: TrainState | None = None) -> None:
@@ -38,8 +38,8 @@ class HashTableCheckpointRestorerListener(RestorerListener):
 
     Args:
         basename: Folder and base name: ``/models/a/model.ckpt``.
-        state: Whose tables; None: the session's own `state`.
-        ps_monitor: Restore only what has no state yet.
+        state: Owner of the tables; None: the session's own `state`.
+        ps_monitor: Restores only tables that have no state yet.
     """
 
     def __init__(self, basename: str, *, state: TrainState | None = None, ps_monitor: PsMonitor | None = None) -> None:
@@ -48,5 +48,5 @@ class HashTableCheckpointRestorerListener(RestorerListener):
         self._ps_monitor = ps_monitor
 
     def before_restore(self, session: HookedSession) -> None:
-        """Replaces the rows."""
+        """Replaces the rows of the tables."""
         restore_table_assets(self._state or session.state, self._basename, ps_monitor=self._ps_monitor)

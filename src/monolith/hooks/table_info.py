@@ -1,4 +1,4 @@
-"""How large the tables are, now and then in the log."""
+"""Periodic log lines with the sizes of the tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERY_SECONDS = 600.0
 
 
 def describe_tables(stores: Mapping[str, Store]) -> str:
-    """Rows and memory of all tables, and the rows of each."""
+    """Returns rows and memory of all tables, and the rows of each."""
     stats = {name: store.stats() for name, store in stores.items()}
     rows, memory = sum(each.rows for each in stats.values()), sum(each.memory_bytes for each in stats.values())
     tables = [
@@ -46,7 +46,7 @@ class SyncTrainingInfoHook(Hook):
     Args:
         stores: Finds the tables; by default those of the session's model.
         every_secs: Seconds from one line to the next; the first comes with the first step.
-        clock: Measures them.
+        clock: Measures the seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SyncTrainingInfoHook(Hook):
         self._next = 0.0
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """Makes the first step's line due."""
+        """Makes a line due at the first step."""
         self._next = self._clock.monotonic()
 
     def after_run(self, context: StepContext) -> None:

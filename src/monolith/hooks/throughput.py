@@ -1,4 +1,4 @@
-"""Emitted metrics of a running job: a heartbeat, and how many steps it makes."""
+"""Emitted metrics of a running job: a heartbeat, and the number of steps."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class HeartbeatHook(Hook):
     """A `HeartBeat` as long as the session is open: every 30 s, and a last one at the end. Chief only.
 
     Args:
-        metrics: Where it goes.
-        every_secs: Seconds from one beat to the next.
-        clock: What time it is.
+        metrics: Client of the metric.
+        every_secs: Seconds from one heartbeat to the next.
+        clock: Clock of the heartbeat.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class HeartbeatHook(Hook):
         self._heart = HeartBeat(clock, every_secs, metrics=metrics)
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Beats once, and again until the session closes."""
+        """Sends a heartbeat now, and then periodically until the session closes."""
         session.on_close(self._heart.stop)
         self._heart.start()
 
     def beat(self) -> None:
-        """Says that training runs."""
+        """Sends a heartbeat."""
         self._heart.beat()
 
 
@@ -57,10 +57,10 @@ class ThroughputMetricHook(Hook):
     Args:
         model_name: A tag.
         cluster_type: A tag: stable, tide, k8s.
-        start_time_secs: Unix time at which the job was submitted; None leaves the first metric out.
-        every_secs: Least seconds from one emission to the next.
-        metrics: Where they go.
-        clock: Measures them.
+        start_time_secs: Unix time at which the job was submitted; None: the first metric is not emitted.
+        every_secs: Minimum seconds from one emission to the next.
+        metrics: Client of the metrics.
+        clock: Measures the times.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ThroughputMetricHook(Hook):
         self._last: tuple[float, int] | None = None
 
     def before_run(self, context: StepContext) -> None:
-        """Takes the time of the first step."""
+        """Records the time of the first step."""
         if self._last is not None:
             return
         self._last = (self._clock.monotonic(), context.global_step)
@@ -91,11 +91,11 @@ class ThroughputMetricHook(Hook):
             self._start_time_secs = None
 
     def after_run(self, context: StepContext) -> None:
-        """Emits when it is time and a step was made."""
+        """Emits when it is due and a step was made."""
         self._emit(context.global_step, at_least_seconds=self._every_secs)
 
     def end(self, session: HookedSession) -> None:
-        """Emits what is left."""
+        """Emits the remaining steps."""
         self._emit(session.global_step, at_least_seconds=0.0)
 
     def _emit(self, step: int, *, at_least_seconds: float) -> None:

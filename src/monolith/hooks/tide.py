@@ -1,4 +1,4 @@
-"""The tide: a daily window, in UTC, in which cheap machines are there; training stops when it closes.
+"""The tide: a daily off-peak window, in UTC, in which cheap machines are available; training stops when it closes.
 
 A window is [start, end) in hours and minutes. It may cross midnight (22:00 to 06:00), and one whose start is its end is
 always open.
@@ -35,14 +35,14 @@ class TideOptions(TypedDict, total=False):
 
 
 def before(hour1: int, minute1: int, hour2: int, minute2: int) -> bool:
-    """Whether the first time of day comes before the second."""
+    """Returns whether the first time of day comes before the second."""
     return (hour1, minute1) < (hour2, minute2)
 
 
 def tide_available_now(
     start_hour: int, start_minute: int, end_hour: int, end_minute: int, *, clock: Clock | None = None
 ) -> bool:
-    """Whether now, in UTC, is within a window.
+    """Returns whether the current time, in UTC, is within a window.
 
     >>> from monolith.testing import FakeClock
     >>> tide_available_now(22, 0, 6, 0, clock=FakeClock(now=23 * 3600))
@@ -69,7 +69,7 @@ class TideWindow:
 
     @classmethod
     def of(cls, options: TideOptions) -> TideWindow | None:
-        """The window that flat options describe; None where none of them is set.
+        """Returns the window of flat options, or None if none of them is set.
 
         Raises:
             ValueError: Some are set and some are not.
@@ -84,7 +84,7 @@ class TideWindow:
         return cls(*values) if values else None
 
     def is_open(self, clock: Clock) -> bool:
-        """Whether now is within the window."""
+        """Returns whether the current time is within the window."""
         now = datetime.fromtimestamp(clock.now(), UTC)
         start, end = (self.start_hour, self.start_minute), (self.end_hour, self.end_minute)
         started, ended = not before(now.hour, now.minute, *start), not before(now.hour, now.minute, *end)
@@ -97,11 +97,11 @@ class TideWindow:
 
 
 class TideStoppingHook(Hook):
-    """Ends training when the tide is out.
+    """Ends training when the tide window closes.
 
     Args:
-        clock: Where the time of day comes from.
-        tide: The window; without one training goes on.
+        clock: Gives the time of day.
+        tide: The window; without one the hook does nothing.
     """
 
     def __init__(self, *, clock: Clock | None = None, **tide: Unpack[TideOptions]) -> None:
@@ -109,7 +109,7 @@ class TideStoppingHook(Hook):
         self._clock = clock or SystemClock()
 
     def before_run(self, context: StepContext) -> None:
-        """Asks to stop after this step if the window is closed."""
+        """Requests a stop after this step if the window is closed."""
         if self._window is not None and not self._window.is_open(self._clock):
             _log.info("tide window %s is closed: stopping at step %d", self._window, context.global_step)
             context.request_stop()

@@ -1,4 +1,4 @@
-"""When something that happens now and then is due: every so many seconds or steps."""
+"""Timers of periodic actions: every N seconds or steps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["SecondOrStepTimer", "SecondOrStepTimerWithTideSetting"]
 
 
 class SecondOrStepTimer:
-    """Says at which steps something is due. The first time it is asked it always is. Used by one thread.
+    """Decides at which steps an action is due. The first check is always due. Not thread-safe.
 
     Args:
-        every_secs: Seconds from one time to the next.
+        every_secs: Seconds from one action to the next.
         every_steps: Or steps; exactly one of the two is given.
         clock: Measures the seconds.
     """
@@ -42,15 +42,15 @@ class SecondOrStepTimer:
         self._last_time = 0.0
 
     def reset(self) -> None:
-        """Forgets when it was due last: it is due again at once."""
+        """Clears the last action: the timer is due immediately."""
         self._last_step = None
 
     def last_triggered_step(self) -> int | None:
-        """The step at which it was done last."""
+        """Returns the step of the last action."""
         return self._last_step
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is due at this step; never twice at one step."""
+        """Returns whether the action is due at this step; never twice at one step."""
         if self._last_step is None:
             return True
         if step == self._last_step:
@@ -60,10 +60,10 @@ class SecondOrStepTimer:
         return self._every_steps is not None and step >= self._last_step + self._every_steps
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it was done at this step.
+        """Records that the action was done at this step.
 
         Returns:
-            Seconds and steps since the last time; None and None the first time.
+            Seconds and steps since the last action; None and None for the first one.
         """
         now = self._clock.monotonic()
         passed = (None, None) if self._last_step is None else (now - self._last_time, step - self._last_step)
@@ -75,13 +75,13 @@ class SecondOrStepTimer:
 
 
 class SecondOrStepTimerWithTideSetting(SecondOrStepTimer):
-    """A timer with another interval outside the tide window, that can be switched off and made due by hand.
+    """A timer with another interval outside the tide window, which can be disabled and triggered manually.
 
     Args:
-        every_secs: Seconds from one time to the next.
+        every_secs: Seconds from one action to the next.
         every_steps: Or steps; exactly one of the two is given.
-        tide_every_secs: Seconds that take the place of both while the window is closed; None leaves them.
-        clock: Measures the seconds and says the time of day.
+        tide_every_secs: Seconds that replace both while the window is closed; None: no change.
+        clock: Measures the seconds, and gives the time of day.
         tide: The window.
     """
 
@@ -108,23 +108,23 @@ class SecondOrStepTimerWithTideSetting(SecondOrStepTimer):
 
     @property
     def enabled(self) -> bool:
-        """Whether it can be due at all."""
+        """Whether the timer is enabled."""
         return self._enabled
 
     def enable(self) -> None:
-        """Lets it be due again."""
+        """Enables the timer."""
         self._enabled = True
 
     def disable(self) -> None:
-        """It is not due until `enable`."""
+        """Disables the timer until `enable`."""
         self._enabled = False
 
     def trigger_next(self) -> None:
-        """Makes it due when it is asked next, whatever the interval; only once, and only while enabled."""
+        """Makes the next check due, whatever the interval; only once, and only while enabled."""
         self._due = True
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is due at this step; never twice at one step, never while disabled."""
+        """Returns whether the action is due at this step; never twice at one step, never while disabled."""
         if not self._enabled:
             return False
         if self._due and step != self.last_triggered_step():
@@ -136,6 +136,6 @@ class SecondOrStepTimerWithTideSetting(SecondOrStepTimer):
         return step != last_step and self._passed(self._tide_every_secs)
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it was done at this step; what `trigger_next` asked for is done with it."""
+        """Records that the action was done at this step, and clears `trigger_next`."""
         self._due = False
         return super().update_last_triggered_step(step)

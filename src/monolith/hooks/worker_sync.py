@@ -1,7 +1,7 @@
-"""How the chief and the workers begin and end together.
+"""Synchronizes the start and the end of the chief and the workers.
 
-They share one flag each. The chief's says that the model is restored, so that workers may train; a worker's says that
-it is alive, so that the chief does not end, and save for the last time, before it.
+They share one flag each. The chief's flag is set when the model is restored, so that workers may train; a worker's flag
+is set while it is alive, so that the chief does not end, and write the last checkpoint, before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WHERE_FLAGS_ARE = (
 
 
 class SharedFlags(Protocol):
-    """A flag per worker that all of them see; any thread may call it, and those of a job (`JobClient`) any process."""
+    """A flag per worker that all of them see. Thread-safe; those of a job (`JobClient`) are shared by processes."""
 
     def __len__(self) -> int: ...
 
@@ -43,7 +43,7 @@ class SharedFlags(Protocol):
         ...
 
     def read(self) -> Sequence[bool]:
-        """All of them at one moment."""
+        """Returns a consistent copy of all flags."""
         ...
 
     def wait(
@@ -53,7 +53,7 @@ class SharedFlags(Protocol):
         timeout_seconds: float | None,
         give_up: Callable[[], bool] | None = None,
     ) -> bool:
-        """Waits until the flags are so, and wakes at once; False: the time is over, or it was given up."""
+        """Blocks until the predicate holds and returns True; False on timeout or when `give_up` returned True."""
         ...
 
 
@@ -61,8 +61,8 @@ class InProcessFlags:
     """Flags for workers that are threads of this process; a condition guards them.
 
     Args:
-        size: How many there are; all begin as False.
-        clock: Measures how long they are waited for.
+        size: Number of flags; all begin as False.
+        clock: Measures timeouts.
     """
 
     def __init__(self, size: int, *, clock: Clock | None = None) -> None:
@@ -80,7 +80,7 @@ class InProcessFlags:
             self._changed.notify_all()
 
     def read(self) -> list[bool]:
-        """All of them at one moment."""
+        """Returns a consistent copy of all flags."""
         with self._changed:
             return list(self._flags)
 
@@ -91,7 +91,7 @@ class InProcessFlags:
         timeout_seconds: float | None,
         give_up: Callable[[], bool] | None = None,
     ) -> bool:
-        """Waits until the flags are so; False: the time is over, or it was given up."""
+        """Blocks until the predicate holds and returns True; False on timeout or when `give_up` returned True."""
         return wait_until(
             lambda: predicate(self._flags),
             changed=self._changed,
@@ -102,12 +102,12 @@ class InProcessFlags:
 
 
 class SyncHelper:
-    """What the flags mean: 0 that the model is restored, i that worker i is alive.
+    """Meaning of the flags: flag 0, the model is restored; flag i, worker i is alive.
 
     Args:
-        num_workers: Workers of the job, the chief among them.
-        is_chief: Whether this one is the chief's, which may make the flags; workers are given them, or share it.
-        flags: Where the flags live; by default in this process, and then all workers share this helper.
+        num_workers: Workers of the job, including the chief.
+        is_chief: Whether this is the chief's helper, which may create the flags; workers must be given them.
+        flags: The flags; by default flags of this process, and then all workers share this helper.
     """
 
     def __init__(self, num_workers: int, is_chief: bool = True, *, flags: SharedFlags | None = None) -> None:
@@ -123,35 +123,35 @@ class SyncHelper:
             raise ValueError(f"SyncHelper: expected a flag for each of {num_workers} workers, got {len(self._flags)}")
 
     def mark_restore_done(self) -> None:
-        """The chief has restored: workers may train."""
+        """Sets the chief's flag: the model is restored, and workers may train."""
         self._flags.set(0, True)
 
     def get_restore_status(self) -> bool:
-        """Whether it has."""
+        """Returns whether the chief has restored the model."""
         return self._flags.read()[0]
 
     def start_worker(self, worker_index: int) -> None:
-        """A worker is alive."""
+        """Marks a worker as alive."""
         self._flags.set(self._checked(worker_index), True)
 
     def finish_worker(self, worker_index: int) -> None:
-        """A worker will do nothing any more."""
+        """Marks a worker as ended."""
         self._flags.set(self._checked(worker_index), False)
 
     def get_alive_workers(self) -> list[int]:
-        """The indices of the workers that are alive, without the chief."""
+        """Returns the indices of the workers that are alive, without the chief."""
         return [index for index, alive in enumerate(self._flags.read()) if alive and index > 0]
 
     def get_num_alive_workers(self) -> int:
-        """How many they are."""
+        """Returns the number of workers that are alive, without the chief."""
         return len(self.get_alive_workers())
 
     def wait_restored(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
-        """Waits until the chief has restored; False: the time is over, or it was given up."""
+        """Blocks until the chief has restored; False on timeout or when `give_up` returned True."""
         return self._flags.wait(lambda flags: flags[0], timeout_seconds=timeout_seconds, give_up=give_up)
 
     def wait_ended(self, timeout_seconds: float | None) -> bool:
-        """Waits until no worker is alive; False: the time is over."""
+        """Blocks until no worker is alive; False on timeout."""
         return self._flags.wait(lambda flags: not any(flags[1:]), timeout_seconds=timeout_seconds)
 
     def _checked(self, worker_index: int) -> int:
@@ -165,7 +165,7 @@ class ChiefSyncHook(Hook):
 
     Args:
         sync_helper: The flags.
-        timeout_seconds: How long to wait; workers that are alive then are logged and left alone.
+        timeout_seconds: How long to wait; workers that are still alive after it are logged and not waited for.
     """
 
     def __init__(self, sync_helper: SyncHelper, timeout_seconds: float = CHIEF_TIMEOUT_SECONDS) -> None:
@@ -173,7 +173,7 @@ class ChiefSyncHook(Hook):
         self.timeout_seconds = timeout_seconds
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """The hook that restores stands before this one: the model is there."""
+        """Lets workers train: the restoring hook runs before this one, so the model is restored."""
         self._helper.mark_restore_done()
 
     def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
@@ -189,10 +189,10 @@ class ChiefSyncHook(Hook):
 
 
 class WorkerSyncHook(Hook):
-    """Says that a worker is alive while its session is, and makes it wait until the chief has restored.
+    """Marks a worker as alive while its session is open, and blocks it until the chief has restored.
 
     Args:
-        worker_index: Which worker, from 1 on.
+        worker_index: Index of the worker, from 1 on.
         sync_helper: The flags.
     """
 
@@ -202,7 +202,7 @@ class WorkerSyncHook(Hook):
 
     def after_create_session(self, session: HookedSession) -> None:
         """Waits for the chief; a stop of the session ends the wait."""
-        # Also when the session fails: the chief would wait half an hour for a worker that is gone.
+        # Also when the session fails: the chief would wait half an hour for a worker that has ended.
         session.on_close(lambda: self._helper.finish_worker(self._index))
         self._helper.start_worker(self._index)
         while not self._helper.get_restore_status() and not session.stop_requested:
@@ -215,17 +215,17 @@ class WorkerSyncHook(Hook):
 
 
 class TrainingHooksHelper:
-    """The hooks of one worker of a job; none where it trains alone.
+    """The hooks of one worker of a job; none for a single worker.
 
     Args:
-        enable_sync: Whether workers begin and end together at all.
-        num_workers: Workers of the job, the chief among them.
-        worker_idx: Which one this is; 0 is the chief.
-        chief_timeout_seconds: How long the chief waits for the others at the end.
-        flags: Where the flags live, shared by the helpers of all workers; a job of several needs them.
+        enable_sync: Whether workers begin and end together.
+        num_workers: Workers of the job, including the chief.
+        worker_idx: Index of this worker; 0 is the chief.
+        chief_timeout_seconds: How long the chief waits for the other workers at the end.
+        flags: Flags that the helpers of all workers share; required with several workers.
 
     Raises:
-        ValueError: several workers are to be in step and there are no flags: they would never hear of each other.
+        ValueError: several workers are to synchronize, and `flags` is None.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 Every launcher starts from a `LaunchPlan`, and every role is the command of its name, ``monolith ps`` or
 ``monolith worker``. Read `plan` first, then `local`. May import everything below the command line.
 
-A name is imported when it is first asked for: processes that only pass messages on have no use for torch.
+Names are imported on first access: processes that only forward messages do not need torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Becomes another program that cannot outlive the process which started it.
+"""Replaces itself by another program that cannot outlive the process that started it.
 
     python -I -S _tied.py PARENT COMMAND...
 
 Run as a file, by `process.RoleProcess`: it imports nothing of ours, so that it costs milliseconds. The kernel kills the
-program when its parent is gone, however that ended; this survives the exec.
+program when its parent ends, for whatever reason; this setting survives the exec.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOT_FOUND = 127
 
 
 def tie_to(parent: int) -> bool:
-    """From now on this process dies with its parent; whether that was still there.
+    """Makes this process die with its parent; returns whether the parent was still alive.
 
     Raises:
         OSError: The kernel refuses it.
@@ -31,7 +31,7 @@ def tie_to(parent: int) -> bool:
 
 
 def main() -> int:
-    """Tie this process to its parent, then become the command."""
+    """Ties this process to its parent, then executes the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     try:
         if not tie_to(parent):
@@ -40,7 +40,7 @@ def main() -> int:
         sys.stderr.write(f"{error.strerror}\n")
         return 1
     try:
-        os.execvp(command[0], command)  # noqa: S606 - the command is the caller's, word by word
+        os.execvp(command[0], command)  # noqa: S606 - the caller's command, unchanged
     except OSError as error:
         sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
         return _NOT_FOUND

@@ -1,7 +1,7 @@
-"""A role as a fork of its launcher, which has imported what roles import: a start costs milliseconds instead of that.
+"""A role as a fork of its launcher, which has already imported the modules of a role: a start takes milliseconds.
 
-Only for a launcher that is alone in its process, as a command is: of the threads of others a fork would have the locks
-and not the threads.
+Only for a launcher that is alone in its process, as a command is: a fork would inherit the locks of other threads, but
+not the threads.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ if TYPE_CHECKING:
 __all__ = ["Body", "ForkedProcess"]
 
 Body: TypeAlias = "Callable[[Sequence[str]], int]"
-"""What a fork does with the arguments of a command; its exit code."""
+"""Function that a fork runs with the arguments of a command; returns the exit code."""
 
 _NULL, _OUTPUT, _ERRORS = 0, 1, 2
 _FAILED = 1
 _ARGUMENTS_BEGIN, _ARGUMENTS_END = 45, 46
-"""Places in /proc/self/stat, behind the name of the process."""
+"""Field indices in /proc/self/stat, counted after the name of the process."""
 
 
 class ForkedProcess:
-    """A running fork, which leads a process group of its own and dies with the thread that made this.
+    """A running fork. It leads a process group of its own, and dies with the thread that created this object.
 
     Args:
-        body: What it does.
-        arguments: Of the body. Lists of processes show the first two and the last two of them.
-        output: Descriptor to which it prints.
-        kept: Another descriptor that it keeps; all others are closed there.
-        variables: Of its environment, beside ours.
+        body: Function to run.
+        arguments: Arguments of the body. Process listings show the first two and the last two of them.
+        output: Descriptor for standard output and standard error.
+        kept: Another descriptor that the fork keeps; all others are closed there.
+        variables: Environment variables in addition to those of this process.
     """
 
     def __init__(
         self, body: Body, arguments: Sequence[str], *, output: int, kept: int, variables: Mapping[str, str]
     ) -> None:
         self.returncode: int | None = None
-        """Below 0 for a signal; None until somebody has waited for it."""
+        """Exit code, below 0 for a signal; None until `wait`."""
         launcher = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        with _deaf():  # a signal that comes before the fork has its own handlers waits for them
+        with _deaf():  # a signal stays pending until the fork has its own handlers
             self.pid = os.fork()
             if self.pid == 0:
                 _live(body, arguments, launcher=launcher, output=output, kept=kept, variables=variables)
-        with contextlib.suppress(OSError):  # the child does it, too: whoever is first
+        with contextlib.suppress(OSError):  # the child does it too; either may be first
             os.setpgid(self.pid, self.pid)
 
     def wait(self) -> int:
-        """Until it has ended; the exit code."""
+        """Waits for the end and returns the exit code."""
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
@@ -80,10 +80,10 @@ def _deaf() -> Iterator[None]:
 def _live(
     body: Body, arguments: Sequence[str], *, launcher: int, output: int, kept: int, variables: Mapping[str, str]
 ) -> NoReturn:
-    """All that a fork does. It never returns to what its launcher was doing, nor ends what that has begun."""
+    """Runs a fork. It never returns into the launcher's code, nor runs the launcher's cleanup."""
     exit_code = _FAILED
     try:
-        gc.freeze()  # what the launcher has is not looked through, so that its pages stay shared
+        gc.freeze()  # objects of the launcher are not scanned, so that their pages stay shared
         os.setpgid(0, 0)
         if not tie_to(launcher):
             os._exit(GONE)
@@ -104,7 +104,7 @@ def _live(
 
 
 def _take_descriptors(output: int, kept: int) -> None:
-    """Standard ones as a program started by a launcher has them; none of the launcher's own."""
+    """Sets up the standard descriptors as in a started program, and closes those of the launcher."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, _NULL)
     os.dup2(output, _OUTPUT)
@@ -112,7 +112,7 @@ def _take_descriptors(output: int, kept: int) -> None:
     os.set_inheritable(kept, True)
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if descriptor > _ERRORS and descriptor != kept:
-            with contextlib.suppress(OSError):  # that of the list itself is closed already
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
                 os.close(descriptor)
     sys.stdin = _text_file(_NULL, "r")
     sys.stdout = _text_file(_OUTPUT, "w")
@@ -120,13 +120,13 @@ def _take_descriptors(output: int, kept: int) -> None:
 
 
 def _text_file(descriptor: int, mode: Literal["r", "w"]) -> TextIO:
-    """Whole lines at once: what a role prints is read while it runs."""
+    """Opens a line-buffered text file: the output of a role is read while it runs."""
     buffering = 1 if mode == "w" else -1
     return open(descriptor, mode, buffering=buffering, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _take_signals() -> None:
-    """As a program that is started gets them: what was ignored stays so, all else is as it was in the beginning."""
+    """Sets up signals as in a started program: ignored signals stay ignored, all others get their default."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -137,20 +137,20 @@ def _take_signals() -> None:
 
 
 def _result_of(body: Body, arguments: Sequence[str]) -> int:
-    """The exit code, also of a body that ends as a program does."""
+    """Returns the exit code, also of a body that raises SystemExit."""
     try:
         return body(arguments)
     except SystemExit as end:
         if isinstance(end.code, int | None):
             return end.code or 0
         sys.stderr.write(f"{end.code}\n")
-    except BaseException:  # noqa: BLE001 - there is nobody above who would tell it
+    except BaseException:  # noqa: BLE001 - no caller above could report it
         traceback.print_exc()
     return _FAILED
 
 
 def _show(arguments: Sequence[str]) -> None:
-    """Lists of processes show these words, as far as there is room where the arguments of the launcher were."""
+    """Sets the arguments that process listings show, as far as they fit in the launcher's argument memory."""
     fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     begin, end = (int(fields[place]) for place in (_ARGUMENTS_BEGIN, _ARGUMENTS_END))
     room = end - begin

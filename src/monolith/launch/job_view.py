@@ -1,4 +1,4 @@
-"""How far a job of many processes is, in one line."""
+"""The progress of a job of many processes, in one line."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _SUMMED = "examples_per_second"
 
 
 class JobView:
-    """Puts together what workers say of their progress: the step is that of the job, rates are added up.
+    """Combines the progress of workers: the step is that of the job, rates are summed.
 
     Args:
-        bar: Where it is shown; whoever made it closes it. None: nowhere, and only the result is kept.
-        supervision: Knows who is alive.
+        bar: Progress bar, closed by its creator. None: only the result is kept.
+        supervision: Gives the live processes.
     """
 
     def __init__(self, bar: Progress | None, supervision: Supervision) -> None:
         self.result: dict[str, Any] = {}
-        """What the chief said at its end."""
+        """Final report of the chief."""
         self._bar = bar
         self._supervision = supervision
         self._fields: dict[Role, Mapping[str, Any]] = {}
 
     def heard(self, role: Role, message: Mapping[str, Any]) -> None:
-        """A role said something."""
+        """Processes a message of a role."""
         if isinstance(result := message.get("result"), dict):
             self.result = result
             if self._bar is not None and isinstance(step := result.get("global_step"), int):
@@ -45,7 +45,7 @@ class JobView:
             self._show(self._bar, max(done - self._bar.done, 0))
 
     def gone(self, role: Role) -> None:
-        """A role has ended: what it did per second, nobody does."""
+        """Removes the rates of a role that has ended."""
         self._fields.pop(role, None)
         if self._bar is not None and self._bar.done:
             self._show(self._bar, 0)
@@ -57,7 +57,7 @@ class JobView:
             number = sum(role.kind == kind for role in supervision.roles)
             shown[name] = f"{supervision.num_alive(kind)}/{number}"
         shown["restarts"] = supervision.restarts
-        for role in sorted(self._fields, key=lambda role: role.index, reverse=True):  # the chief has the last word
+        for role in sorted(self._fields, key=lambda role: role.index, reverse=True):  # values of the chief win
             for name, value in self._fields[role].items():
                 is_rate = name == _SUMMED and isinstance(value, float | int)
                 shown[name] = value + shown.get(name, 0.0) if is_rate else value

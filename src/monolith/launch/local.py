@@ -1,4 +1,4 @@
-"""A job on this machine: a real process for every role, which live and end with the launcher."""
+"""A job on this machine: a process for every role, which ends with the launcher."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class LocalLauncher:
     """Runs a job on this machine, in the main thread: `run` returns when all its processes have ended.
 
-    Each role has a process group of its own, and the kernel kills it if this process is gone, however that ended. The
+    Each role has a process group of its own, and the kernel kills it when this process ends, for whatever reason. The
     first SIGINT, SIGTERM or SIGHUP makes workers save and end, the second kills all.
 
     Args:
-        plan: What to start. Its options say how the roles find each other; see `local_job`.
+        plan: The job. Its options specify how the roles find each other; see `local_job`.
         patience: How long processes may take to end.
-        file: Where log and progress go; standard error by default.
-        has_progress: Whether a line shows how far the job is.
-        body: What a role does as a fork of this process, which must be a launcher and nothing else: a start then costs
-            no imports. None: every role is a program of its own.
+        file: File for log and progress; standard error by default.
+        has_progress: Whether to show a progress line.
+        body: Function that a role runs as a fork of this process, which must be only a launcher: a start then costs no
+            imports. None: every role is a program of its own.
     """
 
     def __init__(
@@ -64,21 +64,21 @@ class LocalLauncher:
         self._selector: selectors.BaseSelector
         self._signals: list[int] = []
         self.result: dict[str, Any] = {}
-        """What the chief said at its end: ``global_step``, ``rows`` and so on; empty where it said nothing."""
+        """Final report of the chief: ``global_step``, ``rows`` and so on; empty if there was none."""
 
     @property
     def restarts(self) -> int:
-        """How often a role was started again."""
+        """Number of restarts of all roles."""
         return self._supervision.restarts
 
     def run(self) -> int:
-        """Run the job to its end.
+        """Runs the job to its end.
 
         Returns:
             0: done; 130: stopped by a signal, and saved; else the exit code of the role that failed.
 
         Raises:
-            ValueError: This is not the main thread, to which signals come.
+            ValueError: This is not the main thread, which receives signals.
         """
         with contextlib.ExitStack() as stack:
             bar = stack.enter_context(Progress(total=self._plan.max_steps, file=self._file))
@@ -111,7 +111,7 @@ class LocalLauncher:
                 log.tell(text)
 
     def _wait(self, log: MergedLog, view: JobView) -> None:
-        """Until something happens: output, a message, the end of a process, a signal, or a time that has come."""
+        """Waits for an event: output, a message, the end of a process, a signal, or a deadline."""
         at = self._supervision.next_deadline()
         timeout = None if at is None else max(at - self._clock.monotonic(), 0.0)
         for key, _ in self._selector.select(timeout):
@@ -127,7 +127,7 @@ class LocalLauncher:
             self._bury(process, log, view)
 
     def _hear(self, process: RoleProcess, descriptor: int, log: MergedLog, view: JobView) -> bool:
-        """Takes what has come; whether more may."""
+        """Processes pending input of a descriptor; returns whether more may come."""
         if descriptor == process.output:
             lines, is_open = process.read_lines()
             for line in lines:
@@ -143,7 +143,7 @@ class LocalLauncher:
         return is_open and has_read
 
     def _bury(self, process: RoleProcess, log: MergedLog, view: JobView) -> None:
-        """Takes the last words of a process that has ended, and lets it go with all that it started."""
+        """Drains the output of a process that has ended, and releases it with all processes that it started."""
         for descriptor in (process.output, process.messages):
             while descriptor in self._selector.get_map() and self._hear(process, descriptor, log, view):
                 pass
@@ -160,7 +160,7 @@ class LocalLauncher:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """Signals wake the loop; those that the launcher was started to ignore stay ignored, as under nohup."""
+        """Makes signals wake the loop. Signals that the launcher was started to ignore stay ignored, as under nohup."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
@@ -181,7 +181,7 @@ class LocalLauncher:
 
 
 class _Unbreakable:
-    """A file that takes lines as long as somebody reads them: a terminal that is gone ends no job."""
+    """A file that ignores write errors: a closed terminal must not end the job."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

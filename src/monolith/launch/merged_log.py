@@ -1,4 +1,4 @@
-"""The lines of many processes as one log: each says whose it is."""
+"""The output of many processes as one log: each line begins with its role."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 __all__ = ["MergedLog"]
 
 _COLOURS = {"ps": (33, 35, 91, 93, 95), "worker": (36, 32, 34, 96, 92)}
-"""Of a terminal, by kind of role: the warm ones for servers."""
+"""Terminal colours by kind of role: warm ones for servers."""
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class MergedLog:
-    """Writes lines with the role in front, in columns, and in its colour where that is wanted.
+    """Writes lines with the role in front, in columns, and optionally in colour.
 
     >>> from monolith.launch.role import Role
     >>> log = MergedLog(print, [Role("ps", 0), Role("worker", 0)])
     >>> log.line(Role("ps", 0), "serves")
     [ps 0]     serves
-    >>> log.tell("both are there")
-    [job]      both are there
+    >>> log.tell("both are running")
+    [job]      both are running
     """
 
     def __init__(self, write: Callable[[str], object], roles: Sequence[Role], *, has_colours: bool = False) -> None:
@@ -33,12 +33,12 @@ class MergedLog:
         self._width = max(len(str(role)) for role in roles) + 2
 
     def line(self, role: Role, text: str) -> None:
-        """A line that a role printed."""
+        """Writes a line that a role printed."""
         colours = _COLOURS[role.kind]
         self._put(str(role), text, f"\x1b[{colours[role.index % len(colours)]}m")
 
     def tell(self, text: str) -> None:
-        """A line of the launcher's own."""
+        """Writes a line of the launcher."""
         self._put("job", text, _BOLD)
 
     def _put(self, name: str, text: str, colour: str) -> None:

@@ -1,4 +1,4 @@
-"""What a launcher starts: the roles of a job, the command of each, and what becomes of one that dies."""
+"""The plan of a job: its roles, the command of each, and the restart policy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["LaunchPlan", "text_of"]
 
 _OF_THE_LAUNCHER = frozenset({"task", "server_type", "index", "is_local"})
-"""Options that the command of a role says itself."""
+"""Options that the command of a role specifies itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """The processes of a job. All launchers start from one, so that a job is the same wherever it runs.
+    """The processes of a job. All launchers start from a plan, so that a job is the same wherever it runs.
 
     >>> plan = LaunchPlan(task="ranker:Ranker", options=RunnerConfig(num_ps=1, num_workers=2, model_dir="/m"))
     >>> [str(role) for role in plan.roles]
@@ -38,25 +38,25 @@ class LaunchPlan:
     task: str
     """``module:Class`` of the task, or its registered name."""
     options: RunnerConfig
-    """Of the run; those that somebody set are said to every role."""
+    """Options of the run; those that are set are passed to every role."""
     max_steps: int | None = None
-    """Global step at which the job ends; None: what the task says, or the end of the data."""
+    """Global step at which the job ends; None: as the task specifies, or at the end of the data."""
     deterministic: bool = False
-    """Every role fixes its seed, and takes the time from the data."""
+    """Whether every role fixes its seed, and takes the time from the data."""
     program: tuple[str, ...] = (sys.executable, "-m", "monolith")
-    """What a role is a command of."""
+    """Program whose subcommands are the roles."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that every role gets beside those of the launcher."""
+    """Environment variables of every role, in addition to those of the launcher."""
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
-    """When a role that died is started again."""
+    """When a role that died is restarted."""
     resources: Mapping[RoleKind, Resources] = field(default_factory=dict)
-    """What a role of a kind asks of its machine; see `resources_of`."""
+    """Resources of a role by kind; see `resources_of`."""
 
     def __post_init__(self) -> None:
-        """Refuses jobs that cannot run.
+        """Rejects jobs that cannot run.
 
         Raises:
-            ValueError: says which option, and what to give.
+            ValueError: names the option and the expected value.
         """
         options = self.options
         if not options.model_dir:
@@ -84,13 +84,13 @@ class LaunchPlan:
         return (*self.roles_of("ps"), *self.roles_of("worker"))
 
     def roles_of(self, kind: RoleKind) -> tuple[Role, ...]:
-        """The processes of a kind."""
+        """Returns the processes of a kind."""
         options = self.options
         servers = options.num_ps + options.num_extra_ps + options.num_redundant_ps
         return tuple(Role(kind, index) for index in range(servers if kind == "ps" else options.num_workers))
 
     def resources_of(self, kind: RoleKind) -> Resources:
-        """What each process of a kind asks of its machine; by default one processor for each of torch's threads."""
+        """Returns the resources of each process of a kind; by default one processor for each of torch's threads."""
         if kind in self.resources:
             return self.resources[kind]
         name = "intra_op_parallelism_threads"
@@ -98,11 +98,11 @@ class LaunchPlan:
         return Resources(cpus=float(max(threads, 1)))
 
     def arguments(self, role: Role) -> list[str]:
-        """What a role's command line says behind the program."""
+        """Returns the command line of a role, without the program."""
         return [*self.arguments_of(role.kind), "--index", str(role.index)]
 
     def arguments_of(self, kind: RoleKind) -> list[str]:
-        """The same for all roles of a kind, where somebody else says the index."""
+        """Returns the command line of all roles of a kind, where the scheduler adds the index."""
         said = [str(kind), self.task]
         for name in flags.flag_names(RunnerConfig):
             if name not in _OF_THE_LAUNCHER and self.options.is_set(name):
@@ -112,11 +112,11 @@ class LaunchPlan:
         return said + (["--deterministic"] if self.deterministic else [])
 
     def command(self, role: Role) -> list[str]:
-        """How a role is started."""
+        """Returns the command of a role."""
         return [*self.program, *self.arguments(role)]
 
     def with_options(self, values: Mapping[str, Any]) -> LaunchPlan:
-        """The same job, with options that its launcher brings, where nobody else said them."""
+        """Returns the same job with options of its launcher, for those that are not set."""
         options = RunnerConfig().update(
             {name: value for name, value, origin in self.options.describe() if origin is not Origin.DEFAULT},
             Origin.FLAG,
@@ -126,7 +126,7 @@ class LaunchPlan:
 
 
 def text_of(value: Any) -> str:
-    """The value of an option as a flag says it.
+    """Returns the value of an option as the text of a flag.
 
     >>> text_of(True), text_of(None), text_of({"a": "b"})
     ('true', 'none', '{"a": "b"}')

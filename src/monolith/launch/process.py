@@ -1,4 +1,4 @@
-"""One process of a job on this machine: its group, its output as lines, its messages, its end."""
+"""A process of a job on this machine: its process group, output lines, messages and exit code."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _LONGEST_LINE_BYTES = 1 << 16
 
 
 def tied(command: Sequence[str]) -> list[str]:
-    """A command that dies with the thread which starts it, however that ends."""
+    """Returns a command that dies with the thread that starts it, however that thread ends."""
     return [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command]
 
 
 class Lines:
-    """Bytes of a pipe as lines; what is no text is shown as such, and a line without an end is cut."""
+    """Splits the bytes of a pipe into lines. Invalid UTF-8 is replaced, and an overlong line is split."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def add(self, chunk: bytes) -> list[str]:
-        """The lines that are complete now."""
+        """Returns the lines that are complete now."""
         *whole, self._rest = (self._rest + chunk).split(b"\n")
         while len(self._rest) > _LONGEST_LINE_BYTES:
             whole.append(self._rest[:_LONGEST_LINE_BYTES])
@@ -49,25 +49,25 @@ class Lines:
         return [_text(line) for line in whole]
 
     def end(self) -> list[str]:
-        """What came behind the last end of a line."""
+        """Returns the text after the last line break."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
 
 def _text(line: bytes) -> str:
-    # A line that was drawn over and over is what it was last.
+    # Of a line that was redrawn with carriage returns, only the last version counts.
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
 
 
 class RoleProcess:
-    """A running role. It leads a process group of its own, and dies with the thread that made this.
+    """A running role. It leads a process group of its own, and dies with the thread that created this object.
 
     Args:
-        role: Which one.
-        plan: What it runs, and with which variables beside ours.
-        body: What it does as a fork of this process; None: it is a program of its own, the command of the plan.
+        role: The role.
+        plan: Gives its command, and its variables in addition to those of this process.
+        body: Function that the role runs as a fork of this process; None: the role runs the command of the plan.
 
-    Its descriptors `output`, what it prints, and `messages`, what it says by its progress pipe, are for a selector.
+    The descriptors `output` (printed text) and `messages` (its progress pipe) are for a selector.
     """
 
     def __init__(self, role: Role, plan: LaunchPlan, body: Body | None = None) -> None:
@@ -88,31 +88,31 @@ class RoleProcess:
 
     @property
     def pid(self) -> int:
-        """Also the number of its group."""
+        """Process id, also the id of its group."""
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone; its number stays taken until `close`."""
+        """Whether it has ended; its process id stays reserved until `close`."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._process.returncode is not None or os.waitid(os.P_PID, self.pid, options) is not None
 
     def read_lines(self) -> tuple[list[str], bool]:
-        """What it has printed since the last call, and whether more may come."""
+        """Returns the lines printed since the last call, and whether more may come."""
         return self._read(self.output, self._printed)
 
     def read_messages(self) -> tuple[list[dict[str, Any]], bool]:
-        """What it has told since the last call, and whether more may come."""
+        """Returns the messages since the last call, and whether more may come."""
         lines, is_open = self._read(self.messages, self._told)
         messages = list(_objects(lines))
         self._listens = self._listens or bool(messages)
         return messages, is_open
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the role; SIGKILL goes to all that it started, too.
+        """Sends a signal to the role; SIGKILL also goes to all processes that it started.
 
-        One that has not said a word does not listen to signals yet: SIGINT would end it with a traceback, so that it
-        gets SIGTERM instead, which ends it at once.
+        A role that has not sent a message yet has no signal handlers: SIGINT would end it with a traceback, so it gets
+        SIGTERM instead, which ends it immediately.
         """
         if number is signal.SIGINT and not self._listens:
             number = signal.SIGTERM
@@ -123,9 +123,9 @@ class RoleProcess:
                 os.kill(self.pid, number)
 
     def close(self) -> int:
-        """End it, and all that it started, if that has not happened; the exit code, below 0 for a signal."""
+        """Kills the role and all processes that it started, if needed; returns the exit code, below 0 for a signal."""
         if self._process.returncode is None:
-            # It was not waited for yet, so nobody else can have the number.
+            # The process was not reaped yet, so its id cannot have been reused.
             self.send(signal.SIGKILL)
             self._process.wait()
             self._pipes.close()
@@ -143,7 +143,7 @@ class RoleProcess:
 def _started(
     command: Sequence[str], *, output: int, kept: int, variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A program that leads a process group of its own and dies with the thread that starts it."""
+    """Starts a program that leads a process group of its own and dies with the thread that starts it."""
     return subprocess.Popen(  # noqa: S603 - the commands of a plan
         tied(command),
         stdin=subprocess.DEVNULL,
@@ -151,12 +151,12 @@ def _started(
         stderr=subprocess.STDOUT,
         env={**environment.starting_with(""), **variables},
         pass_fds=(kept,),
-        process_group=0,  # so that Ctrl-C comes to the launcher alone, and a role ends with all it started
+        process_group=0,  # so that Ctrl-C reaches the launcher only, and a role ends with all processes that it started
     )
 
 
 def _pipe(kept: contextlib.ExitStack, given: contextlib.ExitStack) -> tuple[int, int]:
-    """The end that we keep and read without waiting, and the end that is given away."""
+    """Returns the end that we read without blocking, and the end for the child."""
     ours, theirs = os.pipe()
     kept.callback(os.close, ours)
     given.callback(os.close, theirs)
@@ -165,7 +165,7 @@ def _pipe(kept: contextlib.ExitStack, given: contextlib.ExitStack) -> tuple[int,
 
 
 def _objects(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The messages among lines; what is none is passed over, since any program may write to a pipe."""
+    """Yields the messages among lines; other lines are skipped, since any program may write to a pipe."""
     for line in lines:
         with contextlib.suppress(ValueError):
             found = json.loads(line)

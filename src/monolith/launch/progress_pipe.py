@@ -1,9 +1,9 @@
-"""How a role tells its launcher how far it is: JSON lines on a pipe, whose number a variable says.
+"""Progress reports of a role to its launcher: JSON lines on a pipe, whose descriptor an environment variable gives.
 
-    {"done": 1200, "total": 5000, "fields": {"loss": 0.31, "rows": 48000}}      as it goes on
-    {"result": {"global_step": 5000, "rows": 51000}}                            the last word of the chief
+    {"done": 1200, "total": 5000, "fields": {"loss": 0.31, "rows": 48000}}      during training
+    {"result": {"global_step": 5000, "rows": 51000}}                            final report of the chief
 
-Progress is dropped where the launcher is slow to read; results are not.
+Progress is dropped when the launcher is slow to read; results are not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESULT_SECONDS = 10.0
 
 
 class ProgressPipe:
-    """The writing end of the pipe. Belongs to one thread; a context manager."""
+    """The writing end of the pipe. Not thread-safe. A context manager."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -36,11 +36,11 @@ class ProgressPipe:
 
     @classmethod
     def from_environment(cls) -> ProgressPipe | None:
-        """The pipe of the launcher that started this process; None where there is none. It can be taken once."""
+        """Returns the pipe of the launcher that started this process, or None without one. Can be called only once."""
         told = environment.get(PROGRESS_FD) or ""
         if not told.isdecimal():
             return None
-        environment.put(PROGRESS_FD, "")  # processes that this one starts have no such pipe
+        environment.put(PROGRESS_FD, "")  # child processes have no such pipe
         try:
             is_pipe = stat.S_ISFIFO(os.fstat(int(told)).st_mode)
         except OSError:
@@ -48,15 +48,15 @@ class ProgressPipe:
         return cls(int(told)) if is_pipe else None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Tell the launcher, if it has room: training never waits for whoever watches."""
+        """Sends a message if the pipe has room: training never waits for the launcher."""
         self._write(message, wait_seconds=0.0)
 
     def send_result(self, result: Mapping[str, Any]) -> None:
-        """Tell the launcher what came of it; waits until there is room, if need be."""
+        """Sends the final result; waits for room in the pipe if needed."""
         self._write({"result": dict(result)}, wait_seconds=_RESULT_SECONDS)
 
     def close(self) -> None:
-        """Nothing more will come; a second call does nothing."""
+        """Closes the pipe. Idempotent."""
         if self._is_open:
             self._is_open = False
             os.close(self._descriptor)
@@ -69,7 +69,7 @@ class ProgressPipe:
 
     def _write(self, message: Mapping[str, Any], *, wait_seconds: float) -> None:
         line = f"{json.dumps(message)}\n".encode()
-        if not self._is_open or len(line) > select.PIPE_BUF:  # up to that size a line arrives whole or not at all
+        if not self._is_open or len(line) > select.PIPE_BUF:  # writes up to that size are atomic
             return
         try:
             _, writable, _ = select.select([], [self._descriptor], [], wait_seconds)

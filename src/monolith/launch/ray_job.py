@@ -1,4 +1,4 @@
-"""The actor of a job on Ray that its launcher and all its roles talk to."""
+"""The actor of a job on Ray that its launcher and all its roles call."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 __all__ = ["JobActor", "News"]
 
 News: TypeAlias = tuple[str, str, Any]
-"""What happened (``started`` or ``told``), the role, and the life that started or the message."""
+"""Kind of event (``started`` or ``told``), the role, and the id of the started process or the message."""
 
 
 class JobActor(RegistryActor):
-    """Knows where everybody is, and passes on: starts and messages to the launcher, go-aheads and signals to roles.
+    """Registry of addresses, and message broker: starts and messages to the launcher, permissions and signals to roles.
 
-    A role is known by its name; each of its processes is one life of it, with a name that it chose. All calls are of
-    one event loop. When Ray has restarted this actor, it repeats the calls that were waiting in it, so that nothing is
-    lost but progress.
+    A role is identified by its name. Each of its processes has an id, its `life`, which it chose. All calls run in one
+    event loop. When Ray has restarted this actor, it repeats the calls that were waiting in it, so that only progress
+    is lost.
     """
 
     def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
@@ -34,37 +34,37 @@ class JobActor(RegistryActor):
         self._is_over = False
 
     async def start(self, role: str, life: str) -> None:
-        """Of a role: returns when the launcher lets this life begin."""
+        """Called by a role: returns when the launcher allows this process to begin."""
         async with self._changed:
             self._add(("started", role, life))
             await self._changed.wait_for(lambda: self._allowed.get(role) == life)
 
     async def allow(self, role: str, life: str) -> None:
-        """Of the launcher: a life may begin."""
+        """Called by the launcher: allows a process to begin."""
         async with self._changed:
             self._allowed[role] = life
             self._changed.notify_all()
 
     async def tell(self, role: str, message: Mapping[str, Any]) -> None:
-        """Of a role: how far it is, and what came of it."""
+        """Called by a role: sends progress or a result to the launcher."""
         async with self._changed:
             self._add(("told", role, dict(message)))
 
     async def next_news(self) -> list[News]:
-        """Of the launcher: what has happened since it asked last; waits until something has."""
+        """Called by the launcher: waits for events, and returns those since the last call."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._is_over or bool(self._news))
             news, self._news = self._news, []
             return news
 
     async def end(self) -> None:
-        """Of the launcher: whatever it waits for here, it waits no longer."""
+        """Called by the launcher: ends its pending calls."""
         async with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     async def send(self, role: str, number: int) -> None:
-        """Of the launcher: returns when a life of the role has taken the signal."""
+        """Called by the launcher: returns when a process of the role has received the signal."""
         async with self._changed:
             sent = (number, object())
             waiting = self._signals.setdefault(role, [])
@@ -73,7 +73,7 @@ class JobActor(RegistryActor):
             await self._changed.wait_for(lambda: self._is_over or sent not in waiting)
 
     async def next_signal(self, role: str, life: str) -> int | None:
-        """Of a role: waits for a signal; None when another life of the role is there, and this one is not heard."""
+        """Called by a role: waits for a signal; None when a newer process of the role has replaced this one."""
         async with self._changed:
             self._listening[role] = life
             self._changed.notify_all()

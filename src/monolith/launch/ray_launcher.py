@@ -1,4 +1,4 @@
-"""A job on a Ray cluster: Ray places, restarts and names its processes; rows go by our own sockets."""
+"""A job on a Ray cluster: Ray places, restarts and names its processes; rows use our own sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["RayLauncher"]
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 0.5
-"""Ray lets signals in when a wait ends."""
+"""Maximum wait: Ray handles signals only between waits."""
 _END_SECONDS = 10.0
 _DIED = -signal.SIGKILL
 _GONE = "died, or its node has"
@@ -46,18 +46,18 @@ _FAILED = 1
 class RayLauncher:
     """Runs a job on a Ray cluster, in the main thread: `run` returns when all its processes have ended.
 
-    Every role is an actor in a place of its own, which Ray restarts where it dies, on another node if need be. The
-    first SIGINT, SIGTERM or SIGHUP makes workers save and end, the second kills all. Nothing of the job outlives this
-    process, however that ends.
+    Every role is an actor in a bundle of its own, which Ray restarts when it dies, on another node if needed. The first
+    SIGINT, SIGTERM or SIGHUP makes workers save and end, the second kills all. No process of the job outlives this
+    process, however it ends.
 
     Args:
-        plan: What to start.
-        address: Of a running cluster, such as ``auto`` or ``host:6379``; None: that of ``RAY_ADDRESS``, else a cluster
-            on this machine for the length of the job. A program that is connected already keeps its cluster.
+        plan: The job.
+        address: Address of a running cluster, such as ``auto`` or ``host:6379``; None: that of ``RAY_ADDRESS``, else a
+            cluster on this machine for the length of the job. A program that is already connected keeps its cluster.
         entry: ``module:function`` that runs a role: takes the arguments of its command, returns the exit code.
         patience: How long processes may take to end.
-        file: Where log and progress go; standard error by default. What roles print, Ray shows.
-        has_progress: Whether a line shows how far the job is.
+        file: File for log and progress; standard error by default. Ray shows the output of roles.
+        has_progress: Whether to show a progress line.
     """
 
     def __init__(
@@ -89,25 +89,25 @@ class RayLauncher:
         self._job: Any = None
         self._news: Any = None
         self.result: dict[str, Any] = {}
-        """What the chief said at its end: ``global_step``, ``rows`` and so on; empty where it said nothing."""
+        """Final report of the chief: ``global_step``, ``rows`` and so on; empty if there was none."""
         self.global_step = 0
-        """The last step that a worker has told of."""
+        """The last step that a worker reported."""
 
     @property
     def restarts(self) -> int:
-        """How often a role was started again."""
+        """Number of restarts of all roles."""
         return self._supervision.restarts
 
     def run(self) -> int:
-        """Run the job to its end.
+        """Runs the job to its end.
 
         Returns:
             0: done; 130: stopped by a signal, and saved; else the exit code of the role that failed.
 
         Raises:
-            ModuleNotFoundError: Ray is not installed; says what to install.
+            ModuleNotFoundError: Ray is not installed; the message names the package to install.
             ConnectionError: There is no cluster at the address.
-            ValueError: A job of this uuid runs on the cluster; or this is not the main thread, to which signals come.
+            ValueError: A job of this uuid runs on the cluster; or this is not the main thread, which receives signals.
         """
         self._ray, connected_here = connected_ray(self._plan, self._address)
         with contextlib.ExitStack() as stack:
@@ -139,7 +139,7 @@ class RayLauncher:
 
     def _do(self, action: Action, places: RayPlaces, log: MergedLog) -> None:
         match action:
-            case Start(role) if role in self._actors:  # Ray has brought it back, and it waits for this
+            case Start(role) if role in self._actors:  # Ray has restarted it, and it waits for permission
                 self._job.allow.remote(str(role), self._lives[role])
             case Start(role):
                 self._lives.pop(role, None)
@@ -177,7 +177,7 @@ class RayLauncher:
         return remote.remote(spec)
 
     def _wait(self, log: MergedLog, view: JobView) -> None:
-        """Until something happens: news, the end of a role, a signal, or a time that has come."""
+        """Waits for an event: news, the end of a role, a signal, or a deadline."""
         now = self._clock.monotonic()
         at = self._supervision.next_deadline()
         timeout = _LOOK_SECONDS if at is None else min(max(at - now, 0.0), _LOOK_SECONDS)
@@ -209,7 +209,7 @@ class RayLauncher:
         if before is None or before == said:
             self._job.allow.remote(name, said)
             return
-        # Another life than before: that one has died, and Ray has started this one, which waits for us.
+        # A new process: the previous one has died, and Ray has started this one, which waits for permission.
         view.gone(role)
         exit_code = self._exit_codes.pop(role, None)
         if exit_code is None:
@@ -218,7 +218,7 @@ class RayLauncher:
             self._supervision.ended(role, exit_code, self._clock.monotonic())
 
     def _bury(self, ref: Any, log: MergedLog, view: JobView) -> None:
-        """A role has ended for good, by itself or by us."""
+        """Handles the final end of a role, by itself or by us."""
         role, told = self._running.pop(ref), None
         try:
             exit_code = int(self._ray.get(ref))
@@ -237,7 +237,7 @@ class RayLauncher:
         self._actors.clear()
 
     def _hear_the_last(self, view: JobView) -> None:
-        """What roles told before they ended, and we have not heard yet."""
+        """Receives the remaining messages of roles that have ended."""
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.get(self._job.end.remote(), timeout=_END_SECONDS)
             for each in self._ray.get(self._news, timeout=_END_SECONDS):
@@ -245,7 +245,7 @@ class RayLauncher:
                     self._hear(each, view)
 
     def _end_job(self) -> None:
-        # A call that still waits would be repeated, and Ray would say so.
+        # Ray would repeat a pending call, and log it.
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.get(self._job.end.remote(), timeout=_END_SECONDS)
         self._ray.kill(self._job)
@@ -263,7 +263,7 @@ class RayLauncher:
 
 
 def _on_ray(plan: LaunchPlan, job_name: str) -> LaunchPlan:
-    """The plan with what its roles need to find each other; another discovery service that was asked for stays."""
+    """Returns the plan with the discovery settings of its roles; a discovery service that the options name stays."""
     if plan.options.is_set("discovery_type"):
         return plan
     return plan.with_options({"discovery_type": ServiceDiscoveryType.RAY.name.lower(), "uuid": job_name})

@@ -1,4 +1,4 @@
-"""Where the roles of a job run on a Ray cluster: a place for each, or for none of them."""
+"""Placement of the roles of a job on a Ray cluster: all of them or none."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 __all__ = ["RayPlaces", "connected_ray"]
 
 _OBJECT_STORE_BYTES = 80 << 20
-"""Next to Ray's least: rows go by our own sockets."""
+"""Close to Ray's minimum: rows use our own sockets."""
 _TELL_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
 _GIB = 2**30
 
 
 def connected_ray(plan: LaunchPlan, address: str | None) -> tuple[Any, bool]:
-    """Ray, connected, and whether this call did that.
+    """Returns Ray, connected, and whether this call connected it.
 
     Args:
-        plan: Of the job.
-        address: Of a running cluster; None: that of ``RAY_ADDRESS``, else a new one on this machine, for loopback
-            alone, which is as large as the plan needs.
+        plan: Plan of the job.
+        address: Address of a running cluster; None: that of ``RAY_ADDRESS``, else a new cluster on this machine, on
+            loopback only, which is as large as the plan needs.
 
     Raises:
-        ConnectionError: Nobody answers at the address; the text is Ray's.
+        ConnectionError: No cluster answers at the address; the message is Ray's.
     """
     address = address or environment.get("RAY_ADDRESS") or None
     ray = load_ray(loopback_only=address is None)
@@ -54,9 +54,9 @@ def connected_ray(plan: LaunchPlan, address: str | None) -> tuple[Any, bool]:
 
 
 class RayPlaces:
-    """A placement group with a place for every role, spread over the nodes, servers first.
+    """A placement group with a bundle for every role, spread over the nodes, servers first.
 
-    When a node dies, Ray moves its places to other nodes, as soon as they have room.
+    When a node dies, Ray moves its bundles to other nodes, as soon as they have capacity.
     """
 
     def __init__(self, ray: Any, plan: LaunchPlan) -> None:
@@ -68,7 +68,7 @@ class RayPlaces:
         self._look_at = self._clock.monotonic() + _TELL_SECONDS
 
     def wait(self, tell: Callable[[str], object], is_wanted: Callable[[], bool]) -> bool:
-        """Waits until all places are there; whether they are, or nobody wants them any more."""
+        """Waits until all bundles are placed; returns False if `is_wanted` returned False before."""
         while is_wanted():
             if self._group.wait(_LOOK_SECONDS):
                 return True
@@ -76,9 +76,9 @@ class RayPlaces:
         return False
 
     def tell_of_missing(self, tell: Callable[[str], object]) -> None:
-        """Says what is waited for, if some place is not there: not yet, or not again since its node was lost.
+        """Reports missing bundles: not placed yet, or not again since their node was lost.
 
-        Looks at most every ten seconds, and may be called all the time.
+        Checks at most every ten seconds, so it may be called in a loop.
         """
         now = self._clock.monotonic()
         if now < self._look_at:
@@ -88,7 +88,7 @@ class RayPlaces:
             tell(f"waiting for places: {self._missing()}")
 
     def options_of(self, number: int) -> dict[str, Any]:
-        """The options of the actor in a place, by the number of its role in the plan."""
+        """Returns the options of an actor in a bundle, by the number of its role in the plan."""
         strategies = self._ray.util.scheduling_strategies
         bundle = self._bundles[number]
         return {
@@ -100,7 +100,7 @@ class RayPlaces:
         }
 
     def close(self) -> None:
-        """Gives the places back; what runs there ends."""
+        """Removes the placement group, which ends the actors in it."""
         self._ray.util.remove_placement_group(self._group)
 
     def _missing(self) -> str:

@@ -32,7 +32,7 @@ _TELL_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class RoleSpec:
-    """What the process of a role is told: strings and numbers, so that any node can read it."""
+    """Settings of the process of a role: strings and numbers, so that any node can read them."""
 
     role: str
     job: str
@@ -43,20 +43,20 @@ class RoleSpec:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     folder: str
-    """The launcher's working directory, taken where the node has it."""
+    """Working directory of the launcher, used if it exists on the node."""
     search_path: tuple[str, ...] = ()
-    """Where the launcher finds modules; what a node has of it comes behind its own."""
+    """Module search path of the launcher; entries that exist on the node are appended to its own."""
     token: str | None = field(default=None, repr=False)
-    """The secret of the job, where the user gave no file with one."""
+    """Secret of the job, unless the user gave a file with one."""
     takes_host: bool = True
-    """Whether the role listens at the address by which Ray knows its node."""
+    """Whether the role listens at the address of its node in Ray."""
 
 
 class RoleActor:
-    """One role. `run` belongs to the main thread of a process, where Python delivers signals.
+    """The actor of one role. `run` belongs to the main thread of a process, where Python delivers signals.
 
-    Ray starts a process that died again, and calls `run` again; every new life asks the launcher first. Where only the
-    connection was lost, the second call finds what the first one has returned.
+    Ray restarts a process that died, and calls `run` again; every new process waits for the permission of the launcher
+    first. If only the connection was lost, the second call returns the result of the first one.
     """
 
     def __init__(self, spec: RoleSpec) -> None:
@@ -64,10 +64,10 @@ class RoleActor:
         self._exit_code: int | None = None
 
     def __repr__(self) -> str:
-        return self._spec.role  # in front of every line that Ray shows of this process
+        return self._spec.role  # Ray shows this before every line of the process
 
     def run(self) -> int:
-        """Run the command of the role to its end, and return its exit code."""
+        """Runs the command of the role to its end, and returns its exit code."""
         if self._exit_code is None:
             self._exit_code = self._live()
         return self._exit_code
@@ -86,13 +86,13 @@ class RoleActor:
         except _StoppedError:
             exit_code = INTERRUPTED
         if exit_code == TRY_AGAIN:
-            # Another process is wanted: this one ends as if it had died, and Ray starts the next.
+            # A new process is needed: this one exits as if it had died, and Ray starts the next.
             _tell(ray, job, spec.role, {"exit_code": exit_code})
             os._exit(exit_code)
         return exit_code
 
     def _prepared(self, ray: Any, stack: contextlib.ExitStack) -> list[str]:
-        """Makes this process what a process of the launcher's own machine would be."""
+        """Sets up this process like a process on the launcher's own machine."""
         spec = self._spec
         if Path(spec.folder).is_dir():
             os.chdir(spec.folder)
@@ -109,7 +109,7 @@ class RoleActor:
 
 @contextlib.contextmanager
 def _file_in_memory(text: str) -> Iterator[str]:
-    """Inside, the name of a file that only this user can read, and that nobody finds when this process was killed."""
+    """Yields the name of a file that only this user can read, and that vanishes with this process."""
     descriptor = os.memfd_create("token")
     try:
         os.write(descriptor, text.encode("ascii"))
@@ -119,18 +119,18 @@ def _file_in_memory(text: str) -> Iterator[str]:
 
 
 class _StoppedError(BaseException):
-    """A signal came before the command listened to any."""
+    """A signal arrived before the command had installed handlers."""
 
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Inside, a signal that nobody else takes ends the role, and not the actor that has to say so."""
+    """Makes a signal without another handler end the role, but not the actor, which has to report it."""
 
     def stop(*_: object) -> None:
         raise _StoppedError
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    # Ray starts its processes with SIGINT blocked, so that Ctrl-C comes to the launcher alone.
+    # Ray starts its processes with SIGINT blocked, so that Ctrl-C reaches the launcher only.
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
     try:
         yield
@@ -141,7 +141,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _pass_signals(ray: Any, job: Any, role: str, life: str) -> None:
-    """Runs in a thread of its own, as long as this is the life that counts."""
+    """Delivers signals in a thread of its own, while this is the current process of the role."""
     main = threading.main_thread().ident
     with contextlib.suppress(ray.exceptions.RayError):
         while (number := ray.get(job.next_signal.remote(role, life))) is not None and main is not None:
@@ -149,14 +149,14 @@ def _pass_signals(ray: Any, job: Any, role: str, life: str) -> None:
 
 
 def _tell(ray: Any, job: Any, role: str, message: Mapping[str, Any]) -> None:
-    """Tells the launcher, if it can be told; when this returns, it will not miss it."""
+    """Sends a message to the launcher, if it is reachable; on return the message is delivered."""
     with contextlib.suppress(ray.exceptions.RayError):
         ray.get(job.tell.remote(role, message), timeout=_TELL_SECONDS)
 
 
 @contextlib.contextmanager
 def _progress_told(tell: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
-    """Inside, what is written to the progress pipe of this process is told."""
+    """Forwards messages on the progress pipe of this process to `tell`."""
     ours, theirs = os.pipe()
     environment.put(PROGRESS_FD, str(theirs))
     reader = threading.Thread(target=_tell_lines, args=(ours, tell), daemon=True)
@@ -164,7 +164,7 @@ def _progress_told(tell: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        if environment.get(PROGRESS_FD):  # whoever took the pipe has closed it
+        if environment.get(PROGRESS_FD):  # if set, no `ProgressPipe` took the pipe, and it is still open
             environment.put(PROGRESS_FD, "")
             os.close(theirs)
         reader.join()
@@ -179,7 +179,7 @@ def _tell_lines(descriptor: int, tell: Callable[[Mapping[str, Any]], None]) -> N
 
 
 def _exit_code_of(entry: str, arguments: list[str]) -> int:
-    """Calls the command; what it raises is shown, as Python shows it at the end of a program."""
+    """Calls the command; prints an exception as Python does at the end of a program."""
     module, _, name = entry.partition(":")
     try:
         return int(getattr(importlib.import_module(module), name)(arguments))
@@ -187,7 +187,7 @@ def _exit_code_of(entry: str, arguments: list[str]) -> int:
         if isinstance(error.code, str):
             sys.stderr.write(f"{error.code}\n")
         return error.code if isinstance(error.code, int) else _FAILED if error.code else 0
-    except Exception:  # noqa: BLE001 - an actor that raises would be Ray's to tell of; an exit code is a launcher's
+    except Exception:  # noqa: BLE001 - Ray would report an exception of an actor; the launcher needs an exit code
         traceback.print_exc()
         return _FAILED
     finally:

@@ -1,4 +1,4 @@
-"""What a role of a job asks of the machine it is placed on."""
+"""Resources that a role of a job requests of its machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 @config
 class Resources(Config):
-    """What the processes of one kind are promised, each of them."""
+    """Guaranteed resources of each process of a kind."""
 
     cpus: float = 1.0
-    """Processors; parts of one are allowed."""
+    """Processors; fractions are allowed."""
     memory_bytes: int = 4 * 2**30
-    """Memory; a process that takes more may be ended by its scheduler."""
+    """Memory; a process that uses more may be killed by its scheduler."""
 
     def __post_init__(self) -> None:
         if not self.cpus > 0:
@@ -28,7 +28,7 @@ class Resources(Config):
 
 
 def bytes_of(text: str) -> int:
-    """A number of bytes as schedulers write it.
+    """Parses a number of bytes in the notation of schedulers.
 
     >>> bytes_of("4Gi"), bytes_of("500M"), bytes_of("1024")
     (4294967296, 500000000, 1024)

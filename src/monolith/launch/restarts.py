@@ -1,4 +1,4 @@
-"""What becomes of a role that ended: exit codes, and when a dead one is started again."""
+"""Exit codes of roles, and the restart policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DONE = 0
 INTERRUPTED = 130
 """Stopped by a signal, everything saved."""
 TRY_AGAIN = 75
-"""EX_TEMPFAIL of sysexits.h: the role lost its number or its peers, and asks to be started again."""
+"""EX_TEMPFAIL of sysexits.h: the role lost its number or its peers, and requests a restart."""
 
 
 class Ending(enum.Enum):
@@ -21,15 +21,15 @@ class Ending(enum.Enum):
 
     DONE = "done"
     STOPPED = "stopped"
-    """On request: nothing is wrong, and it is not started again."""
+    """Stopped on request: no error, and no restart."""
     DIED = "died"
-    """It is started again."""
+    """The role is restarted."""
     FAILED = "failed"
-    """By an error that would come again: the job ends."""
+    """An error that a restart would repeat: the job ends."""
 
 
 def ending_of(exit_code: int) -> Ending:
-    """What an exit code means; below 0 it is the number of the signal that ended the process."""
+    """Returns the meaning of an exit code; below 0 it is the number of the signal that ended the process."""
     if exit_code == DONE:
         return Ending.DONE
     if exit_code == INTERRUPTED:
@@ -38,7 +38,7 @@ def ending_of(exit_code: int) -> Ending:
 
 
 def told_ending(exit_code: int) -> str:
-    """An exit code in words.
+    """Describes an exit code.
 
     >>> told_ending(-9), told_ending(75), told_ending(1)
     ('was ended by SIGKILL', 'asked to be started again (exit code 75)', 'failed (exit code 1)')
@@ -52,16 +52,16 @@ def told_ending(exit_code: int) -> str:
 
 @config
 class RestartPolicy(Config):
-    """When a role that died is started again; each role counts for itself."""
+    """When a role that died is restarted; each role counts separately."""
 
     limit: int = 10
-    """Restarts in a row: one more death ends the job. 0: the first does."""
+    """Restarts in a row: one more death ends the job. 0: no restart."""
     first_pause_seconds: float = 1.0
-    """Before the second restart in a row; the first one comes at once, and each further pause is twice as long."""
+    """Pause before the second restart in a row; the first one is immediate, and each further pause is twice as long."""
     longest_pause_seconds: float = 30.0
-    """At most."""
+    """Maximum pause."""
     healthy_seconds: float = 60.0
-    """A role that lived so long is well: its next death is the first of a row."""
+    """A role that ran for this long is healthy: its next death is the first of a row."""
 
     def __post_init__(self) -> None:
         for name in ("limit", "first_pause_seconds", "longest_pause_seconds", "healthy_seconds"):
@@ -69,7 +69,7 @@ class RestartPolicy(Config):
                 raise ValueError(f"restarts: {name} must be >= 0, got {getattr(self, name)}")
 
     def pause_seconds(self, deaths: int) -> float:
-        """How long to wait after that many deaths in a row, from 1.
+        """Returns the pause after `deaths` deaths in a row, from 1.
 
         >>> [RestartPolicy().pause_seconds(deaths) for deaths in (1, 2, 3, 4, 9)]
         [0.0, 1.0, 2.0, 4.0, 30.0]

@@ -1,4 +1,4 @@
-"""Which process of a job one is."""
+"""The role of a process of a job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 __all__ = ["Role", "RoleKind"]
 
 RoleKind: TypeAlias = Literal["ps", "worker"]
-"""Also the name of the command that runs it."""
+"""Kind of role; also the name of its command."""
 
 
 @dataclass(frozen=True, slots=True)

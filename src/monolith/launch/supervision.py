@@ -1,4 +1,4 @@
-"""Which processes of a job run, which are started again, when it is over: decisions, without processes or a clock."""
+"""Supervision of a job: which processes run, which are restarted, when it is over. Without processes or a clock."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class Patience(Config):
     """How long a launcher waits for processes that are to end."""
 
     server_seconds: float = 10.0
-    """For servers after the last worker, which tells them to stop; then they get SIGTERM."""
+    """For servers after the end of the last worker, which requests them to stop; then they get SIGTERM."""
     stop_seconds: float = 300.0
-    """For workers that stop and save because another one failed; then they are killed. A stop that a person asked for
-    has no limit: asking again kills."""
+    """For workers that stop and save because another one failed; then they are killed. A stop that a person requested
+    has no limit: a second request kills.
+    """
     kill_seconds: float = 15.0
     """From SIGTERM of a server to its end, and for workers that cannot save because a server or the chief failed; then
-    they are killed."""
+    they are killed.
+    """
 
     def __post_init__(self) -> None:
         for name in ("server_seconds", "stop_seconds", "kill_seconds"):
@@ -46,7 +48,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a signal to a role; SIGKILL to all that it started, too."""
+    """Send a signal to a role; SIGKILL also goes to all processes that the role started."""
 
     role: Role
     number: signal.Signals
@@ -54,7 +56,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Tell the user."""
+    """Show a message to the user."""
 
     text: str
 
@@ -64,25 +66,25 @@ Action: TypeAlias = Start | Send | Say
 
 class _State(enum.Enum):
     WAITING = "waiting"
-    """To be started, at once or after a pause."""
+    """To be started, immediately or after a pause."""
     ALIVE = "alive"
     OVER = "over"
 
 
 @dataclass(slots=True)
 class _Life:
-    """What is known of a role."""
+    """State of a role."""
 
     state: _State = _State.WAITING
     start_at: float = 0.0
     started_at: float = 0.0
     deaths: int = 0
-    """In a row."""
+    """Deaths in a row."""
 
 
 @dataclass(slots=True)
 class _Deadline:
-    """What happens to those who are not over by then."""
+    """Signal for the processes that have not ended by a given time."""
 
     at: float
     number: signal.Signals
@@ -91,14 +93,16 @@ class _Deadline:
 
 @dataclass
 class Supervision:
-    """The life of a job: its owner tells what happened and when, and does what `due` returns, in its order.
+    """State machine of a job: its owner reports timestamped events, and executes the actions of `due` in order.
 
-    1. All roles are started. One that dies is started again as `RestartPolicy` says; one that fails ends the job.
-    2. The job is over when its workers are and its servers are: the last worker tells them, patience ends.
-    3. A stop goes to the workers, which save together and end; dead servers are still brought back for that, workers
-       are not. A second stop kills.
+    1. All roles are started. A role that dies is restarted according to `RestartPolicy`; a role that fails ends the
+       job.
+    2. The job is over when all workers and all servers have ended. The last worker stops the servers; servers that
+       outlast `Patience` are signalled.
+    3. A stop goes to the workers, which save together and end; dead servers are still restarted for that, workers are
+       not. A second stop kills.
 
-    A server that a signal ended in order is started again like one that died: only the chief ends servers for good.
+    A server that a signal ended gracefully is restarted like one that died: only the chief ends servers permanently.
     """
 
     roles: tuple[Role, ...]
@@ -107,7 +111,7 @@ class Supervision:
 
     def __post_init__(self) -> None:
         self.restarts = 0
-        """Of all roles so far."""
+        """Restarts of all roles so far."""
         self.failure: int | None = None
         """Exit code of the first role that failed."""
         self._lives = {role: _Life() for role in self.roles}
@@ -128,22 +132,22 @@ class Supervision:
 
     @property
     def exit_code(self) -> int:
-        """Of the whole job: a failure's, 130 if it was stopped, else 0."""
+        """Exit code of the job: that of a failed role, 130 if it was stopped, else 0."""
         if self.failure is not None:
             return self.failure
         return INTERRUPTED if self._was_stopped else DONE
 
     def num_alive(self, kind: RoleKind) -> int:
-        """How many processes of a kind there are now."""
+        """Returns the number of live processes of a kind."""
         return sum(life.state is _State.ALIVE for life in self._of(kind).values())
 
     def next_deadline(self) -> float | None:
-        """When `due` has something to do, if nothing happens before; None: never."""
+        """Returns the time at which `due` has something to do if nothing happens before, or None."""
         waiting = [life.start_at for life in self._lives.values() if life.state is _State.WAITING]
         return min([*waiting, *(deadline.at for deadline in self._deadlines)], default=None)
 
     def due(self, now: float) -> list[Action]:
-        """What is to be done now; a role that is to be started counts as alive from here on."""
+        """Returns the actions for now. A role to be started counts as alive from here on."""
         for deadline in [each for each in self._deadlines if each.at <= now]:
             self._deadlines.remove(deadline)
             self._end_late(deadline, now)
@@ -155,7 +159,7 @@ class Supervision:
         return actions
 
     def ended(self, role: Role, exit_code: int, now: float, *, told: str | None = None) -> None:
-        """A process is gone; `told` says how, where that is not what its exit code says."""
+        """Records the end of a process; `told` describes it where the exit code does not."""
         life, ending = self._lives[role], ending_of(exit_code)
         if ending is Ending.FAILED:
             self._fail(role, exit_code, told_ending(exit_code), now)
@@ -167,7 +171,7 @@ class Supervision:
         self._look_at_servers(now)
 
     def stop(self, now: float) -> None:
-        """Somebody wants the job to end: workers save and end; the second time all are killed."""
+        """Records a request to end the job: workers save and end; a second request kills all processes."""
         self._stops += 1
         self._was_stopped |= self._are_workers_left()
         if self._stops > 1:
@@ -179,7 +183,7 @@ class Supervision:
         self._look_at_servers(now)
 
     def _is_missed(self, role: Role, ending: Ending) -> bool:
-        """Whether a role must be started again; a stopping job needs its servers for the last save."""
+        """Returns whether a role must be restarted; a stopping job needs its servers for the last save."""
         if ending is Ending.DONE or (ending is Ending.STOPPED and role.kind == "worker"):
             return False
         if self._stops > 1 or self.failure is not None:
@@ -221,7 +225,7 @@ class Supervision:
             life.state = _State.OVER if life.state is _State.WAITING else life.state
 
     def _look_at_servers(self, now: float) -> None:
-        """After the last worker, servers have some time to end by themselves."""
+        """After the last worker has ended, gives servers some time to end by themselves."""
         if self._are_workers_left() or self._stops > 1:
             return
         for life in self._of("ps").values():

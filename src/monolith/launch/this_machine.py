@@ -1,4 +1,4 @@
-"""What the roles of a job on one machine share: where they find each other, and a secret of their own."""
+"""Discovery and the secret that the roles of a job on one machine share."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _OF_ONE_PROCESS = (ServiceDiscoveryType.PRIMUS, ServiceDiscoveryType.MLP)
 
 @contextlib.contextmanager
 def local_job(plan: LaunchPlan) -> Iterator[LaunchPlan]:
-    """The plan for this machine, for the length of a block; what was said of host, secret or discovery stays.
+    """A context manager for the plan of a job on this machine; given options for host, secret or discovery stay.
 
-    Roles listen on this machine alone, know a secret that only this user can read, and leave their addresses in a
-    folder of the job's own, which is removed at the end. Workers share the processors.
+    Roles listen on loopback only, share a secret that only this user can read, and write their addresses to a folder of
+    the job, which is removed at the end. Workers share the processors.
 
     Raises:
-        ValueError: The discovery service says the place of one process, and would say the same to all.
+        ValueError: The discovery service gives the place of one process, and would give all roles the same one.
     """
     options = plan.options
     if options.is_set("discovery_type") and options.discovery_type in _OF_ONE_PROCESS:
@@ -55,7 +55,7 @@ def local_job(plan: LaunchPlan) -> Iterator[LaunchPlan]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """For the length of a block; nothing but this block removes it, not the end of a process that is a fork of ours."""
+    """A context manager for a temporary folder. Only this block removes it, not the exit of a forked process."""
     folder = Path(tempfile.mkdtemp(prefix="monolith-job-"))
     try:
         yield folder
@@ -64,7 +64,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _threads(plan: LaunchPlan) -> dict[str, str]:
-    """Shares the processors among the workers, as far as nobody said otherwise: each would take all of them."""
+    """Divides the processors among the workers, unless configured otherwise: each worker would use all of them."""
     if plan.options.is_set("intra_op_parallelism_threads") or environment.get(_THREADS):
         return {}
     return {_THREADS: str(max(len(os.sched_getaffinity(0)) // plan.options.num_workers, 1))}

@@ -1,6 +1,6 @@
-"""Who is where: one interface, one file per service.
+"""Service discovery: one interface, one file per service.
 
-Read `service_discovery` first. Services that need a package of their own import it when they are made, not before.
+Read `service_discovery` first. Services that need a package of their own import it when they are constructed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Discovery through Consul: one service per job, its instances told apart by tags."""
+"""Discovery through Consul: one service per job, its instances distinguished by tags."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ QUERY_TIMEOUT_SECONDS = 15.0
 class ConsulServiceDiscovery(ServiceDiscovery):
     """Registers the service ``consul_id`` with the tags ``index``, ``name`` (the role) and ``ip``.
 
-    Every call to the agent is tried five times on socket errors. ``agent_per_host`` says whether each host has its own
-    agent, so that somebody else's stale entry has to be removed at the agent of its host; by default that is so when
-    the client's agent is on this machine. `close` stops the heartbeats of ``client``.
+    Every call to the agent is tried up to five times on socket errors. ``agent_per_host`` specifies whether each host
+    has its own agent, so that a stale entry of another host has to be removed at the agent of that host; the default is
+    True when the client's agent is on this machine. `close` stops the heartbeats of ``client``.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         self._max_backoff_seconds = max_backoff_seconds
 
     def register(self, name: str, index: int, addr: str) -> None:
-        """Register an address, after removing whoever holds its index, and wait until it is visible.
+        """Registers an address, after removing other holders of its index, and waits until it is visible.
 
         Raises:
-            OSError: It was not visible within 180 s: the agent took it and the fleet does not show it.
+            OSError: It was not visible within 180 s: the agent accepted it, but lookups do not return it.
             ConsulException: The agent refused it.
         """
         check_entry(name, index, addr)
@@ -74,7 +74,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         self._wait_until_visible(name, index, addr)
 
     def deregister(self, name: str, index: int, addr: str) -> None:
-        """Remove the entry of this address, where it holds the index or is kept alive from here."""
+        """Removes the entry of this address if it holds the index or if this client keeps it alive."""
         check_entry(name, index, addr)
         host, port = split_address(addr)
         if self._client.keeps_alive(self._consul_id, port):
@@ -83,7 +83,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
             self._deregister_at(port, host if self._agent_per_host else None)
 
     def query(self, name: str) -> dict[int, str]:
-        """The addresses of a role, asked from the agent now.
+        """Queries the agent for the addresses of a role.
 
         Raises:
             OSError: The agent could not be reached five times in a row.
@@ -91,18 +91,18 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         return self.query_all().get(name, {})
 
     def query_all(self) -> dict[str, dict[int, str]]:
-        """The addresses of all roles, asked from the agent now; entries without our tags are left out."""
+        """Queries the agent for the addresses of all roles; entries without our tags are skipped."""
         addrs: dict[str, dict[int, str]] = {}
         for name, index, addr in self._retry(self._lookup):
             addrs.setdefault(name, {})[index] = addr
         return addrs
 
     def close(self) -> None:
-        """Stop the heartbeats; the agent drops the entries when their time to live has passed."""
+        """Stops the heartbeats; the agent drops the entries when their time to live has passed."""
         self._client.close()
 
     def deregister_all(self) -> None:
-        """Remove every entry of the service, whoever made it."""
+        """Removes every entry of the service, including those of other processes."""
         for by_index in self.query_all().values():
             for addr in by_index.values():
                 host, port = split_address(addr)
@@ -110,7 +110,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
                 self._deregister_at(port, None if local else host)
 
     def _remove_stale(self, name: str, index: int, addr: str) -> None:
-        """Remove other holders of the index, as far as that can be done; their time to live does the rest."""
+        """Removes other holders of the index as far as possible; the rest expires with its time to live."""
         deadline = self._clock.monotonic() + VISIBLE_WITHIN_SECONDS
         while others := self._others(name, index, addr):
             self._remove(others, addr)
@@ -123,7 +123,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
 
     def _wait_until_visible(self, name: str, index: int, addr: str) -> None:
         for _ in range(int(VISIBLE_WITHIN_SECONDS / VISIBLE_POLL_SECONDS)):
-            # A holder that was removed may have come back before it could see that it was replaced.
+            # A removed holder may have registered again before it could see that it was replaced.
             self._remove(self._others(name, index, addr), addr)
             if addr in self._holders(name, index):
                 return
@@ -153,7 +153,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         return [addr for role, number, addr in entries if (role, number) == (name, index)]
 
     def _lookup(self) -> list[tuple[str, int, str]]:
-        """Role, index and address of every entry, in the agent's order."""
+        """Returns role, index and address of every entry, in the agent's order."""
         found: list[tuple[str, int, str]] = []
         for entry in self._client.lookup(self._consul_id, timeout=QUERY_TIMEOUT_SECONDS):
             if _has_our_tags(entry):
@@ -168,7 +168,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         try:
             self._retry(lambda: self._client.deregister(self._consul_id, port, agent))
         except ConsulException as err:
-            if err.status != http.HTTPStatus.NOT_FOUND:  # not there is what was asked for
+            if err.status != http.HTTPStatus.NOT_FOUND:  # a missing entry is what the caller wants
                 raise
 
     def _retry(self, call: Callable[[], _T]) -> _T:
@@ -176,7 +176,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
 
 
 def deregister_all(consul_id: str, *, agent_per_host: bool | None = None) -> None:
-    """Remove every entry of a job from Consul, whoever made it."""
+    """Removes every entry of a job from Consul, including those of other processes."""
     with ConsulServiceDiscovery(consul_id, agent_per_host=agent_per_host) as discovery:
         discovery.deregister_all()
 

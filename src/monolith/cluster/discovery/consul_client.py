@@ -1,6 +1,6 @@
-"""A small client of a Consul agent over TCP or a Unix socket, with the lookup call of the original's fleet.
+"""A small client of a Consul agent over TCP or a Unix socket, with the lookup call of ByteDance's fleet.
 
-`StockClient` in `stock_consul_client` speaks the API of Consul as it is published.
+`StockClient` in `stock_consul_client` uses the published API of Consul.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _log = logging.getLogger(__name__)
 SOCKET_PATH = "/opt/tmp/sock/consul.sock"
 DEFAULT_PORT = 2280
 _LARGEST_ANSWER = 16 << 20
-"""Bytes: some hundred thousand instances of a service; what is larger is not an agent's."""
+"""Bytes; enough for some hundred thousand instances. A larger response does not come from an agent."""
 AGENT_TIMEOUT_SECONDS = 15.0
 FIRST_LOOKUP_TIMEOUT_SECONDS = 30.0
-"""A name that was never looked up may have to be fetched by the agent, which takes longer than refreshing it."""
+"""For a name without an earlier lookup: the agent may have to fetch it, which takes longer than a refresh."""
 
 
 class ConsulException(UnavailableError):  # noqa: N818  # the name that callers know
-    """The agent answered, and said no; ``status`` is the HTTP status of its answer."""
+    """The agent refused a request; ``status`` is the HTTP status of its response."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -52,14 +52,14 @@ class UnixHTTPConnection(http.client.HTTPConnection):
         self.path = path
 
     def connect(self) -> None:
-        """Connect to the socket file."""
+        """Connects to the socket file."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self.path)
 
 
 class Answer(NamedTuple):
-    """Status and body of an HTTP answer."""
+    """Status and body of an HTTP response."""
 
     status: int
     body: bytes
@@ -73,8 +73,8 @@ class Client:
     port is ``port``, else ``CONSUL_HTTP_PORT``, else 2280.
 
     A registered service is kept alive by a thread of its own until it is deregistered or the client is closed. Every
-    method may be called from any thread; one lock guards the cache and the table of threads, and is not held while the
-    agent is asked.
+    method may be called from any thread; one lock guards the cache and the table of threads, and is not held during
+    calls to the agent.
     """
 
     heartbeat_method = "GET"
@@ -101,13 +101,13 @@ class Client:
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def lookup(self, name: str, timeout: float = 3, cachetime: float = 0) -> list[dict[str, Any]]:
-        """The instances of a service: objects with ``Port`` and a map ``Tags``; none when the agent says no.
+        """Returns the instances of a service: objects with ``Port`` and a map ``Tags``; none when the agent refuses.
 
-        With ``cachetime`` an answer up to that many seconds old will do; a name that was never asked for is then given
-        30 s instead of ``timeout``.
+        With ``cachetime`` a cached result up to that many seconds old is returned, and a name without an earlier lookup
+        gets a timeout of 30 s instead of ``timeout``.
 
         Raises:
-            OSError: The agent cannot be reached, or its answer is not a list of instances.
+            OSError: The agent cannot be reached, or its response is not a list of instances.
         """
         if cachetime > 0:
             with self._lock:
@@ -130,11 +130,12 @@ class Client:
         *,
         still_wanted: Callable[[], bool] | None = None,
     ) -> None:
-        """Register the service ``<name>-<port>`` and keep it alive.
+        """Registers the service ``<name>-<port>`` and keeps it alive.
 
         Its check is a time to live of 60 s, refreshed every 30 s; with ``check_script`` it is that script, which the
-        agent runs every 30 s, and there is no thread. An agent that has forgotten the service, say by a restart, is
-        told again, unless ``still_wanted`` says no. ``host`` is the agent to ask instead of the client's own.
+        agent runs every 30 s, and there is no thread. The service is registered again at an agent that has lost it, for
+        example by a restart, unless ``still_wanted`` returns False. ``host`` is an agent to use instead of the client's
+        own.
 
         Raises:
             ConsulException: The agent refused.
@@ -154,7 +155,7 @@ class Client:
         heartbeat.start(self._heartbeat_seconds, self._retry_seconds)
 
     def deregister(self, name: str, port: int, host: str | None = None) -> None:
-        """Deregister the service ``<name>-<port>`` and stop keeping it alive.
+        """Deregisters the service ``<name>-<port>`` and stops its heartbeat.
 
         Raises:
             ConsulException: The agent refused.
@@ -167,13 +168,13 @@ class Client:
         self.put(path, host, f"deregister {service_id}")
 
     def keeps_alive(self, name: str, port: int) -> bool:
-        """Whether this client sends heartbeats for the service."""
+        """Returns whether this client sends heartbeats for the service."""
         with self._lock:
             heartbeat = self._heartbeats.get(f"{name}-{port}")
         return heartbeat is not None and heartbeat.is_beating()
 
     def close(self) -> None:
-        """Stop all heartbeats; the agent drops the services when their time to live has passed."""
+        """Stops all heartbeats; the agent drops the services when their time to live has passed."""
         with self._lock:
             heartbeats = list(self._heartbeats.values())
             self._heartbeats.clear()
@@ -202,10 +203,10 @@ class Client:
         return found
 
     def put(self, path: str, host: str | None, what: str, body: Mapping[str, Any] | None = None) -> None:
-        """Ask an agent to change something, named by ``what`` in the error.
+        """Sends a PUT request to an agent; ``what`` names the change in the error.
 
         Raises:
-            ConsulException: It refused.
+            ConsulException: The agent refused.
         """
         answer = self.ask("PUT", path, host=host, body=json.dumps(body).encode() if body else None)
         if answer.status != http.HTTPStatus.OK:
@@ -223,10 +224,10 @@ class Client:
         body: bytes | None = None,
         timeout: float = AGENT_TIMEOUT_SECONDS,
     ) -> Answer:
-        """One HTTP call to an agent, the client's own if ``host`` is None.
+        """Sends an HTTP request to an agent, the client's own if ``host`` is None.
 
         Raises:
-            OSError: It cannot be reached, or the connection broke.
+            OSError: The agent cannot be reached, or the connection broke.
         """
         target = host or self.host
         connection: http.client.HTTPConnection
@@ -243,7 +244,7 @@ class Client:
                     f"consul agent {target}: the answer to {method} {path} is larger than {_LARGEST_ANSWER} bytes; is"
                     " it a Consul agent?"
                 )
-            if response.length:  # a read of so many bytes says nothing of those that did not come
+            if response.length:  # a read with a size does not raise on a truncated body
                 raise http.client.IncompleteRead(found, response.length)
             return Answer(response.status, found)
         except http.client.HTTPException as err:  # a connection that broke inside an answer
@@ -263,7 +264,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """A service that is registered at an agent (the client's own, if ``host`` is None), and what keeps it there."""
+    """A service that is registered at an agent (the client's own, if ``host`` is None), with its heartbeat."""
 
     client: Client
     service_id: str
@@ -283,7 +284,7 @@ class _Service:
             return False
         self.announce()
         is_beating = self.beat()
-        # Whoever replaces this service may have registered since it was looked for: then it is this one that goes.
+        # Another process may have replaced this service since the check above: then this registration is removed.
         if self._is_replaced():
             path = f"/v1/agent/service/deregister/{urllib.parse.quote(self.service_id)}"
             self.client.put(path, self.host, f"deregister {self.service_id}")
@@ -298,7 +299,7 @@ class _Service:
 
 
 def _parsed(body: bytes) -> Any:
-    """What an agent said; None where that is no JSON, as when a proxy answers in its place."""
+    """Returns the parsed response of an agent, or None where it is no JSON, as when a proxy responds instead."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Discovery on the MLP platform: its variables say where everybody is."""
+"""Discovery on the MLP platform, from its environment variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROLES = ("ps", "worker", "chief")
 
 
 class MLPServiceDiscovery(ServiceDiscovery):
-    """Answers from the platform's variables; deregistering hides an entry from this process until it is registered."""
+    """Reads the platform's variables. Deregistering hides an entry from this process until it is registered again."""
 
     def __init__(self, env: MLPEnv | None = None, *, clock: Clock | None = None) -> None:
         self._env = env or MLPEnv()
@@ -30,7 +30,7 @@ class MLPServiceDiscovery(ServiceDiscovery):
         self._filters: set[tuple[str, int]] = set()
 
     def register(self, name: str, index: int, addr: str) -> None:
-        """Show an entry again that was hidden.
+        """Shows an entry again that was hidden.
 
         Raises:
             ValueError: The platform has no such process, or gives it another port.
@@ -40,7 +40,7 @@ class MLPServiceDiscovery(ServiceDiscovery):
             self._filters.discard((name, index))
 
     def deregister(self, name: str, index: int, addr: str) -> None:
-        """Hide an entry.
+        """Hides an entry.
 
         Raises:
             ValueError: The platform has no such process, or gives it another port.
@@ -50,10 +50,10 @@ class MLPServiceDiscovery(ServiceDiscovery):
             self._filters.add((name, index))
 
     def query(self, name: str, skip_port_check: bool = False) -> dict[int, str]:
-        """The addresses of a role; those of ``ps`` are returned once each of them accepts a connection.
+        """Returns the addresses of a role; waits until each address of ``ps`` accepts a connection.
 
         Raises:
-            ValueError: The platform knows no such role.
+            ValueError: The platform has no such role.
             DeadlineExceededError: A server did not accept for an hour.
         """
         found = self._addrs(name)
@@ -67,11 +67,11 @@ class MLPServiceDiscovery(ServiceDiscovery):
         return found
 
     def query_all(self) -> dict[str, dict[int, str]]:
-        """The addresses of servers, workers and the chief, where there are any; no port is tried."""
+        """Returns the addresses of servers, workers and the chief, where there are any, without connecting to them."""
         return {name: found for name in _ROLES if (found := self._addrs(name))}
 
     def deregister_all(self) -> None:
-        """Hide everybody."""
+        """Hides all entries."""
         with self._lock:
             self._filters.update((name, index) for name in _ROLES for index in range(self._env.num_replicas(name)))
 

@@ -24,40 +24,40 @@ __all__ = ["LEASE_SECONDS", "RayServiceDiscovery", "RegistryActor", "start_regis
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10.0
-"""How long after its last sign of life a process is still listed."""
+"""How long after its last heartbeat a process is still listed."""
 _BEAT_SECONDS = 1.0
 _CALL_SECONDS = 10.0
 
 
 class RegistryActor:
-    """The actor that all processes of a job ask: a `Registry` with a clock. Its calls never wait."""
+    """The registry actor of a job: a `Registry` with a clock. Its calls never block."""
 
     def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
         self._registry = Registry(lease_seconds)
         self._clock = SystemClock()
 
     def register(self, client: str, entry: Entry) -> None:
-        """As `Registry.register`."""
+        """See `Registry.register`."""
         self._registry.register(client, entry, self._clock.monotonic())
 
     def deregister(self, entry: Entry) -> None:
-        """As `Registry.deregister`."""
+        """See `Registry.deregister`."""
         self._registry.deregister(entry)
 
     def beat(self, client: str) -> bool:
-        """As `Registry.beat`."""
+        """See `Registry.beat`."""
         return self._registry.beat(client, self._clock.monotonic())
 
     def claim(self, client: str, entries: list[Entry]) -> list[Entry]:
-        """As `Registry.claim`."""
+        """See `Registry.claim`."""
         return self._registry.claim(client, entries, self._clock.monotonic())
 
     def leave(self, client: str) -> None:
-        """As `Registry.leave`."""
+        """See `Registry.leave`."""
         self._registry.leave(client)
 
     def addresses(self) -> dict[str, dict[int, str]]:
-        """As `Registry.addresses`."""
+        """See `Registry.addresses`."""
         return self._registry.addresses(self._clock.monotonic())
 
 
@@ -69,24 +69,24 @@ def start_registry(
     lease_seconds: float = LEASE_SECONDS,
     outlives_us: bool = False,
 ) -> Any:
-    """Starts the actor of a job, which Ray restarts wherever it dies; it knows everybody again a moment later.
+    """Starts the registry actor of a job. Ray restarts it when it dies; all processes then claim their entries again.
 
     Args:
-        name: Of the job; each has a name of its own.
-        namespace: Of Ray's names.
-        actor: The class; one that does more is a subclass.
-        lease_seconds: How long a process is listed after its last sign of life.
-        outlives_us: Whether it stays when this process ends, until somebody kills it (a detached actor); else it goes
-            with this process, however that ends.
+        name: Name of the actor, unique for each job.
+        namespace: Ray namespace of the name.
+        actor: Class of the actor; a subclass may add methods.
+        lease_seconds: How long a process is listed after its last heartbeat.
+        outlives_us: Whether the actor survives this process until it is killed (a detached actor); else it ends with
+            this process, however that ends.
 
     Raises:
-        ValueError: The name is taken; the text is Ray's.
+        ValueError: The name is taken; the message is Ray's.
     """
     ray = _connected_ray()
     if outlives_us:
         options: dict[str, Any] = {"lifetime": "detached"}
     else:
-        # On our own node: one that lives and dies with us must not die with another.
+        # On our own node: an actor tied to this process must not die with another node.
         here = ray.get_runtime_context().get_node_id()
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         options = {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node_id=here, soft=False)}
@@ -99,16 +99,16 @@ def start_registry(
 
 
 class RayServiceDiscovery(ServiceDiscovery):
-    """Asks the named actor that `start_registry` made; any process that Ray has connected may.
+    """Discovery through the named actor that `start_registry` made, for any process that is connected to Ray.
 
-    A process that has registered says every second that it is there, and is dropped ten seconds after it has died.
-    When the actor itself was lost, every process claims its indices again.
+    A registered process sends a heartbeat every second, and is dropped ten seconds after its last one. When the actor
+    itself was lost, every process claims its indices again.
 
     Args:
-        name: Of the actor.
-        namespace: Of Ray's names.
-        beat_seconds: The time between two signs of life.
-        timeout_seconds: How long a call waits for the actor.
+        name: Name of the actor.
+        namespace: Ray namespace of the name.
+        beat_seconds: Interval of heartbeats.
+        timeout_seconds: Timeout of a call to the actor.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class RayServiceDiscovery(ServiceDiscovery):
         self._heartbeat: Heartbeat | None = None
 
     def register(self, name: str, index: int, addr: str) -> None:
-        """Tell the actor, and go on telling it that we are there.
+        """Registers at the actor, and keeps sending heartbeats.
 
         Raises:
             UnavailableError: The actor does not answer; nothing was registered.
@@ -147,7 +147,7 @@ class RayServiceDiscovery(ServiceDiscovery):
                 self._heartbeat.start(self._beat_seconds, self._beat_seconds)
 
     def deregister(self, name: str, index: int, addr: str) -> None:
-        """Tell the actor, where it still lists this address."""
+        """Deregisters the entry if the actor still lists this address."""
         check_entry(name, index, addr)
         with self._lock:
             if self._own.get((name, index)) == addr:
@@ -155,12 +155,12 @@ class RayServiceDiscovery(ServiceDiscovery):
         self._call("deregister", (name, index, addr))
 
     def query(self, name: str) -> dict[int, str]:
-        """The addresses of a role, as the actor has them now."""
+        """Returns the addresses of a role, as the actor has them now."""
         check_role(name)
         return self.query_all().get(name, {})
 
     def query_all(self) -> dict[str, dict[int, str]]:
-        """The addresses of all roles, as the actor has them now.
+        """Returns the addresses of all roles, as the actor has them now.
 
         Raises:
             UnavailableError: The actor does not answer.
@@ -169,7 +169,7 @@ class RayServiceDiscovery(ServiceDiscovery):
         return found
 
     def close(self) -> None:
-        """Give up all indices, where the actor can be told; else they end with the lease."""
+        """Releases all indices at the actor; if the actor does not answer, they expire with the lease."""
         with self._lock:
             heartbeat, self._heartbeat = self._heartbeat, None
             self._own.clear()
@@ -192,7 +192,7 @@ class RayServiceDiscovery(ServiceDiscovery):
         return True
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """Asks the actor; one that another process made anew under the name is found."""
+        """Calls the actor. If it has died, looks the name up again: another process may have started a new one."""
         errors = self._ray.exceptions
         try:
             return self._ask(method, arguments)

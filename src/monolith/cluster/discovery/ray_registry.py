@@ -1,4 +1,4 @@
-"""Who holds which index of a job on Ray, and until when. Decides; the times are its caller's."""
+"""Leases on the indices of a job on Ray. Has no clock: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Entry = tuple[str, int, str]
 
 
 class Registry:
-    """Addresses by role and index, each kept as long as the process that registered it is heard of.
+    """Addresses by role and index, each kept while the process that registered it sends heartbeats.
 
-    A process is known by a name that it chose. One that is not heard of for the length of a lease is forgotten with all
-    it registered; when it speaks again it is told so, and may claim what nobody has taken since. Not thread-safe.
+    A process identifies itself by a name that it chose. A process without a heartbeat for the length of a lease is
+    removed with all of its entries; its next heartbeat returns False, and it may claim the entries that no other
+    process has taken since. Not thread-safe.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -28,26 +29,26 @@ class Registry:
         self._held: dict[tuple[str, int], tuple[str, str]] = {}
 
     def register(self, client: str, entry: Entry, now: float) -> None:
-        """Make an address the holder of an index, in place of whoever held it."""
+        """Makes an address the holder of an index, replacing any other holder."""
         self._heard[client] = now
         role, index, addr = entry
         self._held[role, index] = (addr, client)
 
     def deregister(self, entry: Entry) -> None:
-        """Give up an index; nothing happens when another address holds it."""
+        """Releases an index. Does nothing when another address holds it."""
         role, index, addr = entry
         if self._held.get((role, index), ("", ""))[0] == addr:
             del self._held[role, index]
 
     def beat(self, client: str, now: float) -> bool:
-        """Hear of a process; False where it is not known (any more)."""
+        """Records a heartbeat; returns False if the process is not registered (any more)."""
         self._forget(now)
         if client in self._heard:
             self._heard[client] = now
         return client in self._heard
 
     def claim(self, client: str, entries: Iterable[Entry], now: float) -> list[Entry]:
-        """Give a process what it had registered, and return those that another one has taken since."""
+        """Restores the entries of a process, and returns those that another process has taken since."""
         self._forget(now)
         self._heard[client] = now
         taken: list[Entry] = []
@@ -57,12 +58,12 @@ class Registry:
         return taken
 
     def leave(self, client: str) -> None:
-        """Forget a process and all it registered."""
+        """Removes a process and all of its entries."""
         self._heard.pop(client, None)
         self._held = {place: held for place, held in self._held.items() if held[1] != client}
 
     def addresses(self, now: float) -> dict[str, dict[int, str]]:
-        """All of them: role, then index, in order."""
+        """Returns all addresses: role, then index, in order."""
         self._forget(now)
         found: dict[str, dict[int, str]] = {}
         for (role, index), (addr, _) in sorted(self._held.items()):

@@ -1,4 +1,4 @@
-"""The interface of every discovery service: who holds which index of which role, and where."""
+"""The interface of every discovery service: the address of each index of each role."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ServiceDiscoveryType(enum.Enum):
-    """Which service a job uses; the numbers are those of saved configs."""
+    """The discovery service of a job; the numbers are those of saved configs."""
 
     PRIMUS = 1
     CONSUL = 2
     ZK = 3
     MLP = 4
     HOST = 5
-    """Files of a folder that all processes reach; not in the original."""
+    """Files in a folder that all processes reach; not in ByteDance Monolith."""
     RAY = 6
-    """A named actor of a Ray cluster; not in the original."""
+    """A named actor of a Ray cluster; not in ByteDance Monolith."""
 
 
 class ServiceDiscovery(abc.ABC):
-    """Where the processes of a job are, by role (``ps``, ``worker``; the chief is worker 0) and index.
+    """Addresses of the processes of a job, by role (``ps``, ``worker``; the chief is worker 0) and index.
 
-    An index has one holder: registering it again replaces the address. What is registered becomes visible to others
-    after a while, at once to the one who registered. Maps that are returned belong to the caller. Every method may be
-    called from any thread; after `close` none may be called. Used as a context manager it closes itself.
+    An index has one holder: registering it again replaces the address. A registration is visible to its own process
+    immediately, and to others after a delay. Returned maps belong to the caller. Thread-safe; no method may be called
+    after `close`. A context manager, which closes itself.
     """
 
     @abc.abstractmethod
     def register(self, name: str, index: int, addr: str) -> None:
-        """Make ``addr`` the holder of an index, in place of whoever held it.
+        """Makes ``addr`` the holder of an index, replacing any other holder.
 
         Raises:
             ValueError: The role is not letters, digits, ``_`` and ``-``; the index is below 0; the address is not
@@ -47,18 +47,18 @@ class ServiceDiscovery(abc.ABC):
 
     @abc.abstractmethod
     def deregister(self, name: str, index: int, addr: str) -> None:
-        """Give up an index; nothing happens when ``addr`` is not its holder (any more)."""
+        """Releases an index. Does nothing when ``addr`` does not hold it (any more)."""
 
     @abc.abstractmethod
     def query(self, name: str) -> dict[int, str]:
-        """The addresses of a role by index."""
+        """Returns the addresses of a role by index."""
 
     @abc.abstractmethod
     def query_all(self) -> dict[str, dict[int, str]]:
-        """The addresses of all roles that have any: role, then index."""
+        """Returns the addresses of all roles that have any: role, then index."""
 
     def close(self) -> None:  # noqa: B027  # most services hold nothing that has to be given back
-        """Stop the threads and close the connections; calling it again does nothing."""
+        """Stops the threads and closes the connections. Idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -68,10 +68,10 @@ class ServiceDiscovery(abc.ABC):
 
 
 def check_entry(name: str, index: int, addr: str) -> None:
-    """Refuse a role, an index or an address that no service could hold.
+    """Raises if no service could hold this role, index or address.
 
     Raises:
-        ValueError: One of them is wrong; the text says which, and what was expected.
+        ValueError: One of them is wrong; the message names it and the expected form.
     """
     check_role(name)
     if index < 0:
@@ -80,7 +80,7 @@ def check_entry(name: str, index: int, addr: str) -> None:
 
 
 def check_role(name: str) -> None:
-    """Refuse a role that could not be part of a path.
+    """Raises if a role could not be part of a path.
 
     Raises:
         ValueError: It is not letters, digits, ``_`` and ``-``.

@@ -1,4 +1,4 @@
-"""Discovery without a service: the addresses are known beforehand."""
+"""Discovery without a service, from a fixed list of addresses."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class StaticServiceDiscovery(ServiceDiscovery):
-    """The addresses of each role, in the order of their indices; registering changes nothing.
+    """A fixed list of addresses for each role, in the order of their indices; registering does nothing.
 
     >>> StaticServiceDiscovery({"ps": ["10.0.0.1:2222", "10.0.0.2:2222"]}).query("ps")
     {0: '10.0.0.1:2222', 1: '10.0.0.2:2222'}
     """
 
     def __init__(self, addrs: Mapping[str, Sequence[str]]) -> None:
-        """Keep a copy of the lists.
+        """Keeps a copy of the lists.
 
         Raises:
-            ValueError: A role or an address could not be one.
+            ValueError: A role or an address is malformed.
         """
         for name, listed in addrs.items():
             for index, addr in enumerate(listed):
@@ -29,21 +29,21 @@ class StaticServiceDiscovery(ServiceDiscovery):
         self._addrs = {name: dict(enumerate(listed)) for name, listed in addrs.items()}
 
     def register(self, name: str, index: int, addr: str) -> None:
-        """Do nothing: the list is what it is."""
+        """Does nothing: the list is fixed."""
 
     def deregister(self, name: str, index: int, addr: str) -> None:
-        """Do nothing: the list is what it is."""
+        """Does nothing: the list is fixed."""
 
     def query(self, name: str) -> dict[int, str]:
-        """The addresses of a role by index.
+        """Returns the addresses of a role by index.
 
         Raises:
-            ValueError: The list has no such role, and never will.
+            ValueError: The list has no such role.
         """
         if name not in self._addrs:
             raise ValueError(f"discovery: no role {name!r} in the list, which has {', '.join(self._addrs) or 'none'}")
         return dict(self._addrs[name])
 
     def query_all(self) -> dict[str, dict[int, str]]:
-        """All roles that have addresses."""
+        """Returns all roles that have addresses."""
         return {name: dict(listed) for name, listed in self._addrs.items() if listed}

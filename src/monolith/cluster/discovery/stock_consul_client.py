@@ -1,4 +1,4 @@
-"""The client for Consul as it is published: the same calls over its documented HTTP API."""
+"""The client for a stock Consul agent: the same calls over its documented HTTP API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monolith.cluster.discovery.consul_client import Client
 
 
 class StockClient(Client):
-    """A `Client` for a stock Consul agent, on port 8500 unless told otherwise.
+    """A `Client` for a stock Consul agent, on port 8500 by default.
 
     Only instances whose checks pass are found. ``CONSUL_HTTP_TOKEN``, where it is set, is sent with every call.
     """
@@ -33,7 +33,7 @@ class StockClient(Client):
 
 
 def _as_lookup(instance: dict[str, Any]) -> dict[str, Any]:
-    """An entry of the health endpoint in the form of the lookup call: tags are a map."""
+    """Converts an entry of the health endpoint to the form of the lookup call: tags are a map."""
     service = instance.get("Service") or {}
     tags = dict(tag.split(":", 1) for tag in service.get("Tags") or [] if ":" in str(tag))
     return {

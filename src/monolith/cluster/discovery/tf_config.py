@@ -1,4 +1,4 @@
-"""Discovery from ``TF_CONFIG``, as Primus and Kubernetes operators hand it to every process."""
+"""Discovery from ``TF_CONFIG``, as Primus and Kubernetes operators pass it to every process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PS, _WORKER, _CHIEF = "ps", "worker", "chief"
 class TfConfigServiceDiscovery(ServiceDiscovery):
     """Reads ``{"cluster": {"chief": [...], "ps": [...], "worker": [...]}, "task": {"type": ..., "index": ...}}``.
 
-    The chief is worker 0: where a chief is listed, the workers of the config come after it. Registering changes
-    nothing, since the scheduler has placed everybody.
+    The chief is worker 0: where a chief is listed, the workers of the config come after it. Registering does nothing,
+    since the scheduler has placed all processes.
 
     >>> cluster = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}
     >>> discovery = TfConfigServiceDiscovery({"cluster": cluster, "task": {"type": "worker", "index": 0}})
@@ -26,7 +26,7 @@ class TfConfigServiceDiscovery(ServiceDiscovery):
     """
 
     def __init__(self, tf_config: Mapping[str, Any] | str) -> None:
-        """Take the config as a mapping or as its JSON.
+        """Accepts the config as a mapping or as its JSON.
 
         Raises:
             ValueError: It has another shape, or the task is not one of the cluster's.
@@ -45,16 +45,16 @@ class TfConfigServiceDiscovery(ServiceDiscovery):
             )
 
     def register(self, name: str, index: int, addr: str) -> None:
-        """Do nothing: the scheduler has said where everybody is."""
+        """Does nothing: the scheduler has fixed all addresses."""
 
     def deregister(self, name: str, index: int, addr: str) -> None:
-        """Do nothing: the scheduler has said where everybody is."""
+        """Does nothing: the scheduler has fixed all addresses."""
 
     def query(self, name: str) -> dict[int, str]:
-        """The addresses of ``ps``, or of ``worker`` with the chief in front.
+        """Returns the addresses of ``ps``, or of ``worker`` with the chief first.
 
         Raises:
-            ValueError: Another role was asked for.
+            ValueError: The role is another one.
         """
         if name == _PS:
             return dict(enumerate(self._cluster.get(_PS, [])))
@@ -63,7 +63,7 @@ class TfConfigServiceDiscovery(ServiceDiscovery):
         raise ValueError(f"TF_CONFIG: name must be {_PS!r} or {_WORKER!r}, got {name!r}")
 
     def query_all(self) -> dict[str, dict[int, str]]:
-        """The addresses of ``ps`` and ``worker``, where there are any."""
+        """Returns the addresses of ``ps`` and ``worker``, where there are any."""
         return {name: found for name in (_PS, _WORKER) if (found := self.query(name))}
 
     @property

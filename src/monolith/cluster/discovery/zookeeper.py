@@ -1,4 +1,4 @@
-"""Discovery through ZooKeeper: one ephemeral node per process, which goes when the process does."""
+"""Discovery through ZooKeeper: one ephemeral node per process, which ZooKeeper deletes when the process ends."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _WORTH_ANOTHER_TRY = (ConnectionLoss, OperationTimeoutError, SessionExpiredError
 class ZKServiceDiscovery(ServiceDiscovery):
     """Registers processes as ``/monolith/<job_name>/<role>.<index>``, with the address as data.
 
-    The map of the cluster is mirrored by watches, so `query` asks nobody; while the servers are away it gives what was
-    known last. One thread refreshes the mirror and repairs registrations: every half hour, and as soon as a lost
-    session has come back. Who registers an index takes its node over from whoever holds it; the former holder notices
-    and lets go.
+    Watches keep a local mirror of the cluster, so `query` needs no call; while the servers are unreachable it returns
+    the last mirrored state. One thread refreshes the mirror and repairs registrations: every half hour, and as soon as
+    a lost session is re-established. Registering an index replaces its current holder; the former holder notices and
+    releases it.
 
-    Two locks: one serialises the reading of the mirror, the other guards what is shared and is never held while a
-    server is asked.
+    Two locks: one serialises the reading of the mirror, the other guards shared state and is never held during calls to
+    a server.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class ZKServiceDiscovery(ServiceDiscovery):
         client: MonolithKazooClient | None = None,
         period_seconds: float = REGISTRATION_PERIOD_SECONDS,
     ) -> None:
-        """Connect and read who is there; ``client`` is one that is not started, instead of one of ``zk_server``.
+        """Connects and reads the registered processes; ``client`` is an unstarted client that replaces ``zk_server``.
 
         Raises:
-            ValueError: No server is known, or the job has no name.
+            ValueError: No server is given, or the job has no name.
             KazooTimeoutError: No server answers within 15 s.
         """
         if not job_name or "/" in job_name:
@@ -88,7 +88,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
         self._thread.start()
 
     def register(self, name: str, index: int, addr: str) -> None:
-        """Create the node of an index, or take it over.
+        """Creates the node of an index, replacing the node of another holder.
 
         Raises:
             UnavailableError: The servers could not be reached in ``max_tries`` tries.
@@ -103,7 +103,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
         self._retry(self._refresh, f"read {self._path}")
 
     def deregister(self, name: str, index: int, addr: str) -> None:
-        """Delete the node of an index, where it holds this address.
+        """Deletes the node of an index if it holds this address.
 
         Raises:
             UnavailableError: The servers could not be reached in ``max_tries`` tries.
@@ -118,12 +118,12 @@ class ZKServiceDiscovery(ServiceDiscovery):
         self._retry(self._refresh, f"read {self._path}")
 
     def query(self, name: str) -> dict[int, str]:
-        """The addresses of a role, as last seen."""
+        """Returns the addresses of a role, as last seen."""
         check_role(name)
         return self.query_all().get(name, {})
 
     def query_all(self) -> dict[str, dict[int, str]]:
-        """The addresses of all roles, as last seen."""
+        """Returns the addresses of all roles, as last seen."""
         with self._changed:
             known = sorted(self._known.items())
         found: dict[str, dict[int, str]] = {}
@@ -134,7 +134,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
         return found
 
     def close(self) -> None:
-        """End the session, which drops the nodes of this process, and the thread."""
+        """Ends the session, which drops the nodes of this process, and the thread."""
         with self._changed:
             if self._closed:
                 return
@@ -147,7 +147,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
         return f"{self._path}/{name}.{index}"
 
     def _announce(self, path: str, addr: str, *, take_over: bool) -> bool:
-        """Make the node ours with this address; False when it is somebody else's and is left to them."""
+        """Registers this address at the node and returns True; False if another process owns the node and keeps it."""
         data = addr.encode()
         while True:
             try:
@@ -164,14 +164,15 @@ class ZKServiceDiscovery(ServiceDiscovery):
                     return True
                 if not take_over:
                     return False
-                # The node of another session, perhaps of our own former life, would go with that session.
+                # The node of another session, perhaps an earlier one of this process, would be deleted with that
+                # session.
                 self._client.delete(path, version=stat.version)
             except (NoNodeError, BadVersionError):
-                continue  # it changed under our hands: look again
+                continue  # changed concurrently: retry
 
     def _session_id(self) -> int:
         session = self._client.client_id
-        if session is None:  # kazoo forgets it while the connection is away
+        if session is None:  # kazoo clears it while disconnected
             raise ConnectionLoss("no session at the moment")
         return int(session[0])
 
@@ -181,10 +182,10 @@ class ZKServiceDiscovery(ServiceDiscovery):
             if found == addr.encode():
                 self._client.delete(path, version=stat.version)
         except (NoNodeError, BadVersionError):
-            return  # gone, or no longer this address
+            return  # already deleted, or no longer this address
 
     def _refresh(self) -> None:
-        """Read the names, and the addresses that are new or changed, and leave a watch on each."""
+        """Reads the names, and the addresses that are new or changed, and sets a watch on each."""
         with self._reading:
             self._client.ensure_path(self._path)
             with self._changed:
@@ -210,7 +211,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
         return bytes(data).decode(errors="replace")
 
     def _on_event(self, event: Any) -> None:
-        """A watch fired: called by kazoo's thread, which must not be kept waiting."""
+        """Handles a watch event. Called by kazoo's thread, which must not block."""
         with self._changed:
             if event.path and event.path != self._path:
                 self._unread.add(event.path.rpartition("/")[2])
@@ -218,7 +219,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
             self._changed.notify_all()
 
     def _on_state(self, state: str) -> None:
-        """The connection changed: called by kazoo's thread, which must not be kept waiting."""
+        """Handles a change of the connection. Called by kazoo's thread, which must not block."""
         with self._changed:
             if state == KazooState.LOST:
                 self._upkeep.lost()
@@ -266,7 +267,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
     def _refresh_or_try_later(self) -> None:
         try:
             self._refresh()
-        except Exception as err:  # noqa: BLE001 - as above: it would see nobody come and go any more
+        except Exception as err:  # noqa: BLE001 - as above: the mirror would never change again
             _log.warning("zookeeper: cannot read %s: %r", self._path, err)
             with self._changed:
                 if not self._closed and self._client.connected:

@@ -1,4 +1,4 @@
-"""Removing what finished jobs left in ZooKeeper."""
+"""Removes the remains of finished jobs from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ STALE_AFTER = dt.timedelta(weeks=9)
 def clear_zk_path(
     zk_server: str | None, job_name: str, force_clear_zk_path: bool, *, clock: Clock | None = None
 ) -> None:
-    """Remove jobs that nothing has touched for nine weeks, then what is left of this job.
+    """Removes jobs that were not modified for nine weeks, then the remains of this job.
 
     A job with a live process, which is one that holds an ephemeral node, is never stale.
 
     Raises:
-        ValueError: The path of the job exists and ``force_clear_zk_path`` is not set; or no server is known.
+        ValueError: The path of the job exists and ``force_clear_zk_path`` is not set; or no server is given.
         KazooTimeoutError: No server answers.
     """
     client = MonolithKazooClient(require_zk_servers(zk_server))
@@ -50,7 +50,7 @@ def clear_zk_path(
 
 
 def is_stale(modified_ms: Iterable[int], now: float) -> bool:
-    """Whether the newest of these times, in milliseconds, is more than nine weeks before ``now``, in seconds.
+    """Returns whether the newest of these times, in milliseconds, is more than nine weeks before ``now``, in seconds.
 
     >>> is_stale([0, 1_000], now=9 * 7 * 86400 + 1.5), is_stale([0, 1_000], now=9 * 7 * 86400 + 0.5)
     (True, False)
@@ -68,7 +68,7 @@ def _remove_stale_jobs(client: MonolithKazooClient, now: float) -> None:
             if not has_live_process and is_stale([each.mtime for each in [stat, *stats]], now):
                 client.delete(path, recursive=True)
                 _log.info("zookeeper: removed %s, which nothing has touched for nine weeks", path)
-        except NoNodeError:  # somebody else removes it
+        except NoNodeError:  # another process removes it
             continue
         except KazooException as err:
             _log.warning("zookeeper: cannot clean up %s: %r", path, err)

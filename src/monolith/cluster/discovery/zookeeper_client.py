@@ -1,4 +1,4 @@
-"""Clients of ZooKeeper: where the servers are, and the credentials."""
+"""Clients of ZooKeeper: server addresses and credentials."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _log = logging.getLogger(__name__)
 _PORT = 2181
 _HOSTS: list[str] = []
 _HOSTS_IPV6: list[str] = []
-"""Servers to use when none is named. There are none: a fleet that has some gives them as ``zk_server``."""
+"""Servers to use when none is given. Empty: a fleet passes its servers as ``zk_server``."""
 
 
 def is_ipv6_only() -> bool:
-    """Whether this machine has no IPv4 address.
+    """Returns whether this machine has no IPv4 address.
 
-    Where ``MY_HOST_IP``, ``MY_POD_IP`` or ``MY_HOST_IPV6`` is set, the first two are believed; elsewhere the resolver
-    is asked for this machine's name.
+    If ``MY_HOST_IP``, ``MY_POD_IP`` or ``MY_HOST_IPV6`` is set, the first two decide; otherwise the name of this
+    machine is resolved.
     """
     if environment.first_of("MY_HOST_IP", "MY_POD_IP", "MY_HOST_IPV6"):
         ipv4_addr = environment.first_of("MY_HOST_IP", "MY_POD_IP")
@@ -43,19 +43,19 @@ def is_ipv6_only() -> bool:
 
 
 def default_zk_servers(use_ipv6: bool = False) -> str:  # noqa: FBT001, FBT002, RUF100  # the signature that callers know
-    """The built-in servers as a connection string; empty, since none are built in."""
+    """Returns the built-in servers as a connection string; empty, since none are built in."""
     hosts = _HOSTS_IPV6 if use_ipv6 or is_ipv6_only() else _HOSTS
     return ",".join(concat_ip_and_port(host, _PORT) for host in hosts)
 
 
 def get_zk_auth_data() -> list[tuple[str, str]] | None:
-    """The credentials of this process: the scheme ``digest`` with ``ZK_AUTH`` (``user:password``), where it is set."""
+    """Returns the credentials of this process: scheme ``digest`` with ``ZK_AUTH`` (``user:password``), if set."""
     auth = environment.get("ZK_AUTH")
     return [("digest", auth)] if auth else None
 
 
 def require_zk_servers(zk_server: str | None) -> str:
-    """The connection string given, or the built-in one.
+    """Returns the connection string given, or the built-in one.
 
     Raises:
         ValueError: There is neither.
@@ -69,7 +69,7 @@ def require_zk_servers(zk_server: str | None) -> str:
 
 
 class MonolithKazooClient(KazooClient):  # type: ignore[misc, no-any-unimported, unused-ignore]  # kazoo has no types
-    """A kazoo client that shows the credentials of this process, unless it is given others."""
+    """A kazoo client that uses the credentials of this process unless it is given others."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("auth_data", get_zk_auth_data())

@@ -1,4 +1,4 @@
-"""When to look at ZooKeeper again, and when to announce ourselves again. Decides; touches no network."""
+"""Schedules refreshes of the ZooKeeper mirror and repeated registrations. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Chores:
-    """What is to be done now."""
+    """Work that is due now."""
 
     announce: tuple[str, ...] = ()
     """Paths to register again."""
@@ -20,12 +20,12 @@ class Chores:
 
 
 class Upkeep:
-    """The chores of a process that has registered paths and mirrors those of others.
+    """The pending work of a process that has registered paths and mirrors those of others.
 
-    Each path is announced again a period after it was announced last, and at once when a session that was lost has come
-    back: the server has dropped what the old session had registered. A suspended connection alone drops nothing, but
-    watches may have been missed, so the mirror is refreshed. Nothing is due while there is no connection. Not
-    thread-safe: the owner holds its lock.
+    Each path is registered again one period after its last registration, and immediately when a lost session is
+    re-established: the server has dropped what the old session had registered. A suspended connection alone drops
+    nothing, but watches may have been missed, so the mirror is refreshed. Nothing is due while there is no connection.
+    Not thread-safe: the owner holds its lock.
     """
 
     def __init__(self, period_seconds: float) -> None:
@@ -36,33 +36,33 @@ class Upkeep:
         self._refresh = False
 
     def registered(self, path: str, now: float) -> None:
-        """A path was announced."""
+        """Records that a path was registered."""
         self._due[path] = now + self._period
 
     def removed(self, path: str) -> None:
-        """A path was given up."""
+        """Removes a path."""
         self._due.pop(path, None)
 
     def failed(self, path: str, now: float, retry_seconds: float) -> None:
-        """A path could not be announced; it is tried again, unless it was given up meanwhile."""
+        """Schedules a retry for a path that could not be registered, unless it was removed meanwhile."""
         if path in self._due:
             self._due[path] = now + retry_seconds
 
     def changed(self) -> None:
-        """Somebody registered or left."""
+        """Records that another process registered or left."""
         self._refresh = True
 
     def suspended(self) -> None:
-        """The connection broke; the session may live on."""
+        """Records that the connection broke; the session may still be valid."""
         self._connected = False
 
     def lost(self) -> None:
-        """The session is gone."""
+        """Records that the session has expired."""
         self._connected = False
         self._lost = True
 
     def connected(self) -> None:
-        """The connection is back, with the old session or a new one."""
+        """Records that the connection is restored, with the old session or a new one."""
         self._connected = True
         self._refresh = True
         if self._lost:
@@ -70,7 +70,7 @@ class Upkeep:
             self._due = dict.fromkeys(self._due, -math.inf)
 
     def take(self, now: float) -> Chores:
-        """What is due now. The mirror counts as refreshed; paths stay due until they were announced or have failed."""
+        """Returns the work that is due. The mirror counts as refreshed; paths stay due until registered or failed."""
         if not self._connected:
             return Chores()
         chores = Chores(tuple(path for path, due in self._due.items() if due <= now), self._refresh)
@@ -78,7 +78,7 @@ class Upkeep:
         return chores
 
     def seconds_until_due(self, now: float) -> float | None:
-        """How long nothing will be due unless something happens; None is for ever."""
+        """Returns the seconds until something is due if no event occurs; None: never."""
         if not self._connected or not (self._due or self._refresh):
             return None
         return 0.0 if self._refresh else max(0.0, min(self._due.values()) - now)

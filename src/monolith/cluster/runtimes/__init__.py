@@ -1,6 +1,6 @@
 """The schedulers that start our processes: Primus, MLP, Open MPI.
 
-Read the file of yours. `primus` imports grpc when it has a master to talk to, not before.
+`primus` imports grpc only when there is a master to call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The MLP platform: what its variables say about this process and its peers."""
+"""The MLP platform: its environment variables, which describe this process and its peers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORKER = "WORKER"
 class MLPEnv:
     """The variables ``MLP_*`` and ``MPI_*`` of a process, without their quotes; read once.
 
-    Roles are upper case inside and may be asked for in any case. Under MPI the workers of one host share its variables:
+    Roles are stored in upper case; arguments may have any case. Under MPI the workers of one host share its variables:
     worker ``i`` is rank ``i``, on host ``i // local size``, at the port of worker 0 plus ``i``.
     """
 
@@ -70,21 +70,21 @@ class MLPEnv:
         return port + self.index if port is not None and self.enable_mpi else port
 
     def num_replicas(self, role: str | None = None) -> int:
-        """How many processes a role has, 0 for one that the job has not; by default the own role."""
+        """Returns the number of processes of a role, by default the own one; 0 for a role that the job lacks."""
         role = (role or self.role).upper()
         if self.enable_mpi and role == _WORKER:
             return self._number("OMPI_COMM_WORLD_SIZE") or 1
         return self.all_roles.get(role, 0)
 
     def get_host(self, role: str | None = None, index: int | None = None, is_primary: bool = True) -> str | None:
-        """The host of a process, by default of this one; the primary network's name or the other one."""
+        """Returns the host of a process, by default of this one; the primary network's name or the other one."""
         role, index = (role or self.role).upper(), self.index if index is None else index
         if self.enable_mpi and role == _WORKER:
             index //= self._number("OMPI_COMM_WORLD_LOCAL_SIZE") or 1
         return self._get(f"MLP_{role}_{index}_{'PRIMARY_HOST' if is_primary else 'HOST'}")
 
     def get_port(self, role: str | None = None, index: int | None = None) -> int | None:
-        """The port of a process, by default of this one."""
+        """Returns the port of a process, by default of this one."""
         role, index = (role or self.role).upper(), self.index if index is None else index
         if self.enable_mpi and role == _WORKER:
             first = self._number(f"MLP_{role}_0_PORT")
@@ -92,16 +92,16 @@ class MLPEnv:
         return self._number(f"MLP_{role}_{index}_PORT")
 
     def get_addr(self, role: str | None = None, index: int | None = None, is_primary: bool = True) -> str | None:
-        """The address of a process, by default of this one; None where the platform gives no host or port."""
+        """Returns the address of a process, by default of this one; None where the platform gives no host or port."""
         host, port = self.get_host(role, index, is_primary), self.get_port(role, index)
         return None if host is None or port is None else concat_ip_and_port(host, port)
 
     def get_all_host(self, role: str | None = None, is_primary: bool = True) -> list[str]:
-        """The hosts of a role, as the platform lists them."""
+        """Returns the hosts of a role, as the platform lists them."""
         return self._list(role, "ALL_PRIMARY_HOSTS" if is_primary else "ALL_HOSTS")
 
     def get_all_addrs(self, role: str | None = None, is_primary: bool = True) -> list[str]:
-        """The addresses of a role, as the platform lists them."""
+        """Returns the addresses of a role, as the platform lists them."""
         return self._list(role, "ALL_PRIMARY_ADDRS" if is_primary else "ALL_ADDRS")
 
     def _list(self, role: str | None, what: str) -> list[str]:

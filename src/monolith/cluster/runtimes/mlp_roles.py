@@ -1,4 +1,4 @@
-"""What processes of the MLP platform do before training, by their role."""
+"""Work of MLP processes before training, by role."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ POLL_SECONDS = 5.0
 
 
 class DataService(Protocol):
-    """A service that hands out input data, for jobs that have processes for it."""
+    """A service that distributes input data, for jobs that have processes for it."""
 
     def start_dispatcher(self, port: int) -> None:
-        """Start the process that the others ask."""
+        """Starts the dispatcher, which the other processes call."""
         ...
 
     def start_worker(self, port: int, dispatcher: str) -> None:
-        """Start a process that reads data for the dispatcher at this address."""
+        """Starts a process that reads data for the dispatcher at this address."""
         ...
 
     def stop(self) -> None:
-        """End what was started."""
+        """Stops everything that was started."""
         ...
 
 
 def wait_for_port(host: str, port: int, timeout_seconds: float | None = None, *, clock: Clock | None = None) -> bool:
-    """Look every 5 s whether a port accepts, without end or for so long; whether it does."""
+    """Polls every 5 s until a port accepts connections or the timeout expires; returns whether it accepts."""
     clock = clock or SystemClock()
     begin = clock.monotonic()
     while not check_port(host, port, clock=clock):
@@ -47,7 +47,7 @@ def wait_for_port(host: str, port: int, timeout_seconds: float | None = None, *,
 
 
 def wait_until_gone(host: str, port: int, *, clock: Clock | None = None) -> None:
-    """Wait until a port accepts, then until it does not any more."""
+    """Waits until a port accepts connections, then until it no longer does."""
     clock = clock or SystemClock()
     wait_for_port(host, port, clock=clock)
     while check_port(host, port, clock=clock):
@@ -63,7 +63,7 @@ def mlp_pass(
     data_service: DataService | None = None,
     clock: Clock | None = None,
 ) -> str | None:
-    """Do what the platform wants of this process's role before training; servers and other roles do nothing.
+    """Runs the platform's steps for the role of this process before training; servers and other roles have none.
 
     A dispatcher or a data worker starts its part of the data service, lives as long as worker 0 does, and ends with
     ``SystemExit``: the call does not return. A training worker of a job with a dispatcher waits for the data service.

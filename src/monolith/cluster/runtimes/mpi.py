@@ -1,4 +1,4 @@
-"""What Open MPI tells its processes, and the end of a job when one of them fails."""
+"""The variables of Open MPI, and the end of a job when one of its processes fails."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _log = logging.getLogger(__name__)
 
 
 def mpi_rank() -> int | None:
-    """The rank of this process in the world, or None where Open MPI did not start it."""
+    """Returns the rank of this process in the world, or None where Open MPI did not start it."""
     rank = environment.get("OMPI_COMM_WORLD_RANK")
     return int(rank) if rank else None
 
 
 def add_mpi_exception_hook() -> None:
-    """Let an uncaught exception end the whole MPI job; does nothing outside MPI, nor a second time.
+    """Makes an uncaught exception abort the MPI job. Does nothing outside MPI. Idempotent.
 
-    The hook that was there prints the exception first. Then mpi4py aborts the job where the program has loaded it;
-    elsewhere the process ends at once with status 1, upon which ``mpirun`` ends the others. Without this the other
-    ranks would wait in their next collective call for ever.
+    The previous hook prints the exception first. Then mpi4py aborts the job if the program has loaded it; otherwise the
+    process exits immediately with status 1, upon which ``mpirun`` ends the others. Without this hook the other ranks
+    would block in their next collective call forever.
     """
     if mpi_rank() is not None and not isinstance(sys.excepthook, _AbortJob):
         sys.excepthook = _AbortJob(sys.excepthook)
 
 
 class _AbortJob:
-    """The hook; a class, so that it is known when it is there already."""
+    """The exception hook; a class, so that an installed hook is recognized."""
 
     def __init__(self, previous: Callable[..., object]) -> None:
         self._previous = previous

@@ -1,6 +1,7 @@
 """The Primus scheduler: ending an application, and its save points, through the application master.
 
-Nothing here raises because the master is away or says no: a job must not fail for the message that it has ended.
+No function here raises because the master is unreachable or refuses: a job must not fail because it cannot report its
+end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _channels_lock = threading.Lock()
 
 
 def maybe_kill_application(reason: str) -> bool:
-    """Ask the master to kill this application, for a reason that operators will read; whether it took the request."""
+    """Requests the master to kill this application, with a reason for operators; returns whether it accepted."""
     master = _find_master()
     if master is None:
         _log.info("Current framework doesn't support kill. Ignore killing...")
@@ -42,13 +43,13 @@ def maybe_kill_application(reason: str) -> bool:
             ),
         )
     except master.rpc_error as err:
-        _log.error("primus: cannot kill the application: %s", err)  # the trace says nothing more
+        _log.error("primus: cannot kill the application: %s", err)  # a traceback adds nothing
         return False
     return True
 
 
 def maybe_finish_application() -> bool | None:
-    """Tell the master that this application has succeeded; True if it took that, None if not or there is no master."""
+    """Reports success to the master; returns True if the master accepted, None if not or if there is no master."""
     master = _find_master()
     if master is None:
         return None
@@ -64,7 +65,7 @@ def maybe_finish_application() -> bool | None:
 
 
 def create_primus_save_point(dst: str, *, clock: Clock | None = None) -> bool | None:
-    """Let the master write a save point to a folder and wait for it, looking every 5 s.
+    """Requests a save point in a folder from the master and waits for it, polling every 5 s.
 
     Returns:
         Whether it was written; None where there is no master.
@@ -80,7 +81,7 @@ def create_primus_save_point(dst: str, *, clock: Clock | None = None) -> bool | 
 
 
 def close_channels() -> None:
-    """Close the connections to masters; the next call opens new ones."""
+    """Closes the connections to masters; the next call opens new ones."""
     with _channels_lock:
         channels = list(_channels.values())
         _channels.clear()
@@ -89,7 +90,7 @@ def close_channels() -> None:
 
 
 class _Master:
-    """The master at an address: its messages, and calls with the common time limit."""
+    """The master at an address: its messages, and calls with the common timeout."""
 
     def __init__(self, addr: str) -> None:
         grpc = load_grpc(who="the application master", extra="primus")
@@ -100,11 +101,11 @@ class _Master:
         self._channel = _get_channel(addr, grpc)
 
     def int64(self, value: int) -> Any:
-        """A number that may also be absent, as the protocol has it."""
+        """Returns an optional number in the protocol's wrapper type."""
         return self._int64(value=value)
 
     def call(self, method: str, request: Any) -> Any:
-        """Call a method, whose messages are described by the service itself."""
+        """Calls a method; the service descriptor gives its message types."""
         description = self.messages.DESCRIPTOR.services_by_name["AppMasterService"].methods_by_name[method]
         answer = getattr(self.messages, description.output_type.name)
         invoke = self._channel.unary_unary(
@@ -141,7 +142,7 @@ def _find_master() -> _Master | None:
 
 
 def _get_primus_am_host() -> str:
-    """Where the master is, ``unix:<path>`` for a socket; empty when Primus did not start this process."""
+    """Returns the address of the master, ``unix:<path>`` for a socket; empty when Primus did not start this process."""
     host, port = environment.get("PRIMUS_AM_RPC_HOST"), environment.get("PRIMUS_AM_RPC_PORT")
     return concat_ip_and_port(host, port) if host and port else ""
 

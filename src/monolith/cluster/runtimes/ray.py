@@ -1,4 +1,4 @@
-"""Ray, which places and restarts the processes of a job: imported here, and only when it is used."""
+"""Import of Ray, which places and restarts the processes of a job; only on use."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from monolith import environment
 __all__ = ["NAMESPACE", "load_ray"]
 
 NAMESPACE = "monolith"
-"""Where the named actors of our jobs are, unless a caller says otherwise."""
+"""Default namespace of the named actors of our jobs."""
 
 _OF_OURS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_worker_niceness": "0",
 }
-"""What Ray does by itself and we do not want, where nobody says otherwise: it reports usage, drops lines of a log that
-look like others, and lets every other program of a machine go before its actors, which here are the job."""
+"""Defaults of Ray that are changed unless the user sets them: usage reports, deduplication of log lines, and a niceness
+that schedules every other program before the actors, which here are the job.
+"""
 
 _LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch for machines that are to serve nobody else: with 0 everything it starts listens on loopback alone."""
+"""Ray's switch for single-machine clusters: with 0 everything that Ray starts listens on loopback only."""
 
 
 def load_ray(*, loopback_only: bool = False) -> Any:
-    """The package; a cluster that this process starts reports no usage, and gives its actors the usual priority.
+    """Returns the package. A cluster that this process starts uses the settings above.
 
     Args:
-        loopback_only: A cluster that this process starts is for this machine. Ray looks at this when it is imported.
+        loopback_only: Whether a cluster that this process starts serves this machine only. Ray reads this on import.
 
     Raises:
-        ModuleNotFoundError: It is not installed; says what to install.
+        ModuleNotFoundError: Ray is not installed; the message names the package to install.
     """
     if "ray" not in sys.modules:
         for name, value in (_OF_OURS | ({_LOOPBACK_ONLY: "0"} if loopback_only else {})).items():

@@ -1,7 +1,7 @@
-"""The controller service: an operator stops, resumes and saves a running training, and asks how far it is.
+"""The controller service: an operator pauses, resumes and saves a running training, and queries its progress.
 
 `ServerHook` serves it from the chief's session, `ControllerClient` and ``monolith control`` call it. Needs grpcio,
-which is imported when a server or client is made. Read `service` first.
+which is imported when a server or client is created. Read `service` first.
 """
 
 from __future__ import annotations

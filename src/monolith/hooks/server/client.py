@@ -1,4 +1,4 @@
-"""Calls the controller service of a running training, which is found through its model directory."""
+"""Client of the controller service of a running training, found through its model directory."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ CALL_TIMEOUT_SECONDS = 10.0
 SAVE_TIMEOUT_SECONDS = 3600.0
 ERASE_TIMEOUT_SECONDS = 600.0
 IDS_PER_CALL = 100_000
-"""A message of them stays below the 4 MiB that a gRPC server takes."""
+"""Keeps a message below the 4 MiB limit of a gRPC server."""
 _CLASSES = {
     found.error_code: found
     for found in vars(errors).values()
     if isinstance(found, type) and issubclass(found, errors.OpError) and errors.OpError in found.__bases__
 }
-"""Status code to the error of that name."""
+"""Status code -> error class."""
 
 
 def find_controller(model_dir: str) -> str:
-    """The address that the training of a model has published.
+    """Returns the address that the training of a model has published.
 
     Raises:
-        NotFoundError: There is none.
+        NotFoundError: No address is published.
     """
     path = address_file(model_dir)
     address = (text_files.read_text(path) or "").strip()
@@ -48,11 +48,11 @@ def find_controller(model_dir: str) -> str:
 
 
 class ControllerStub:
-    """The methods of the service by their names on the wire; they take and return messages, and raise gRPC's errors.
+    """The methods of the service by their names on the wire. They take and return messages, and raise gRPC's errors.
 
     Args:
         channel: A gRPC channel.
-        metadata: What goes with every call that does not bring its own.
+        metadata: Default metadata of calls.
     """
 
     StopTraining: Callable[..., Any]
@@ -78,13 +78,12 @@ class ControllerStub:
 
 
 class ControllerClient:
-    """Calls one controller. A context manager; any thread may call it.
+    """Client of one controller. A context manager. Thread-safe.
 
     Args:
         address: ``host:port`` or ``unix:<path>`` of the controller.
-        credentials: What to show it, and whom to trust.
-        timeout_seconds: How long a call may take; None gives a save an hour, an erase ten
-            minutes and others ten seconds.
+        credentials: Credentials of the client, and the authorities that it trusts.
+        timeout_seconds: Timeout of a call; None: an hour for a save, ten minutes for an erase, ten seconds for others.
     """
 
     def __init__(
@@ -100,41 +99,41 @@ class ControllerClient:
     def of_model_dir(
         cls, model_dir: str, *, credentials: ClientCredentials | None = None, timeout_seconds: float | None = None
     ) -> Self:
-        """The client for the training that runs with a model directory."""
+        """Returns a client for the training that runs with a model directory."""
         return cls(find_controller(model_dir), credentials=credentials, timeout_seconds=timeout_seconds)
 
     def stop_training(self) -> None:
-        """Makes the job wait before its next step.
+        """Pauses the job before its next step.
 
         Raises:
-            AlreadyExistsError: It waits already.
+            AlreadyExistsError: The job is already paused.
         """
         self._call("StopTraining", messages.StopTrainingRequest())
 
     def resume_training(self) -> None:
-        """Lets the job go on; one that trains is left alone."""
+        """Resumes the job. Does nothing if it is not paused."""
         self._call("ResumeTraining", messages.ResumeTrainingRequest())
 
     def get_block_status(self) -> tuple[list[int], list[int]]:
-        """Workers that wait and workers that do not."""
+        """Returns the workers that wait, and the workers that do not."""
         status = self._call("GetBlockStatus", messages.GetBlockStatusRequest())
         return list(status.blocked_indices), list(status.unblocked_indices)
 
     def save_checkpoint(self) -> None:
-        """Saves between two steps; returns when it is done."""
+        """Saves between two steps; returns when the checkpoint is committed."""
         self._call("SaveCheckpoint", messages.SaveCheckpointRequest(), SAVE_TIMEOUT_SECONDS)
 
     def erase(self, slot: str, ids: Sequence[int]) -> int:
-        """Removes the rows of some ids of a slot between two steps; returns how many there were.
+        """Removes the rows of some ids of a slot between two steps; returns the number of removed rows.
 
-        Checkpoints still have them: `save_checkpoint` writes one without them.
+        Existing checkpoints still contain them: `save_checkpoint` writes one without them.
         """
         parts = [ids[begin : begin + IDS_PER_CALL] for begin in range(0, max(1, len(ids)), IDS_PER_CALL)]
         requests = (messages.EraseRequest(slot=slot, ids=part) for part in parts)
         return sum(int(self._call("Erase", each, ERASE_TIMEOUT_SECONDS).rows) for each in requests)
 
     def get_global_step(self) -> int:
-        """Number of steps that were trained."""
+        """Returns the number of trained steps."""
         return int(self._call("GetTrainingStatus", messages.GetTrainingStatusRequest()).global_step)
 
     def close(self) -> None:
@@ -169,9 +168,9 @@ class ControllerClient:
 
 
 def open_stub(address: str, credentials: ClientCredentials) -> ControllerStub:
-    """The plain methods of the controller at an address."""
+    """Returns a stub for the controller at an address."""
     grpc = load_grpc()
-    options = [("grpc.enable_http_proxy", 0)]  # a proxy for the web cannot reach a training
+    options = [("grpc.enable_http_proxy", 0)]  # a web proxy cannot reach a training
     secure = credentials.grpc_credentials()
     if secure is None:
         channel = grpc.insecure_channel(address, options)
@@ -181,5 +180,5 @@ def open_stub(address: str, credentials: ClientCredentials) -> ControllerStub:
 
 
 def get_stub_from_model_dir(model_dir: str, *, credentials: ClientCredentials | None = None) -> ControllerStub:
-    """The plain methods of the controller of the training that runs with a model directory."""
+    """Returns a stub for the controller of the training that runs with a model directory."""
     return open_stub(find_controller(model_dir), credentials or ClientCredentials())

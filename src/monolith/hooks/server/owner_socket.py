@@ -1,4 +1,4 @@
-"""A place to listen that only one user of the machine can reach: a Unix socket in a folder of its own."""
+"""A Unix socket in a folder of its own, which only one user of the machine can reach."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from monolith.errors import FailedPreconditionError
 __all__ = ["OwnerSocket"]
 
 _MOST_BYTES = 107
-"""Of the path of a Unix socket on Linux; other systems take a few less, and then say so themselves."""
-_SYSTEM_FOLDER = "/tmp"  # noqa: S108 - mkdtemp makes a folder there that nobody else can enter
+"""Maximum length of the path of a Unix socket on Linux; other systems allow a few bytes less, and raise an error."""
+_SYSTEM_FOLDER = "/tmp"  # noqa: S108 - mkdtemp makes a folder there that no other user can enter
 
 
 class OwnerSocket:
-    """The path of a socket that is still to be bound. Whoever made it removes it; one thread.
+    """The path of a socket that is yet to be bound. Its creator removes it. Not thread-safe.
 
-    The folder has mode 0700 from the start, so that there is no moment at which others could connect. It is in the
-    folder for temporary files, or where that has too long a name for a socket, in the system's own.
+    The folder has mode 0700 from the start, so that other users can never connect. It is in the folder for temporary
+    files, or in the system's own folder if that path is too long for a socket.
 
     Raises:
         FailedPreconditionError: the path would be too long for a socket in both.
@@ -40,11 +40,11 @@ class OwnerSocket:
 
     @property
     def address(self) -> str:
-        """As gRPC, and the file in the model directory, have it."""
+        """Address in the form of gRPC, and of the file in the model directory."""
         return f"unix:{self._path}"
 
     def narrow(self) -> None:
-        """Takes the bound socket from everybody else, too; not all systems look at its folder only."""
+        """Restricts the bound socket to its owner; some systems do not check the permissions of the folder."""
         self._path.chmod(0o600)
 
     def remove(self) -> None:

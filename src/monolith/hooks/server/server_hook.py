@@ -31,28 +31,28 @@ GRACE_SECONDS = 20.0
 
 
 def address_file(model_dir: str) -> str:
-    """Where the address of a model's controller stands."""
+    """Returns the path of the file with the address of a model's controller."""
     return files.join(str(model_dir), "controller_server_addr.txt")
 
 
 class ServerHook(Hook):
     """Serves while the session is open, and publishes the address in ``controller_server_addr.txt``. Chief only.
 
-    StopTraining places the barrier. Workers wait there, and so does this session, before its next step: a stop that let
-    the chief train on would not be one. SaveCheckpoint runs between two steps, in the thread that steps, and also while
-    training is stopped; only while the session's `step_lock` is free, so that nobody works on a step, is it made by a
-    thread of the server. Only the user who trains can call, on this machine, unless `host` says otherwise.
+    StopTraining places the barrier. Workers wait there, and this session also waits before its next step, so that the
+    chief does not train on. SaveCheckpoint runs between two steps, in the training thread, and also while training is
+    paused. A server thread makes the save only while the session's `step_lock` is free, so that no step is running.
+    Only the user that trains can call, on this machine, unless `host` is given.
 
     Args:
         model_dir: Folder of the model, local or remote.
-        barrier: Where workers wait.
-        saver_hook: Who saves on demand.
+        barrier: The barrier of the workers.
+        saver_hook: Saves on demand.
         host: Interface to listen on; ``0.0.0.0`` or ``::`` for all. None: a Unix socket that only this user can reach.
-        port: Of the host; 0 takes a free one.
-        credentials: What callers must show.
+        port: Port of the host; 0 picks a free one.
+        credentials: Credentials that callers must present.
 
     Raises:
-        ValueError: a port or TLS, which are for a host, without one.
+        ValueError: a port or TLS without a host.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ServerHook(Hook):
         port: int = 0,
         credentials: ServerCredentials | None = None,
     ) -> None:
-        load_grpc()  # what is missing is said when the hook is made, not hours later
+        load_grpc()  # fails now where grpcio is missing, not hours later
         self._model_dir = str(model_dir)
         self._host, self._port = host, port
         self._credentials = credentials or ServerCredentials()
@@ -81,11 +81,11 @@ class ServerHook(Hook):
 
     @property
     def address(self) -> str:
-        """Where it serves, as ``host:port`` or ``unix:<path>``; empty while it does not."""
+        """Address of the server, ``host:port`` or ``unix:<path>``; empty while it does not serve."""
         return self._address
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Starts to serve; a rebuilt session goes on with the same server."""
+        """Starts the server; a rebuilt session keeps it."""
         self._service.session = session
         self._gate.open(session.step_lock)
         if self._server is None:
@@ -93,24 +93,24 @@ class ServerHook(Hook):
             self._start()
 
     def before_run(self, context: StepContext) -> None:
-        """Makes saves that were asked for, and waits while training is stopped."""
+        """Runs requested saves, and blocks while training is paused."""
         self._gate.enter_step(lambda: context.stop_requested)
 
     def after_run(self, context: StepContext) -> None:
-        """The same, at the end of the step."""
+        """Runs requested saves at the end of the step, and blocks while training is paused."""
         self._gate.leave_step(lambda: context.stop_requested)
 
     def _start(self) -> None:
         grpc = load_grpc()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="controller")
-        # Without this, two servers may share one port on Linux, and calls reach either.
+        # By default two servers may share one port on Linux, and calls reach either.
         options = [("grpc.so_reuseport", 0)]
         handler = make_handler(self._service, self._credentials)
         self._limit = ConnectionLimit(self._credentials)
         self._server = grpc.server(self._threads, handlers=[handler], interceptors=[self._limit], options=options)
         self._address = self._bind()
         self._server.start()
-        if self._host is not None:  # a Unix socket is for its owner alone
+        if self._host is not None:  # only its owner can reach a Unix socket
             self._limit.watch(split_address(self._address)[1])
         text_files.write_text(address_file(self._model_dir), self._address)
         if self._host is not None and not self._credentials.knows_callers:

@@ -1,4 +1,4 @@
-"""What the controller service does for each call; `server_hook` connects it to gRPC and to a session."""
+"""Implementation of the controller service; `server_hook` connects it to gRPC and to a session."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ STOP_ACTION = "Stop"
 
 
 class TriggersSave(Protocol):
-    """What saves on demand; the saving hook of a session."""
+    """Saves on demand; the saving hook of a session is one."""
 
     def trigger_save(self, session: HookedSession) -> object:
-        """Saves now; raises what goes wrong."""
+        """Saves now; raises on failure."""
         ...
 
 
 class ControllerService:
-    """The methods of the service, by their names on the wire. Called by the threads of the server.
+    """The methods of the service, by their names on the wire. Called by the server's threads.
 
     Args:
-        barrier: Where workers wait while training is stopped.
-        saver: Who saves.
-        gate: Where saves wait for the end of a step.
+        barrier: The barrier at which workers wait while training is paused.
+        saver: Saves on demand.
+        gate: Runs saves between steps.
     """
 
     def __init__(self, barrier: Barrier, saver: TriggersSave, gate: StepGate) -> None:
@@ -47,7 +47,7 @@ class ControllerService:
         self._saver = saver
         self._gate = gate
         self.session: HookedSession | None = None
-        """The session that trains; None before it and after it."""
+        """The training session; None before and after it."""
 
     def StopTraining(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
         """Places the barrier."""
@@ -62,7 +62,7 @@ class ControllerService:
         return messages.ResumeTrainingResponse()
 
     def GetBlockStatus(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
-        """Who waits at the barrier."""
+        """Returns the workers that wait at the barrier and those that do not."""
         return messages.GetBlockStatusResponse(
             blocked_indices=self._barrier.get_blocked_indices(),
             unblocked_indices=self._barrier.get_unblocked_indices(),
@@ -84,7 +84,7 @@ class ControllerService:
         return messages.EraseResponse(rows=removed[0])
 
     def GetTrainingStatus(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
-        """How far training is."""
+        """Returns the global step."""
         return messages.GetTrainingStatusResponse(global_step=self._running().global_step)
 
     def _running(self) -> HookedSession:
@@ -109,7 +109,7 @@ def _erase(session: HookedSession, slot: str, ids: Sequence[int]) -> int:
 
 
 def make_handler(service: ControllerService, credentials: ServerCredentials) -> Any:
-    """The service as gRPC wants it; whatever a method raises becomes the status of its call."""
+    """Returns the gRPC handler of the service; an exception of a method becomes the status of its call."""
     grpc = load_grpc()
     statuses = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -124,7 +124,7 @@ def make_handler(service: ControllerService, credentials: ServerCredentials) -> 
             except OpError as error:
                 status, text = statuses[error.error_code], error.message
                 _log.warning("controller: %s: %s", method.name, text)
-            except Exception as error:  # noqa: BLE001 - the caller gets it; training must not end by it
+            except Exception as error:  # noqa: BLE001 - the caller receives it; training must not fail by it
                 status, text = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
                 _log.exception("controller: %s failed", method.name)
             return context.abort(status, text or status.name)

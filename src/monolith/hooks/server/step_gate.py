@@ -1,7 +1,7 @@
-"""The gate between two steps: what an operator asks for happens there, never while a step runs.
+"""The gate between two steps: requests of an operator run there, never during a step.
 
-The thread that steps does it, when it passes the gate: what a session owns is touched by no other thread. While it is
-elsewhere and certainly not at work on a step, the thread that asks does it itself, and steps wait.
+The training thread runs them when it passes the gate, so that no other thread touches the state of a session. While the
+training thread is elsewhere and certainly not inside a step, the requesting thread runs them itself, and steps wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["StepGate"]
 
 _LOOK_SECONDS = 0.2
-"""How often a waiting thread looks at what nobody tells it about: a cancelled call, a stop."""
+"""Interval at which a waiting thread polls for what has no notification: a cancelled call, a stop."""
 
 
 class _Request:
@@ -34,7 +34,7 @@ class _Request:
         try:
             self.action()
         except BaseException as error:
-            self.error = error  # for the thread that asked
+            self.error = error  # raised in the requesting thread
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -42,10 +42,10 @@ class _Request:
 
 
 class StepGate:
-    """Serves requests between steps, and keeps steps back while `is_paused`.
+    """Serves requests between steps, and blocks steps while `is_paused`.
 
-    The thread that steps calls `enter_step` and `leave_step`; any thread calls the rest. One condition guards the
-    state; requests run without it.
+    The training thread calls `enter_step` and `leave_step`; any thread may call the other methods. One condition guards
+    the state; requests run without it.
 
     Args:
         is_paused: Whether no step may begin now.
@@ -62,10 +62,10 @@ class StepGate:
         self._step_lock: StepLock | None = None
 
     def open(self, step_lock: StepLock) -> None:
-        """Accepts requests: a session is there, between two steps.
+        """Accepts requests: a session is open, and between two steps.
 
         Args:
-            step_lock: What the session holds while it works on a step, also outside `enter_step` and `leave_step`.
+            step_lock: Lock that the session holds during a step, also outside `enter_step` and `leave_step`.
         """
         with self._changed:
             self._open = True
@@ -74,35 +74,35 @@ class StepGate:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuses requests, also those that wait; one that runs ends by itself."""
+        """Rejects requests, including those that wait; a running one completes."""
         with self._changed:
             self._open = False
             self._requests.clear()
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Has waiting threads look again at once."""
+        """Wakes waiting threads, which check their conditions again."""
         with self._changed:
             self._changed.notify_all()
 
     def enter_step(self, stop_requested: Callable[[], bool]) -> None:
-        """Serves what waits, and returns when a step may run."""
+        """Serves waiting requests, and returns when a step may run."""
         self._pass(stop_requested, stepping=True)
 
     def leave_step(self, stop_requested: Callable[[], bool]) -> None:
-        """The step is over: serves what waits, and stays here in a pause."""
+        """Serves waiting requests at the end of a step, and blocks during a pause."""
         self._pass(stop_requested, stepping=False)
 
     def run_between_steps(self, action: Callable[[], object], is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Has `action` run between two steps, and returns when it is done.
+        """Runs `action` between two steps, and returns when it is done.
 
         Args:
-            action: What it raises is raised here.
-            is_wanted: Asked while waiting; False gives up.
+            action: Its exception is raised here.
+            is_wanted: Polled while waiting; False cancels the request.
 
         Raises:
-            FailedPreconditionError: No session is there, or it ended before the turn of this request.
-            CancelledError: It is not wanted any more.
+            FailedPreconditionError: No session is open, or it ended before the request was served.
+            CancelledError: `is_wanted` returned False.
         """
         request = _Request(action)
         with self._changed:
@@ -115,7 +115,7 @@ class StepGate:
             raise request.error
 
     def _pass(self, stop_requested: Callable[[], bool], *, stepping: bool) -> None:
-        """Serves until nothing waits and steps may run; a requested stop ends a pause, so that the session can end."""
+        """Serves requests until none waits and steps may run. A stop request ends a pause: the session can end."""
         while True:
             with self._changed:
                 self._stepping = False
@@ -130,7 +130,7 @@ class StepGate:
                 self._serve(request)
 
     def _serve_if_idle(self) -> bool:
-        """Does what waits next in this thread if the one that steps is elsewhere; whether it did."""
+        """Serves the next request in this thread if the training thread is elsewhere; returns whether it did."""
         with self._changed:
             lock = self._step_lock
         if lock is None or not lock.acquire(blocking=False):
@@ -145,7 +145,7 @@ class StepGate:
             lock.release()
 
     def _take(self) -> _Request | None:
-        """The request whose turn it is now. REQUIRES: the condition is held."""
+        """Returns the next request to serve, or None. REQUIRES: the condition is held."""
         if self._serving or not self._requests or not self._open:
             return None
         self._serving = True

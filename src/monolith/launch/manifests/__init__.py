@@ -1,6 +1,6 @@
-"""A job as a manifest for a scheduler, and what to do with it.
+"""A job as a manifest for a scheduler, with instructions for its use.
 
-Nothing here talks to a cluster: a manifest is a text. Read `k8s` first.
+Nothing here connects to a cluster: a manifest is a text. Read `k8s` first.
 """
 
 from __future__ import annotations

@@ -19,34 +19,35 @@ __all__ = ["K8sJob"]
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40
-"""The names of pods, which have more behind it, end at 63."""
+"""Names of pods add a suffix, and are limited to 63 characters."""
 _TOKEN_DIR = "/var/run/secrets/monolith"  # noqa: S105 - a folder
 _INDEX = "$(JOB_COMPLETION_INDEX)"
-"""Put in by Kubernetes, which gives this variable to every pod of an indexed Job."""
+"""Substituted by Kubernetes, which sets this variable in every pod of an indexed Job."""
 _SIGNALS = (134, 135, 136, 137, 139, 143)
-"""Exit codes of containers that a signal ended: by the kernel, for want of memory, by a crash."""
+"""Exit codes of containers that a signal ended: by the kernel, out of memory, or a crash."""
 _MEMORY_SHARE = 0.9
-"""Of a server's memory, above which training waits instead of the server being ended."""
+"""Share of a server's memory above which training pauses, before the server is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class K8sJob:
-    """What a job on Kubernetes is beyond its plan.
+    """Settings of a job on Kubernetes in addition to its plan.
 
-    Jobs, not StatefulSets: both kinds of process end with the training, and a StatefulSet starts again what has ended
-    well. Pods of an indexed Job have stable names, too, so their addresses are known beforehand, as ``TF_CONFIG``.
+    Jobs, not StatefulSets: both kinds of process end with the training, and a StatefulSet restarts processes that ended
+    successfully. Pods of an indexed Job have stable names, too, so their addresses are available in advance, as
+    ``TF_CONFIG``.
     """
 
     plan: LaunchPlan
     name: str
-    """Of all its objects."""
+    """Name of all its objects."""
     image: str
-    """With monolith and the task."""
+    """Image with monolith and the task."""
     namespace: str = "default"
     volume_claim: str | None = None
-    """Claim of the storage that is mounted at the model directory; needed unless that is the URL of a store."""
+    """Claim of the storage that is mounted at the model directory; required unless that is the URL of a store."""
     port: int = 7000
-    """On which every process listens."""
+    """Port on which every process listens."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     """The secret of the job."""
 
@@ -68,11 +69,11 @@ class K8sJob:
             )
 
     def documents(self) -> list[dict[str, Any]]:
-        """The objects of the job, in the order in which they are made."""
+        """Returns the objects of the job, in the order of their creation."""
         return [self._secret(), self._service(), self._job("ps"), self._job("worker")]
 
     def how_to(self) -> str:
-        """What to do with the manifest."""
+        """Returns instructions for using the manifest."""
         here, workers = f"kubectl -n {self.namespace}", f"job/{self.name}-worker"
         return (
             "put it into a file, and keep that: it holds the secret of this job\n"
@@ -101,7 +102,7 @@ class K8sJob:
             "metadata": self._metadata(),
             "spec": {
                 "clusterIP": "None",  # a name for every pod, instead of one for all
-                "publishNotReadyAddresses": True,  # they wait for each other
+                "publishNotReadyAddresses": True,  # pods wait for each other before they are ready
                 "selector": {"monolith/job": self.name},
                 "ports": [{"name": "monolith", "port": self.port}],
             },
@@ -126,7 +127,7 @@ class K8sJob:
 
     @staticmethod
     def _failure_rules() -> list[dict[str, Any]]:
-        """Which ends of a pod are nobody's fault, and which end the job."""
+        """Returns the rules for exit codes: which ones restart a pod, and which ones end the job."""
         again = sorted((TRY_AGAIN, INTERRUPTED))
         known = sorted((*again, *_SIGNALS))
         return [
@@ -147,7 +148,7 @@ class K8sJob:
         }
         return {
             "subdomain": self.name,
-            "restartPolicy": "Never",  # the Job replaces pods, and looks at their exit codes
+            "restartPolicy": "Never",  # the Job replaces pods, according to their exit codes
             "terminationGracePeriodSeconds": 300,
             "automountServiceAccountToken": False,
             "topologySpreadConstraints": [spread],
@@ -173,7 +174,7 @@ class K8sJob:
         return found | (self._probes() if self._has_fixed_ports else {})
 
     def _probes(self) -> dict[str, Any]:
-        """A process listens before it restores, so that a long start is not taken for a dead one."""
+        """Returns the probes. A process listens before it restores, so that a long start does not look dead."""
         look = {"tcpSocket": {"port": "monolith"}, "periodSeconds": 10}
         return {
             "startupProbe": {**look, "failureThreshold": 60},
@@ -183,7 +184,7 @@ class K8sJob:
 
     @property
     def _has_fixed_ports(self) -> bool:
-        """Whether addresses are known beforehand; with a discovery service of the user's, ports are free ones."""
+        """Whether addresses are fixed in advance; with a discovery service of the user's, ports are free ones."""
         return not self.plan.options.is_set("discovery_type")
 
     def _arguments(self, kind: RoleKind) -> list[str]:
@@ -193,7 +194,7 @@ class K8sJob:
         server_bytes = self.plan.resources_of("ps").memory_bytes
         brought["monolith_default_machine_info_mem_limit"] = int(server_bytes * _MEMORY_SHARE)
         plan = self.plan.with_options(brought)
-        # What looks like a variable of Kubernetes is not one.
+        # Escape text that looks like a variable of Kubernetes.
         said = [word.replace("$(", "$$(") for word in plan.arguments_of(kind)]
         return [*said, "--tf_config", self._tf_config(kind)] if self._has_fixed_ports else [*said, "--index", _INDEX]
 

@@ -1,4 +1,4 @@
-"""Plain values as YAML, for people to read: no package is needed to write it."""
+"""Plain values as readable YAML, without a YAML package."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["yaml_text"]
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _NOT_TEXTS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
-"""What some readers take for something else, in any case."""
+"""Words that some parsers do not read as text, in any case."""
 
 
 def yaml_text(documents: Iterable[dict[str, Any]]) -> str:
-    """Documents of maps, lists, texts and numbers.
+    """Renders documents of maps, lists, texts and numbers.
 
     >>> print(yaml_text([{"kind": "Job", "spec": {"on": ["yes", 3]}}]), end="")
     kind: Job
@@ -30,7 +30,7 @@ def yaml_text(documents: Iterable[dict[str, Any]]) -> str:
 
 
 def _lines(value: Any) -> Iterator[str]:
-    """The lines of a map or a list that is not empty."""
+    """Yields the lines of a non-empty map or list."""
     items = value.items() if isinstance(value, dict) else ((None, each) for each in value)
     for name, each in items:
         head = "-" if name is None else f"{_scalar(name)}:"

@@ -1,7 +1,8 @@
-"""A job for YARN: a service of two components, as its services API takes it.
+"""A job for YARN: a service of two components, in the format of its services API.
 
-The fields are those of https://hadoop.apache.org/docs/stable/hadoop-yarn/hadoop-yarn-site/yarn-service/YarnServiceAPI.html
-and the constants, such as ``${COMPONENT_ID}``, those of ``Configurations.html`` beside it.
+The fields are those of
+https://hadoop.apache.org/docs/stable/hadoop-yarn/hadoop-yarn-site/yarn-service/YarnServiceAPI.html and the constants,
+such as ``${COMPONENT_ID}``, those of ``Configurations.html`` in the same folder.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ _NOT_FOR_YARN = (ServiceDiscoveryType.PRIMUS, ServiceDiscoveryType.MLP)
 
 @dataclass(frozen=True, kw_only=True)
 class YarnService:
-    """What a job on YARN is beyond its plan; containers are placed anywhere, so a discovery service is needed."""
+    """Settings of a job on YARN in addition to its plan. Containers run anywhere, so it needs a discovery service."""
 
     plan: LaunchPlan
     name: str
     image: str | None = None
-    """Docker image with monolith and the task; None: they are installed on the nodes."""
+    """Docker image with monolith and the task; None: both are installed on the nodes."""
     queue: str | None = None
-    """To which it is submitted; None: the default one."""
+    """Queue of the service; None: the default one."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    """The secret of the job; not used where the options name a file."""
+    """The secret of the job; unused if the options name a file."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
@@ -55,7 +56,7 @@ class YarnService:
             )
 
     def document(self) -> dict[str, Any]:
-        """The service, as ``yarn app -launch`` reads it."""
+        """Returns the service, as ``yarn app -launch`` reads it."""
         service: dict[str, Any] = {
             "name": self.name,
             "version": "1.0.0",
@@ -65,7 +66,7 @@ class YarnService:
         return service if self.queue is None else {**service, "queue": self.queue}
 
     def how_to(self) -> str:
-        """What to do with the manifest."""
+        """Returns instructions for using the manifest."""
         return (
             "put it into a file, and keep that: it holds the secret of this job\n"
             f"start:  yarn app -launch {self.name} job.json\n"
