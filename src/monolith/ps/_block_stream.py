@@ -1,4 +1,4 @@
-"""Row blocks in messages: many small ones together, and large ones in pieces, so that no message is too large."""
+"""Row blocks in messages: small ones together, and large ones in chunks, so that no message is too large."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["blocks_in", "messages_of"]
 
 _MESSAGE_BYTES = 1 << 20
 _MOST_BYTES = 1 << 32
-"""Of one block: 4,096 rows of the widest kind are far below it."""
+"""Maximum size of one block: 4,096 rows of the widest kind are far below it."""
 
 
 def messages_of(blocks: Iterable[RowBlock]) -> Iterator[messages.Blocks]:
-    """The messages that carry some blocks."""
+    """Yields messages with the blocks."""
     parts: list[bytes] = []
     size = 0
     for block in blocks:
@@ -36,7 +36,7 @@ def messages_of(blocks: Iterable[RowBlock]) -> Iterator[messages.Blocks]:
 
 
 def blocks_in(stream: Iterable[messages.Blocks]) -> Iterator[RowBlock]:
-    """The blocks that some messages carry.
+    """Yields the blocks of messages.
 
     Raises:
         DataLossError: the bytes are not blocks, or end within one.

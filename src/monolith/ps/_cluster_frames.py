@@ -1,4 +1,4 @@
-"""A conversation with every server of a cluster, which follows servers that move."""
+"""A connection to every server of a cluster, which reconnects to servers that move."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ClusterFrames"]
 
 
 class ClusterFrames:
-    """`_core.FrameClient` for one purpose. Any thread may call it."""
+    """`_core.FrameClient` for one purpose. Thread-safe."""
 
     def __init__(self, cluster: PsCluster, words: bytes) -> None:
         self._cluster, self._words = cluster, words
@@ -30,11 +30,11 @@ class ClusterFrames:
     def begin(
         self, server: int, kind: int, head: bytes, parts: Sequence[Any], into: Any | None, timeout_seconds: float
     ) -> _core.FrameCall:
-        """Sends a call; those to one server are answered in their order."""
+        """Sends a call; a server answers the calls of a client in order."""
         return self._client.begin(server, kind, head, parts, into, timeout_seconds)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the connection."""
         self._client.close()
 
     def _follow(self, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Connects the control of a parameter server to gRPC: who may call, and how an error is answered."""
+"""Connects the control service of a parameter server to gRPC: authorization, and errors in answers."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ _log = logging.getLogger(__name__)
 CONTROL = messages.DESCRIPTOR.services_by_name["ParameterServer"]
 COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
 SERVICES = (CONTROL, COORDINATOR)
-"""What a server answers; the second one by the home server alone. No two methods of them have the same name."""
+"""Services of a server; only the home server has the second one. Their method names are distinct."""
 MESSAGE_BYTES = 64 << 20
-"""The largest message that either end takes."""
+"""Maximum message size at either end."""
 
 Send: TypeAlias = "Callable[[Any], None]"
-"""Sends an answer of a stream, or ends it: None. Any thread may call it, one at a time."""
+"""Sends an answer of a stream; None ends the stream. Any thread may call it, one at a time."""
 
 
 def import_grpc() -> Any:
-    """The gRPC package, imported on first use."""
+    """Imports the gRPC package on first use."""
     return load_grpc(who="a parameter server", extra="ps")
 
 
 def control_handler(service: ControlService, credentials: ServerCredentials) -> Any:
-    """The control as gRPC wants it."""
+    """Returns the control service as a gRPC handler."""
 
     def stay(request: Any, context: Any, send: Send) -> None:
         client = request.client
         service.visitors.enter(client, lambda: send(None))
         if not context.add_callback(lambda: service.leave(client)):
-            service.leave(client)  # it is gone already
+            service.leave(client)  # the client has disconnected already
             return
         send(messages.StayResponse(life=service.life))
 
@@ -70,14 +70,14 @@ def make_handler(
     *,
     lasting: Mapping[str, Callable[[Any, Any, Send], None]],
 ) -> Any:
-    """A service as gRPC wants it; an error of a method is part of its answer, and ends no call.
+    """Returns a service as a gRPC handler. An error of a method is part of its answer; the call itself succeeds.
 
     Args:
-        descriptor: Of the service.
+        descriptor: Descriptor of the service.
         service: Its methods by their names on the wire.
-        credentials: What callers must show.
+        credentials: Credentials that callers must present.
         lasting: Streams that last as long as their clients, and hold no thread meanwhile: called once, with the
-            request, the context, and how to send.
+            request, the context, and a function that sends.
     """
     grpc = import_grpc()
     make = {
@@ -107,7 +107,7 @@ def make_handler(
 
 
 def classes_of(method: Any) -> tuple[Any, Any]:
-    """Of the messages that a method takes and gives."""
+    """Returns the classes of a method's request and answer."""
     return message_factory.GetMessageClass(method.input_type), message_factory.GetMessageClass(method.output_type)
 
 
@@ -118,7 +118,7 @@ def _plain_behavior(
         require_known(context)
         try:
             return serve(request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets to know
+        except Exception as error:  # noqa: BLE001 - any error is sent to the caller
             return answer_class(failure=_noted(serve, error))
 
     return answer
@@ -131,9 +131,9 @@ def _stream_behavior(
         require_known(context)
         try:
             found = serve(request)
-            yield answer_class()  # what was asked for is there
+            yield answer_class()  # confirms that the requested data exists
             yield from found
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets to know
+        except Exception as error:  # noqa: BLE001 - any error is sent to the caller
             yield answer_class(failure=_noted(serve, error))
 
     return answer

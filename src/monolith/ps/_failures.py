@@ -1,4 +1,4 @@
-"""Errors that cross between a parameter server and its clients: by the name of their class, and with their text."""
+"""Errors in messages between a parameter server and its clients: class name and text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = {
 
 
 def failure_of(error: Exception) -> messages.Failure:
-    """An error as it travels: as the nearest of those that every process knows."""
+    """Encodes an error as its nearest class in `monolith.errors`."""
     if isinstance(error, errors.OpError):
         kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _KINDS), "UnknownError")
         return messages.Failure(kind=kind, message=error.message)
@@ -33,5 +33,5 @@ def failure_of(error: Exception) -> messages.Failure:
 
 
 def error_of(failure: messages.Failure, *, server: str) -> errors.OpError:
-    """What to raise where it arrives; `server` says which one it was."""
+    """Decodes an error to raise; `server` names its origin."""
     return _KINDS.get(failure.kind, errors.UnknownError)(f"{server}: {failure.message}")

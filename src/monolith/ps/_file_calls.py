@@ -1,4 +1,4 @@
-"""What the coordinator does for workers that share files; a part of `CoordinatorService`."""
+"""Calls of workers that share files; a part of `CoordinatorService`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["FileCalls"]
 
 
 class FileCalls:
-    """The methods about files, by their names on the wire. Called by the threads of the server; a lock guards them.
+    """The methods about files, by their names on the wire. Called by server threads; a lock guards them.
 
     Args:
-        require: Refuses who does not hold its place.
-        note_takers: Told which workers have files.
-        logs: Where a restart finds who took which; None: nowhere.
+        require: Raises if the caller does not hold its index.
+        note_takers: Receives the workers that have files.
+        logs: Logs of file assignments, for a restart; None: no logs.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class FileCalls:
     ) -> None:
         self._require = require
         self._note_takers = note_takers
-        self._lock = threading.Lock()  # guards what follows; its events may wait for a disk, and membership must not
+        self._lock = threading.Lock()  # guards the fields below; may block on disk, which membership must not
         self._queues = JobQueues(logs)
         self._takers: set[int] = set()
 
     def TakeFile(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """Whose a file is."""
+        """Assigns a file to a worker."""
         self._require(place_in(request.seat), request.seat.token)
         with self._lock:
             queue = self._queues.open(
@@ -66,14 +66,14 @@ class FileCalls:
             return messages.TakeFileResponse(path=found.path, place=place)
 
     def FoundFiles(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """A worker has looked up files."""
+        """Adds the files that a worker has listed."""
         self._require(place_in(request.seat), request.seat.token)
         with self._lock:
             self._queues.find(request.queue).found(request.look_up, request.files)
         return parameter_server_pb2.Done()
 
     def GiveBack(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """Others read what a worker had not read."""
+        """Returns the unread files of a worker, for the other workers."""
         self._require(place_in(request.seat), request.seat.token)
         progress = None
         if request.HasField("progress"):
@@ -85,18 +85,18 @@ class FileCalls:
         return messages.GiveBackResponse(files=files)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `JobQueues.state_dict`."""
+        """Returns the state of the queues; see `JobQueues.state_dict`."""
         with self._lock:
             return self._queues.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As `JobQueues.load_state_dict`."""
+        """Restores the queues; see `JobQueues.load_state_dict`."""
         with self._lock:
             self._queues.load_state_dict(state)
             self._tell_takers()
 
     def close_files(self) -> None:
-        """Nothing more is handed out, or written."""
+        """Closes the queues and their logs."""
         with self._lock:
             self._queues.close()
 

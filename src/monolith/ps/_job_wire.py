@@ -1,4 +1,4 @@
-"""The state of a job as it travels."""
+"""Conversion between the state of a job and messages."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _OF_MEMBER = ("role", "index", "address", "incarnation", "progress", "alive", "t
 
 
 def place_in(seat: Any) -> Place:
-    """Role and index of who calls."""
+    """Returns role and index of the caller."""
     return seat.role, seat.index
 
 
 def claim_in(request: Any) -> SeatClaim:
-    """What a process says when it comes."""
+    """Decodes a join request."""
     return SeatClaim(
         role=request.seat.role,
         index=request.seat.index,
@@ -52,7 +52,7 @@ def claim_in(request: Any) -> SeatClaim:
 
 
 def state_message(state: JobState) -> Any:
-    """A state to send."""
+    """Encodes a state."""
     plain: dict[str, Any] = {name: getattr(state, name) for name in _PLAIN}
     numbers: dict[str, Any] = {name: sorted(getattr(state, name)) for name in _SETS}
     return messages.State(
@@ -67,7 +67,7 @@ def state_message(state: JobState) -> Any:
 
 
 def state_in(message: Any) -> JobState:
-    """A state that came."""
+    """Decodes a state."""
     plain: dict[str, Any] = {name: getattr(message, name) for name in _PLAIN}
     numbers: dict[str, Any] = {name: frozenset(getattr(message, name)) for name in _SETS}
     return JobState(

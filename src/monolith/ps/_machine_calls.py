@@ -1,4 +1,4 @@
-"""What a parameter server says of the machine that it runs on: its memory, and how fast it computes."""
+"""Calls about the machine of a parameter server: its memory and its compute speed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["MachineCalls"]
 
 
 class MachineCalls:
-    """The methods of the service that are about the machine. Called by the threads of the server.
+    """The methods of the service that are about the machine. Called by server threads.
 
     Args:
-        memory_limit_bytes: What the process may have in RAM; None: nobody has said.
+        memory_limit_bytes: Limit of resident memory; None: no limit.
     """
 
     def __init__(self, memory_limit_bytes: int | None) -> None:
@@ -25,11 +25,11 @@ class MachineCalls:
         self._benchmarks_end = threading.Event()
 
     def end_benchmarks(self) -> None:
-        """Those that run end at once, and no other begins: the process is about to end."""
+        """Aborts running benchmarks and rejects new ones, because the process ends."""
         self._benchmarks_end.set()
 
     def Health(self, request: messages.HealthRequest) -> Any:  # noqa: ARG002, N802 - as on the wire
-        """Its memory, beside what it may have; 0 where the system does not say, which nobody can set a limit on."""
+        """Returns resident memory and its limit; 0 on a system that does not report it, which cannot have a limit."""
         try:
             resident = resident_bytes()
         except UnimplementedError:
@@ -37,5 +37,5 @@ class MachineCalls:
         return messages.HealthResponse(resident_bytes=resident, limit_bytes=self._memory_limit_bytes or 0)
 
     def Benchmark(self, request: messages.BenchmarkRequest) -> Any:  # noqa: N802 - as on the wire
-        """Computes for some seconds."""
+        """Runs a benchmark for some seconds."""
         return messages.BenchmarkResponse(throughput=measure_throughput(request.seconds, self._benchmarks_end.is_set))

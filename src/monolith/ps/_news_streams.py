@@ -1,4 +1,4 @@
-"""The streams over which members of a job hear what changes; none of them holds a thread, or keeps others waiting."""
+"""Streams that send state changes to members of a job; none of them holds a thread, or blocks the others."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["NewsStream", "NewsStreams"]
 
 _UNHEARD_BYTES = 32 << 10
-"""Sent to a member since it was heard last, at most. A send beyond what its connection holds would wait for it: one
-that was stopped would keep the news from all others. 64 KiB are what a connection always holds."""
+"""Maximum number of bytes sent to a member since its last heartbeat. A send beyond the buffer of its connection would
+block: a suspended member would hold up the others. A connection always buffers 64 KiB."""
 
 
 @dataclass(eq=False, slots=True)
 class NewsStream:
-    """To one member. Its numbers are guarded by the lock of `NewsStreams`."""
+    """Stream to one member. The lock of `NewsStreams` guards its counters."""
 
     token: int
     send: Send
@@ -33,22 +33,22 @@ class NewsStream:
 
 
 class NewsStreams:
-    """All streams of a coordinator. Any thread may call it; one at a time calls `send`."""
+    """All streams of a coordinator. Thread-safe, but only one thread at a time may call `send`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the list, and what streams note
+        self._lock = threading.Lock()  # guards the list and the counters of its streams
         self._streams: list[NewsStream] = []
 
     def __len__(self) -> int:
         return len(self._streams)
 
     def add(self, stream: NewsStream) -> None:
-        """It hears the whole state with the next `send`."""
+        """Adds a stream; the next `send` sends it the full state."""
         with self._lock:
             self._streams.append(stream)
 
     def remove(self, stream: NewsStream) -> bool:
-        """It has ended; False: it was not there any more."""
+        """Removes a stream that has ended; returns False if it was removed before."""
         with self._lock:
             stream.is_over = True
             if stream not in self._streams:
@@ -57,7 +57,7 @@ class NewsStreams:
             return True
 
     def heard(self, token: int) -> bool:
-        """A member says that it is there; True: there is news that it could not be sent before."""
+        """Records a heartbeat of a member; returns whether news for it was withheld."""
         with self._lock:
             own = [each for each in self._streams if each.token == token]
             late = any(each.unheard_bytes >= _UNHEARD_BYTES for each in own)
@@ -66,14 +66,14 @@ class NewsStreams:
             return late
 
     def send(self, state: JobState) -> None:
-        """Sends each member what it does not know yet."""
+        """Sends each member the changes that it has not received yet."""
         everything = messages.News(state=state_message(state), steps=state.steps)
         figures = messages.News(steps=state.steps)
         for stream, news in self._due(state, everything, figures):
             stream.send(news)
 
     def close(self) -> None:
-        """Ends all."""
+        """Ends all streams."""
         with self._lock:
             streams, self._streams = self._streams, []
         for stream in streams:

@@ -1,4 +1,4 @@
-"""Texts that clients leave for each other on a server that stands by."""
+"""Texts that clients store for each other on a standby server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LONGEST_NOTE = 1 << 16
 
 
 class NoteCalls:
-    """The methods of the service that are about notes. Called by the threads of the server.
+    """The methods of the service that are about notes. Called by server threads.
 
     Args:
-        stands_by: Whether the server has no place yet; one that has refuses.
+        stands_by: Returns whether the server is a standby server; others reject notes.
     """
 
     def __init__(self, stands_by: Callable[[], bool]) -> None:
@@ -30,7 +30,7 @@ class NoteCalls:
         self._notes_lock = threading.Lock()  # guards the notes
 
     def Note(self, request: messages.NoteRequest) -> Any:  # noqa: N802 - as on the wire
-        """Keeps a text for others, in the place of one of the same name."""
+        """Stores a text for other clients, replacing one of the same name."""
         self._require_standing_by()
         with self._notes_lock:
             is_full = request.name not in self._notes and len(self._notes) >= _MOST_NOTES
@@ -42,7 +42,7 @@ class NoteCalls:
         return messages.Done()
 
     def Notes(self, request: messages.NotesRequest) -> Any:  # noqa: ARG002, N802 - as on the wire
-        """What was left here."""
+        """Returns the stored texts."""
         self._require_standing_by()
         with self._notes_lock:
             return messages.NotesResponse(notes=self._notes)

@@ -1,4 +1,4 @@
-"""What a client opens on all servers, or on none."""
+"""Opens resources on all servers, or on none."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 def configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
-    """Makes a store, or finds it. The first server decides which life it is, and between two that come together.
+    """Creates or opens a store. Server 0 decides its `life`, also between two clients that create it concurrently.
 
-    Servers that were started anew, and are to be restored, get a life of their own and decide nothing.
+    Restarted servers that are yet to be restored get a `life` of their own, and are skipped in that decision.
     """
     lost = cluster.uninitialized(rows_owner(name))
     kept = [index for index in range(cluster.num_ps) if index not in lost] or list(range(cluster.num_ps))
@@ -44,7 +44,7 @@ def configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
 
 
 def configuration(name: str, agreement: bytes, *, adopted: messages.Life | None = None) -> messages.ConfigureRequest:
-    """Makes a store where it is not; where it is, it takes the life that is to be adopted, if there is one."""
+    """Returns the request that creates a store if missing; an existing store gets the `life` in `adopted`, if given."""
     return messages.ConfigureRequest(
         store=name,
         agreement=agreement,
@@ -56,15 +56,15 @@ def configuration(name: str, agreement: bytes, *, adopted: messages.Life | None 
 def open_on_all(
     cluster: PsCluster, store: str, method: str, request: Any, *, undo: str, timeout_seconds: float | None
 ) -> list[Any]:
-    """The answers of all servers to a call that opens something; where one refuses, the others give it up.
+    """Sends all servers a call that opens a resource; if one rejects it, closes it on the others.
 
     Args:
         cluster: The servers.
         store: Name of the store.
-        method: Of the call.
+        method: Name of the call.
         request: A message, or a list with one for each server.
-        undo: The call that gives up what has a number.
-        timeout_seconds: None: as long as it takes.
+        undo: Name of the call that releases a resource by its number.
+        timeout_seconds: None: no limit.
     """
     cluster.require_stay()
     answers, errors = outcomes_of(cluster.begin(method, request, timeout_seconds=timeout_seconds))

@@ -1,4 +1,4 @@
-"""Publishing rows of a server to a delta log, as clients ask for it."""
+"""Calls that publish rows of a server to a delta log."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["PublishCalls"]
 
 
 class PublishCalls:
-    """The methods of the service that are about publishing. Called by the threads of the server.
+    """The methods of the service that are about publishing. Called by server threads.
 
     Args:
-        find: The rows of a store, by its name.
+        find: Returns the rows of a store by its name.
     """
 
     def __init__(self, find: Callable[[str], HostedRows]) -> None:
         self._find_published = find
 
     def Publish(self, request: messages.PublishRequest) -> Any:  # noqa: N802 - as on the wire
-        """Begins it, or goes on."""
+        """Starts or continues publication."""
         publishing = self._find_published(request.store).publishing
         wish = PublishWish(
             request.name, request.log, request.base_folder or None, request.interval_seconds, request.record_bytes
@@ -37,7 +37,7 @@ class PublishCalls:
         return _answer(publishing, now=False, saved=False)
 
     def Published(self, request: messages.PublishedRequest) -> Any:  # noqa: N802 - as on the wire
-        """How far it is."""
+        """Returns the position of the log."""
         return _answer(self._find_published(request.store).publishing, now=request.now, saved=request.saved)
 
 

@@ -1,4 +1,4 @@
-"""Keeps the pushes to all servers back for a moment, in which all have the same batches."""
+"""Holds the pushes to all servers until a release, with the same batches applied on all of them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["PushHold"]
 
 _log = logging.getLogger(__name__)
 _LEVEL_SECONDS = 1.0
-"""How long one hold awaits pushes that some servers have and others lack."""
+"""How long one hold waits for pushes that some servers have applied and others lack."""
 _MOST_HOLDS = 10
-"""Holds one after the other until servers are level; between two of them everybody's pushes pass."""
+"""Maximum number of successive holds until servers have the same batches; all pushes pass between two of them."""
 
 Lack = tuple[str, int, int]
-"""Owner, worker, and the number of its batch that one server has and another lacks."""
+"""Owner, worker, and number of a batch that one server has applied and another lacks."""
 
 
 class PushHold:
-    """The hold of one client on all its servers. Any thread may call it; one holds at a time.
+    """The hold of one client on all its servers. Thread-safe; one thread holds at a time.
 
     Args:
         cluster: The servers.
@@ -37,14 +37,14 @@ class PushHold:
 
     def __init__(self, cluster: PsCluster) -> None:
         self._cluster = cluster
-        self._holding = threading.RLock()  # guards what follows
+        self._holding = threading.RLock()  # guards the fields below
         self._depth = 0
         self._awaited_in_vain: set[Lack] = set()
-        """Nobody waits for it again, as long as it is lacked."""
+        """Missing batches that did not arrive; not waited for again as long as they are missing."""
 
     @contextmanager
     def held(self, seconds: float) -> Iterator[None]:
-        """As `PsCluster.held`."""
+        """Holds pushes; see `PsCluster.held`."""
         with self._holding:
             if self._depth == 0:
                 self._hold(seconds)
@@ -64,12 +64,12 @@ class PushHold:
             except BaseException:
                 self._release()
                 raise
-            self._awaited_in_vain &= apart  # after a restore, batches of these numbers may come again
+            self._awaited_in_vain &= apart  # after a restore, batches of these numbers may be pushed again
             lacked = apart - self._awaited_in_vain
             if not lacked:
                 return
             if holds < _MOST_HOLDS:
-                self._release()  # who is only slow goes on, and who has died keeps nobody waiting for long
+                self._release()  # a slow worker continues, and a dead one blocks the others only briefly
         self._awaited_in_vain |= lacked
         _log.warning(
             "parameter servers: a push to %s has not reached all servers; its worker may have died between them. What"
@@ -78,10 +78,10 @@ class PushHold:
         )
 
     def _hold_once(self, seconds: float) -> set[Lack]:
-        """Holds pushes, and lets those in that some servers have and others lack; returns what is lacked then."""
+        """Holds pushes, lets missing ones pass that other servers have applied, and returns those still missing."""
         cluster = self._cluster
         request = messages.HoldRequest(client=cluster.client, seconds=seconds)
-        # The first server decides who holds: two clients that began elsewhere would wait for each other.
+        # Server 0 decides which client holds: two clients that start at different servers would deadlock.
         first = cluster.ask_one(0, "Hold", request)
         channels = [cluster.channel(index) for index in range(cluster.num_ps)]
         calls = [channel.begin("Hold", request, cluster.timeout_seconds) for channel in channels[1:]]
@@ -109,7 +109,7 @@ def _clocks_in(answer: Any) -> Clocks:
 
 
 def _newest(clocks: Sequence[Clocks]) -> Clocks:
-    """Owner -> worker -> the last batch that some server has."""
+    """Returns owner -> worker -> the last batch that any server has applied."""
     newest: Clocks = {}
     for clock in clocks:
         for name, seqs in clock.items():
@@ -120,7 +120,7 @@ def _newest(clocks: Sequence[Clocks]) -> Clocks:
 
 
 def _lacked(clock: Clocks, newest: Clocks) -> set[Lack]:
-    """What a server lacks of that which others have."""
+    """Returns the batches that a server lacks and others have applied."""
     return {
         (owner, worker, seq)
         for owner, seqs in clock.items()

@@ -1,4 +1,4 @@
-"""A row as a server has it, for who looks for a fault: nothing is inserted, and nobody waits."""
+"""Reads a single row of a server for debugging; inserts nothing, and blocks no other call."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["RowLookCalls"]
 
 
 class RowLookCalls:
-    """The method of the service that shows a row. Called by the threads of the server.
+    """The method of the service that reads a row. Called by server threads.
 
     Args:
-        find: The rows of a store, by its name.
+        find: Returns the rows of a store by its name.
     """
 
     def __init__(self, find: Callable[[str], HostedRows]) -> None:
         self._find_rows = find
 
     def LookRow(self, request: messages.LookRowRequest) -> Any:  # noqa: N802 - as on the wire
-        """The row of a key, if it is here."""
+        """Returns the row of a key, if this server has it."""
         native = self._find_rows(request.store).store.native
         names = list(native.schema.names)
         if request.table not in names:

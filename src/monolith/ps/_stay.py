@@ -1,4 +1,4 @@
-"""The stream by which a server knows that a client is there."""
+"""Liveness stream, which shows a server that a client is connected."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Stay"]
 
 
 class Stay:
-    """One client at one server. It is begun anew where the connection was lost; one thread at a time.
+    """The liveness stream of one client at one server. Restartable after a lost connection. Not thread-safe.
 
     Args:
         channel: The connection.
-        client: What servers know the client by.
-        life: Of the server's process.
-        on_end: Called when the stream has ended, whoever ended it; by a thread of gRPC.
+        client: Id of the client.
+        life: Random id of the server's process.
+        on_end: Called when the stream has ended, by either side; from a gRPC thread.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class Stay:
         self._is_known = False
 
     def begin(self) -> None:
-        """Begins the stream, unless it lasts."""
+        """Opens the stream, unless it is active."""
         if self._stream is None or not self._stream.is_active():
             self._stream = self._channel.open_stream("Stay", self._request)
             self._is_known = False
             self._stream.add_callback(self._on_end)
 
     def require(self, timeout_seconds: float) -> None:
-        """Waits until the server knows.
+        """Waits until the server has confirmed the stream.
 
         Raises:
-            FailedPreconditionError: it is another process than before.
-            UnavailableError: it does not answer.
+            FailedPreconditionError: the server is another process than before.
+            UnavailableError: the server does not answer.
         """
         if self._is_known:
             return
@@ -71,7 +71,7 @@ class Stay:
         self._is_known = True
 
     def end(self) -> None:
-        """The client has gone. Calling it again does nothing."""
+        """Ends the stream. Idempotent."""
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None

@@ -1,4 +1,4 @@
-"""Values of the store's interface as messages, and back."""
+"""Conversion between values of the store's interface and messages."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = [
 
 
 def buckets_message(buckets: range) -> messages.Buckets:
-    """A range of buckets."""
+    """Encodes a range of buckets."""
     return messages.Buckets(begin=buckets.start, end=buckets.stop)
 
 
 def buckets_in(message: messages.Buckets) -> range:
-    """A range of buckets.
+    """Decodes a range of buckets.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: the range is invalid.
     """
     buckets = range(message.begin, message.end)
     bucket_bounds(buckets)
@@ -46,27 +46,27 @@ def buckets_in(message: messages.Buckets) -> range:
 
 
 def mark_message(mark: Mark) -> messages.Mark:
-    """A moment of a store."""
+    """Encodes a mark."""
     return messages.Mark(generation=mark.generation, life=mark.life, epoch=mark.epoch)
 
 
 def mark_in(message: messages.Mark) -> Mark:
-    """A moment of a store."""
+    """Decodes a mark."""
     return Mark(message.generation, message.life, message.epoch)
 
 
 def stamp_message(stamp: BatchStamp) -> messages.Stamp:
-    """The stamp of a batch."""
+    """Encodes the stamp of a batch."""
     return messages.Stamp(
         worker=stamp.worker, seq=stamp.seq, position=stamp.position, event_time_ms=stamp.event_time_ms
     )
 
 
 def stamp_in(message: messages.Stamp) -> BatchStamp:
-    """The stamp of a batch.
+    """Decodes the stamp of a batch.
 
     Raises:
-        InvalidArgumentError: its numbers are none of a stamp.
+        InvalidArgumentError: its numbers are invalid.
     """
     return BatchStamp(
         worker=message.worker, seq=message.seq, position=message.position, event_time_ms=message.event_time_ms
@@ -74,7 +74,7 @@ def stamp_in(message: messages.Stamp) -> BatchStamp:
 
 
 def write_message(store: str, number: int, folder: str, rules: WriteRules) -> messages.WriteCutRequest:
-    """How a cut is to be written."""
+    """Encodes the request to write a cut."""
     return messages.WriteCutRequest(
         store=store,
         number=number,
@@ -89,7 +89,7 @@ def write_message(store: str, number: int, folder: str, rules: WriteRules) -> me
 
 
 def rules_in(message: messages.WriteCutRequest) -> WriteRules:
-    """How a cut is to be written."""
+    """Decodes the rules for writing a cut."""
     return WriteRules(
         snapshot_id=message.snapshot_id,
         state=message.state,
@@ -101,7 +101,7 @@ def rules_in(message: messages.WriteCutRequest) -> WriteRules:
 
 
 def file_message(entry: FileEntry) -> messages.File:
-    """A file that was written."""
+    """Encodes the entry of a written file."""
     return messages.File(
         name=entry.name,
         begin=entry.begin,
@@ -113,7 +113,7 @@ def file_message(entry: FileEntry) -> messages.File:
 
 
 def file_in(message: messages.File) -> FileEntry:
-    """A file that was written."""
+    """Decodes the entry of a written file."""
     return FileEntry(
         name=message.name,
         begin=message.begin,
@@ -127,7 +127,7 @@ def file_in(message: messages.File) -> FileEntry:
 def stats_message(
     stats: StoreStats, *, epoch: int, life: messages.Life, newest_times: Iterable[int]
 ) -> messages.SituationResponse:
-    """The numbers of one owner's rows."""
+    """Encodes the statistics of one server's rows."""
     return messages.SituationResponse(
         epoch=epoch,
         life=life,
@@ -140,7 +140,7 @@ def stats_message(
 
 
 def stats_in(message: messages.SituationResponse) -> StoreStats:
-    """The numbers of one owner's rows; it knows nothing of plans and of times that were set back."""
+    """Decodes the statistics of one server's rows, which have no plans and no times ahead of the clock."""
     return StoreStats(
         rows=message.rows,
         memory_bytes=message.memory_bytes,

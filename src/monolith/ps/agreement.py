@@ -1,4 +1,4 @@
-"""What all clients of a store agree on: its tables, and how their rows learn, as bytes that can be compared."""
+"""Agreement of all clients of a store: its tables and their update rules, as comparable bytes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 __all__ = ["WIRE_VERSION", "agreement_of", "configs_of", "digest_of", "require_agreement"]
 
 WIRE_VERSION = 1
-"""Of the control calls and of the frames. To change either: raise it; a client and a server of two versions part with a
-clear error, so that servers and workers are replaced together."""
+"""Version of the control calls and of the frames. To change either: raise it. A client and a server of different
+versions fail with a clear error, so that servers and workers are replaced together."""
 
 
 def agreement_of(configs: Mapping[str, TableConfig]) -> bytes:
-    """Canonical bytes of some tables."""
+    """Returns canonical bytes of some tables."""
     tables = {config.name: config.to_dict() for config in sorted_by_name(configs)}
     return json.dumps({"tables": tables, "wire": WIRE_VERSION}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def digest_of(agreement: bytes) -> bytes:
-    """What stands for an agreement in the greeting of a worker, which has to be short."""
+    """Returns the digest of an agreement, for the handshake of a worker, which has to be short."""
     return hashlib.sha256(agreement).hexdigest().encode()
 
 
 def configs_of(agreement: bytes) -> dict[str, TableConfig]:
-    """The tables of an agreement.
+    """Returns the tables of an agreement.
 
     Raises:
-        InvalidArgumentError: it is none, or of another version.
+        InvalidArgumentError: the bytes are no agreement, or of another version.
     """
     try:
         found = json.loads(agreement)
@@ -50,10 +50,10 @@ def configs_of(agreement: bytes) -> dict[str, TableConfig]:
 
 
 def require_agreement(given: bytes, here: bytes, *, store: str) -> None:
-    """Refuses a client whose tables differ from those that a server has.
+    """Rejects a client whose tables differ from those of a server.
 
     Raises:
-        FailedPreconditionError: they do; shows the fields.
+        FailedPreconditionError: the tables differ; shows the fields.
     """
     if given == here:
         return

@@ -1,4 +1,4 @@
-"""The arithmetic by which servers are compared: how often a second a machine gets through it."""
+"""Arithmetic benchmark that compares servers: rounds per second."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["measure_throughput"]
 
 _LONGEST_SECONDS = 600.0
 _SIDE = 256
-"""Of the square matrix that it works on."""
+"""Side length of the square matrix."""
 _PIECES = 16
-"""That the matrix is split into, and put together from, in each round."""
+"""Number of pieces that the matrix is split into, and joined from, in each round."""
 
 
 def measure_throughput(seconds: float, is_over: Callable[[], bool] = lambda: False) -> float:
-    """Computes for some seconds; how many rounds a second there were.
+    """Computes for some seconds; returns the number of rounds per second.
 
     Args:
-        seconds: How long.
-        is_over: Asked before each round; True: the result is of no use any more.
+        seconds: Duration.
+        is_over: Polled before each round; True cancels the benchmark.
 
     Raises:
-        AbortedError: it was over before its time.
+        AbortedError: the benchmark was cancelled.
     """
     if not 0 < seconds <= _LONGEST_SECONDS:
         raise InvalidArgumentError(

@@ -1,8 +1,8 @@
-"""Cached variables: parameters that servers keep, of which a worker reads a copy that is refreshed beside its steps.
+"""Cached variables: parameters on servers, of which a worker reads a copy that is refreshed in the background.
 
-By the names that the original has. The copies are the worker's parameters: a step computes with what was assigned last,
-gradients go to the servers, and `read` asks them for the value of now. A `Session` does the same for all of its dense
-weights by ``DenseConfig(prefetch=True)``; these functions are for loops that fetch and assign by themselves.
+The names are those of ByteDance Monolith. The copies are the worker's parameters: a step computes with the last
+assigned values, gradients go to the servers, and `read` fetches the current value. A `Session` does the same for all of
+its dense weights by ``DenseConfig(prefetch=True)``; these functions are for loops that fetch and assign by themselves.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = [
 ]
 
 CACHED_VARIABLES = "monolith_cached_variables"
-"""Name of the collection of those that are cached."""
+"""Name of the collection of cached variables."""
 
 Creator: TypeAlias = "Callable[..., nn.Parameter]"
 
 
 class CachedVariable:
-    """A parameter that servers keep: the copy that steps compute with, and a way to ask for the value of now.
+    """A parameter on servers: the copy that steps compute with, and access to the current value.
 
     Args:
-        parameter: One of those that an open `DenseClient` keeps on servers.
+        parameter: A parameter that an open `DenseClient` keeps on servers.
 
     Raises:
-        InvalidArgumentError: none does.
+        InvalidArgumentError: no client keeps it.
     """
 
     def __init__(self, parameter: nn.Parameter) -> None:
@@ -63,11 +63,11 @@ class CachedVariable:
 
     @property
     def value(self) -> Tensor:
-        """The copy; gradients of what is computed from it are those of the parameter."""
+        """The copy; gradients of results computed from it go to the parameter."""
         return cached_value(self.parameter, self.parameter.detach())
 
     def read(self) -> Tensor:
-        """What the servers have now; the copy stays as it is."""
+        """Returns the current value on the servers; the copy stays unchanged."""
         return self.client.read(self.name)
 
 
@@ -76,14 +76,14 @@ class CachedVariableAssociates:
     """The two copies of a cached variable."""
 
     async_fetched_var: Tensor
-    """What was fetched last."""
+    """The value fetched last."""
     async_cached_var: Tensor
-    """What steps compute with."""
+    """The value that steps compute with."""
 
 
 @dataclass(slots=True)
 class CachedVariableMeta:
-    """What is known of cached variables, by the id of their parameter."""
+    """Registry of cached variables, by the id of their parameter."""
 
     var_id_to_assoc: dict[int, CachedVariableAssociates] = field(default_factory=dict)
     collections: dict[str, list[CachedVariable]] = field(default_factory=lambda: {CACHED_VARIABLES: []})
@@ -91,7 +91,7 @@ class CachedVariableMeta:
 
     @property
     def cached(self) -> list[CachedVariable]:
-        """All that are cached."""
+        """All cached variables."""
         return self.collections[CACHED_VARIABLES]
 
 
@@ -101,9 +101,9 @@ _CURRENT: ContextVar[CachedVariableMeta] = ContextVar("monolith_cached_variables
 
 @contextmanager
 def use_cached_variables(meta: CachedVariableMeta | None = None) -> Iterator[CachedVariableMeta]:
-    """Inside, the functions of this module are about the variables of `meta`, as those of a graph; None: of a new one.
+    """Makes the functions of this module use the variables of `meta`, like those of a graph; None: of a new registry.
 
-    Outside they are about variables of the process. It holds for this thread.
+    Outside they use the variables of the process. Applies to this thread.
     """
     used = CachedVariableMeta() if meta is None else meta
     before = _CURRENT.set(used)
@@ -114,7 +114,7 @@ def use_cached_variables(meta: CachedVariableMeta | None = None) -> Iterator[Cac
 
 
 def current_cached_variables() -> CachedVariableMeta:
-    """Those that the functions of this module are about now."""
+    """Returns the registry that the functions of this module use now."""
     return _CURRENT.get()
 
 
@@ -129,23 +129,23 @@ class _CachedValue(torch.autograd.Function):
 
 
 def cached_value(var: Tensor, async_cached_var: Tensor) -> Tensor:
-    """The value of the copy, with the gradient of the variable; the copy has none."""
+    """Returns the value of the copy, with the gradient of the variable; the copy gets none."""
     return cast("Tensor", _CachedValue.apply(var, async_cached_var))  # type: ignore[no-untyped-call]
 
 
 def cached_variable_creator(next_creator: Creator, **kwargs: Any) -> nn.Parameter:
-    """Makes a parameter by `next_creator`, and caches it if servers keep it; one of this process stays uncached.
+    """Creates a parameter by `next_creator`, and caches it if it is on servers; a local one stays uncached.
 
     Args:
-        next_creator: Makes it.
-        kwargs: For `next_creator`.
+        next_creator: Creates the parameter.
+        kwargs: Arguments of `next_creator`.
 
     Raises:
-        ValueError: what was made is no parameter, or it is cached already.
+        ValueError: the result is no parameter, or it is cached already.
     """
     var = next_creator(**kwargs)
     if not isinstance(var, nn.Parameter):
-        raise ValueError(  # noqa: TRY004 - the original's class
+        raise ValueError(  # noqa: TRY004 - the class that upstream raises
             "Only ResourceVariable is supported. Do you disable V2 behavior or use strategy?"
         )
     meta = current_cached_variables()
@@ -161,7 +161,7 @@ def cached_variable_creator(next_creator: Creator, **kwargs: Any) -> nn.Paramete
 
 
 def fetch_all_cached_variables() -> None:
-    """Brings what the servers have into the fetched copies; steps do not see it yet."""
+    """Reads the current values of the servers into the fetched copies; steps do not see them yet."""
     meta = current_cached_variables()
     for client in {id(each.client): each.client for each in meta.cached}.values():
         own = [each for each in meta.cached if each.client is client]
@@ -171,7 +171,7 @@ def fetch_all_cached_variables() -> None:
 
 
 def assign_all_cached_variables() -> None:
-    """Lets steps see what was fetched last."""
+    """Copies the last fetched values into the parameters, for the next steps."""
     meta = current_cached_variables()
     with torch.no_grad():
         for each in meta.cached:

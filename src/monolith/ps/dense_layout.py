@@ -1,4 +1,4 @@
-"""What the clients and servers of one model agree on: its dense weights, where they lie, and how they learn."""
+"""Agreement of the clients and servers of one model: its dense weights, their placement, and their optimizers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["DenseLayout", "regions_of", "trained_parameters"]
 
 WIRE_VERSION = 1
-"""Of everything that dense clients and shards say to each other; raised when one would misread the other."""
+"""Version of the messages between dense clients and shards; raised with every incompatible change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayout:
-    """Every piece of every weight, and the optimizers. The same at all clients and servers of a model."""
+    """All pieces of all weights, and the optimizers. Equal at all clients and servers of a model."""
 
     servers: tuple[tuple[Piece, ...], ...]
     """The pieces of each server, in the order of their bytes on the wire."""
@@ -40,16 +40,16 @@ class DenseLayout:
         num_ps: int,
         partition: bool = True,
     ) -> Self:
-        """That of a model.
+        """Returns the layout of a model.
 
         Args:
-            parameters: By name; those that no optimizer has stay where they are.
-            optimizers: By name.
-            num_ps: Servers to place them on.
-            partition: Whether large ones are divided.
+            parameters: Parameters by name; those without an optimizer stay local.
+            optimizers: Optimizers by name.
+            num_ps: Number of servers.
+            partition: Whether large weights are divided.
 
         Raises:
-            InvalidArgumentError: servers cannot keep, or cannot train, one of them; says why.
+            InvalidArgumentError: servers cannot keep or train a parameter; gives the reason.
         """
         trained = trained_parameters(parameters, optimizers)
         names = {id(each): name for name, each in trained.items()}
@@ -74,7 +74,7 @@ class DenseLayout:
 
     @property
     def pieces(self) -> dict[str, list[Piece]]:
-        """Of each weight, in the order of their rows."""
+        """Pieces of each weight, in the order of their rows."""
         found: dict[str, list[Piece]] = {}
         for server in self.servers:
             for piece in server:
@@ -82,7 +82,7 @@ class DenseLayout:
         return {name: sorted(found[name], key=lambda piece: piece.begin or 0) for name in sorted(found)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, by names, so that a difference reads well."""
+        """Returns plain values by name, so that differences are readable."""
         weights = {
             name: {
                 "dtype": pieces[0].dtype,
@@ -94,15 +94,15 @@ class DenseLayout:
         return {"wire_version": WIRE_VERSION, "num_ps": len(self.servers), "weights": weights, "optimizers": specs}
 
     def to_bytes(self) -> bytes:
-        """The same bytes for the same layout."""
+        """Returns canonical bytes: equal layouts give equal bytes."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_dict` made, after JSON too.
+        """Reads the result of `to_dict`, also after JSON.
 
         Raises:
-            InvalidArgumentError: it did not make these, or a peer of another version did.
+            InvalidArgumentError: the value is something else, or of another version.
         """
         if values.get("wire_version") != WIRE_VERSION:
             raise InvalidArgumentError(
@@ -128,17 +128,17 @@ class DenseLayout:
 
 
 def regions_of(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """What is pulled in one call each: all wholes of a server, which lie end to end; then every piece by itself."""
+    """Returns what one call pulls: all undivided weights of a server, which are adjacent; then each other piece."""
     return [[each for each in pieces if each.begin is None], *([each] for each in pieces if each.begin is not None)]
 
 
 def trained_parameters(
     parameters: Mapping[str, nn.Parameter], optimizers: Mapping[str, Optimizer]
 ) -> dict[str, nn.Parameter]:
-    """Those that an optimizer moves, by name; anchors of rows are none.
+    """Returns the parameters that an optimizer updates, by name, without `RowAnchor` parameters.
 
     Raises:
-        InvalidArgumentError: an optimizer has one that nobody has named, or two optimizers have the same.
+        InvalidArgumentError: a parameter of an optimizer has no name, or belongs to two optimizers.
     """
     names = {id(each): name for name, each in parameters.items()}
     found: dict[str, nn.Parameter] = {}

@@ -1,4 +1,4 @@
-"""Where pulled weights arrive: for each server the wholes end to end, as they come; divided weights each by itself."""
+"""Memory for pulled weights: undivided weights of each server adjacent, as they arrive; divided weights separate."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["DenseMemory"]
 
 
 class DenseMemory:
-    """One copy of all weights of a layout, which answers are written to directly. The thread that trains owns it."""
+    """One copy of all weights of a layout, which answers are written to directly. Owned by the training thread."""
 
     def __init__(self, layout: DenseLayout) -> None:
         pieces = layout.pieces
         self.values: dict[str, Tensor] = {}
-        """The weights by name; they lie in the memory that answers come to."""
+        """The weights by name, in the memory that answers are written to."""
         self._places: list[list[Tensor]] = []
         for name, parts in pieces.items():
             if parts[0].begin is not None:
@@ -43,20 +43,20 @@ class DenseMemory:
             self._places.append([flat, *(_bytes(self.values[each.name][each.rows]) for (each,) in divided)])
 
     def places(self) -> Iterator[tuple[int, int, Any]]:
-        """Server, region, and the memory that its bytes go to; regions without bytes are left out."""
+        """Yields server, region, and the memory for its bytes; skips empty regions."""
         for server, places in enumerate(self._places):
             for region, place in enumerate(places):
                 if place.numel():
                     yield server, region, place.numpy()
 
     def copy_from(self, other: DenseMemory) -> None:
-        """Takes over all values of another one of the same layout."""
+        """Copies all values of another memory with the same layout."""
         for mine, theirs in zip(self._places, other._places, strict=True):
             for place, value in zip(mine, theirs, strict=True):
                 place.copy_(value)
 
     def show_in(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Makes the parameters show these values: by lying here, on other devices and for other strides by a copy."""
+        """Makes the parameters show these values: as views or, on other devices and for other strides, as copies."""
         for name, parameter in parameters.items():
             value = self.values[name]
             if parameter.data_ptr() == value.data_ptr() and parameter.is_contiguous():

@@ -1,4 +1,4 @@
-"""A push of dense gradients: before it is sent, and on its way."""
+"""A push of dense gradients: prepared, and in flight."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["DenseJoined", "PendingPush", "PreparedPush"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseJoined:
-    """What the servers had of a worker when it joined."""
+    """State of a worker on the servers when it joined."""
 
     applied: BatchStamp | None
-    """Its last batch that every server had."""
+    """Its last batch that every server had applied."""
     next_seq: int
-    """No server had a batch of this number or above."""
+    """No server had applied a batch of this number or above."""
     applied_by_server: Sequence[BatchStamp | None] = ()
-    """Its last batch at each server; None where there was none."""
+    """Its last applied batch at each server; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedPush:
-    """The gradients of a batch and how they are to be applied, before they are sent."""
+    """The gradients and learning rates of a batch, before they are sent."""
 
     stamp: BatchStamp
     step: int
@@ -42,12 +42,12 @@ class PreparedPush:
 
 
 class PendingPush(Pending[int]):
-    """A push on its way to all servers; its result is the number of its batch.
+    """A push in flight to all servers; its result is the number of its batch.
 
     Args:
         seq: Number of the batch.
-        calls: Begun, to each server.
-        on_applied: Gets the heads of all answers.
+        calls: Calls to the servers, begun.
+        on_applied: Receives the heads of all answers.
     """
 
     def __init__(self, seq: int, calls: Sequence[FrameCall], on_applied: Callable[[Sequence[bytes]], None]) -> None:
@@ -56,14 +56,14 @@ class PendingPush(Pending[int]):
         self._on_applied = on_applied
 
     def done(self) -> bool:
-        """Whether every server has answered."""
+        """Returns whether every server has answered."""
         return all(each.done for each in self._calls)
 
     def result(self, timeout_seconds: float | None = None) -> int:
-        """Waits for all servers.
+        """Waits for all servers; returns the number of the batch.
 
         Raises:
-            OpError: of the first server that refused it, or could not be reached in time.
+            OpError: the error of the first server that rejected it or could not be reached in time.
         """
         end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while end is not None and not self.done():
@@ -74,6 +74,6 @@ class PendingPush(Pending[int]):
             time.sleep(0.0005)
         heads = [call.wait()[0] for call in self._calls]
         if heads:
-            self._calls = ()  # told once: a later look would bring back what was true then
+            self._calls = ()  # report once: a second report would restore outdated counts
             self._on_applied(heads)
         return self._seq

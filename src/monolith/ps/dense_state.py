@@ -1,4 +1,4 @@
-"""The state of all shards as that of one process, and back."""
+"""Conversion between the states of all shards and the state of one process."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["join_shards", "split_state"]
 def join_shards(
     layout: DenseLayout, shards: Sequence[Mapping[str, Any]], clocks: Sequence[Mapping[int, BatchStamp]]
 ) -> DenseState:
-    """Puts the pieces of every weight, and of its optimizer's state, together.
+    """Joins the pieces of every weight, and of its optimizer's state.
 
     Raises:
-        DataLossError: servers that have the same batches differ in what all pieces of a weight must have in common.
+        DataLossError: servers with the same batches differ in values that all pieces of a weight must share.
     """
     pieces = layout.pieces
     weights = {
@@ -59,10 +59,10 @@ def join_shards(
 
 
 def split_state(layout: DenseLayout, state: DenseState) -> list[dict[str, Any]]:
-    """What each server gets of a state; tensors are views.
+    """Returns each server's part of a state; tensors are views.
 
     Raises:
-        FailedPreconditionError: it is the state of other weights or optimizers.
+        FailedPreconditionError: the state is of other weights or optimizers.
     """
     if state.weights.keys() != layout.pieces.keys() or state.optimizers.keys() != layout.optimizers.keys():
         raise FailedPreconditionError(
@@ -99,7 +99,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _joined_state(pieces: Sequence[Piece], found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """The state of a whole weight; None: that of its pieces does not go together."""
+    """Returns the state of a complete weight; None: the states of its pieces do not match."""
     states = [each or {} for each in found]
     if any(each.keys() != states[0].keys() for each in states):
         return None
@@ -126,7 +126,7 @@ def _equal(value: Any, first: Any) -> bool:
 
 
 def _part(value: Any, piece: Piece, whole: torch.Size) -> Any:
-    """The rows of a piece; what is not of the weight's shape is the same for all of them."""
+    """Returns the rows of a piece; a value of another shape than the weight is shared by all pieces."""
     if piece.begin is None or not isinstance(value, Tensor) or value.shape != whole:
         return value
     return value[piece.rows]

@@ -1,4 +1,4 @@
-"""What dense clients and shards say to each other. Heads are JSON, of a pull eight bytes; bodies are raw numbers.
+"""Messages between dense clients and shards. Heads are JSON, or eight bytes for a pull; bodies are raw numbers.
 
 | kind | head | body | answer's head | answer's body |
 |---|---|---|---|---|
@@ -12,8 +12,8 @@
 | LOAD | ticket, bytes, begin | bytes of a state from `begin` on | | |
 | RESUME | ticket, index_bytes, stamps | | | |
 
-`others` is the number of batches that the shard has of all other workers.
-A client may say everything twice: after a broken connection it repeats what was not answered.
+`others` is the number of batches that the shard has applied of all other workers.
+All calls are idempotent: after a broken connection a client repeats those without an answer.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["WORDS", "DenseFrames", "DenseServers", "FrameCall", "Kind"]
 
 WORDS = b"dense"
-"""How a conversation about dense weights is greeted."""
+"""Handshake of a connection for dense weights."""
 _PULL = struct.Struct("<ii")
 _SEEN = struct.Struct("<q")
 
 
 class Kind(IntEnum):
-    """Which call it is; the numbers are part of the wire."""
+    """Kind of a call; the numbers are part of the wire format."""
 
     CONFIGURE = 64
     JOIN = 65
@@ -53,76 +53,76 @@ class Kind(IntEnum):
 
 
 class FrameCall(Protocol):
-    """A call under way; `_core.FrameCall` is one."""
+    """A call in flight; implemented by `_core.FrameCall`."""
 
     @property
     def done(self) -> bool:
-        """Whether `wait` returns at once."""
+        """Whether `wait` returns immediately."""
         ...
 
     def wait(self) -> tuple[bytes, bytes]:
-        """The answer's head and body; raises the server's error."""
+        """Returns head and body of the answer; raises the server's error."""
         ...
 
 
 class DenseFrames(Protocol):
-    """A conversation with every server; `_core.FrameClient` is one."""
+    """A connection to every server; implemented by `_core.FrameClient`."""
 
     def begin(
         self, server: int, kind: int, head: bytes, parts: Sequence[Any], into: Any | None, timeout_seconds: float
     ) -> FrameCall:
-        """Sends a call; those to one server are answered in their order."""
+        """Sends a call; a server answers the calls of a client in order."""
         ...
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the connection."""
         ...
 
 
 class DenseServers(Protocol):
-    """The servers of a model, as far as dense weights need them."""
+    """The servers of a model, as needed for dense weights."""
 
     @property
     def num_ps(self) -> int:
-        """How many there are."""
+        """Number of servers."""
         ...
 
     def open_frames(self, words: bytes) -> DenseFrames:
-        """A new conversation with each of them."""
+        """Opens a connection to each server."""
         ...
 
     def uninitialized(self, owner: str) -> list[int]:
-        """Servers of which nobody has said, since they began, that this owner has state there."""
+        """Returns the servers on which the owner was not initialized since their process began."""
         ...
 
     def require_state(self, owner: str) -> None:
-        """Raises UnavailableError where one has lost what it had of it."""
+        """Raises UnavailableError if a server has lost the state of an owner."""
         ...
 
     def set_initialized(self, owner: str) -> None:
-        """It has state on all of them from now on."""
+        """Marks the owner as initialized on all servers."""
         ...
 
 
 def ask_all(
     frames: DenseFrames, num_ps: int, kind: Kind, head_of: Callable[[int], bytes], timeout_seconds: float
 ) -> list[dict[str, Any]]:
-    """The heads of all servers' answers to one call each, sent before any is waited for."""
+    """Sends one call to each server, before it waits for answers; returns the heads of the answers."""
     calls = [frames.begin(server, kind, head_of(server), [], None, timeout_seconds) for server in range(num_ps)]
     heads = [call.wait()[0] for call in calls]
     return [decode(head) if head else {} for head in heads]
 
 
 def encode(**values: Any) -> bytes:
-    """A head."""
+    """Encodes a head."""
     return json.dumps(values, separators=(",", ":")).encode()
 
 
 def decode(head: bytes) -> dict[str, Any]:
-    """What `encode` was given.
+    """Decodes the result of `encode`.
 
     Raises:
-        DataLossError: it is no head.
+        DataLossError: the bytes are no head.
     """
     try:
         values = json.loads(head)
@@ -134,12 +134,12 @@ def decode(head: bytes) -> dict[str, Any]:
 
 
 def encode_pull(worker: int, region: int) -> bytes:
-    """The head of a pull."""
+    """Encodes the head of a pull."""
     return _PULL.pack(worker, region)
 
 
 def decode_pull(head: bytes) -> tuple[int, int]:
-    """Worker and region of a pull."""
+    """Returns worker and region of a pull."""
     if len(head) != _PULL.size:
         raise InvalidArgumentError(f"dense weights: the head of a pull has {_PULL.size} bytes, got {len(head)}")
     worker, region = _PULL.unpack(head)
@@ -147,23 +147,23 @@ def decode_pull(head: bytes) -> tuple[int, int]:
 
 
 def encode_seen(seq: int) -> bytes:
-    """The head of a pull's answer."""
+    """Encodes the head of a pull's answer."""
     return _SEEN.pack(seq)
 
 
 def decode_seen(head: bytes) -> int:
-    """The last batch of the worker that a pull has seen; -1: none."""
+    """Returns the last batch of the worker in a pull's answer; -1: none."""
     seq: int = _SEEN.unpack(head)[0]
     return seq
 
 
 def encode_stamps(stamps: Iterable[BatchStamp]) -> list[list[Any]]:
-    """Stamps as plain values."""
+    """Encodes stamps as plain values."""
     return [[each.worker, each.seq, base64.b64encode(each.position).decode(), each.event_time_ms] for each in stamps]
 
 
 def decode_stamps(values: Sequence[Sequence[Any]]) -> list[BatchStamp]:
-    """What `encode_stamps` was given."""
+    """Decodes the result of `encode_stamps`."""
     return [
         BatchStamp(
             worker=int(worker),
@@ -176,10 +176,10 @@ def decode_stamps(values: Sequence[Sequence[Any]]) -> list[BatchStamp]:
 
 
 def field(values: Mapping[str, Any], name: str) -> int:
-    """A whole number of a head.
+    """Returns an integer of a head.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: the value is no integer.
     """
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Keeps the pushes to all owners of a server back for a moment, so that all servers come to the same batches."""
+"""Holds the pushes to all owners of a server, so that all servers apply the same batches."""
 
 from __future__ import annotations
 
@@ -15,63 +15,63 @@ if TYPE_CHECKING:
 __all__ = ["DENSE_OWNER", "Clocks", "Gate", "HeldGates", "Owner", "rows_owner"]
 
 DENSE_OWNER = "dense"
-"""Name of the owner that a server's dense weights are."""
+"""Owner name of a server's dense weights."""
 _LOOK_SECONDS = 0.001
-"""How often it is looked whether pushes that may pass have come."""
+"""Interval at which allowed pushes are polled for."""
 
 Clocks = dict[str, dict[int, int]]
 """Owner -> worker -> number of its last batch."""
 
 
 class Gate(Protocol):
-    """What keeps the pushes to one owner back; `_core.PushGate` is one."""
+    """Gate of the pushes to one owner; implemented by `_core.PushGate`."""
 
     def hold(self, seconds: float) -> bool:
-        """Returns when no push is inside; others wait until `release`, or until the seconds are over. False: one is."""
+        """Holds new pushes until `release` or the timeout, and drains the others. Returns False if one stays inside."""
         ...
 
     def allow(self, limits: dict[int, int]) -> None:
-        """Worker -> number of the batch up to which its pushes may pass meanwhile."""
+        """Sets worker -> number of the last batch whose push may pass during the hold."""
         ...
 
     def release(self) -> None:
-        """All may pass."""
+        """Lets all pushes pass."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whoever keeps state that workers push to."""
+    """State of a server that workers push to."""
 
     gate: Gate
     clock: Callable[[], Mapping[int, int]]
-    """Worker -> number of its last batch."""
+    """Returns worker -> number of its last batch."""
 
 
 class HeldGates:
-    """The gates of a server's owners. One client holds them at a time; any thread may call it.
+    """The gates of a server's owners. One client holds them at a time. Thread-safe.
 
-    A hold ends with its time, whatever happens to the client: the gates open by themselves.
+    A hold ends after its time, whatever happens to the client: the gates open by themselves.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the fields below
         self._owners: dict[str, Owner] = {}
         self._holder: int | None = None
         self._until = 0.0
 
     def add(self, name: str, owner: Owner) -> None:
-        """From now on it is held with the others."""
+        """Adds an owner, to be held with the others."""
         with self._changed:
             self._owners[name] = owner
 
     def remove(self, name: str) -> None:
-        """It is gone."""
+        """Removes an owner."""
         with self._changed:
             self._owners.pop(name, None)
 
     def hold(self, client: int, seconds: float) -> Clocks:
-        """Waits for who holds them now, for at most so many seconds, then holds them as long; says what owners have.
+        """Waits up to `seconds` for another holder, then holds pushes for `seconds`; returns owners' last batches.
 
         Raises:
             DeadlineExceededError: another client did not release them, or a push did not end.
@@ -91,10 +91,10 @@ class HeldGates:
         return self.clocks()
 
     def level(self, client: int, limits: Mapping[str, Mapping[int, int]], wait_seconds: float) -> Clocks:
-        """Lets pushes up to these pass, and waits for them for a while; says what owners have then.
+        """Lets pushes up to `limits` pass, and waits for them; returns the last batches of owners.
 
         Raises:
-            FailedPreconditionError: the client does not hold them any more.
+            FailedPreconditionError: the client does not hold the pushes any more.
         """
         give_up = time.monotonic() + wait_seconds
         with self._changed:
@@ -110,7 +110,7 @@ class HeldGates:
         return self.clocks()
 
     def release(self, client: int) -> bool:
-        """Lets all pushes pass; whether they were held by this client until now. Calling it again does nothing."""
+        """Lets all pushes pass; returns whether this client held them until now. Idempotent."""
         with self._changed:
             if self._holder != client:
                 return False
@@ -123,7 +123,7 @@ class HeldGates:
         return was_held
 
     def clocks(self) -> Clocks:
-        """What each owner has."""
+        """Returns the last batches of each owner."""
         with self._changed:
             owners = dict(self._owners)
         return {name: dict(owner.clock()) for name, owner in owners.items()}
@@ -140,5 +140,5 @@ def _lacks(clock: Mapping[int, int], wanted: Mapping[int, int]) -> bool:
 
 
 def rows_owner(store: str) -> str:
-    """Name of the owner that a server's part of a store is."""
+    """Returns the owner name of a server's share of a store."""
     return f"rows/{store}"

@@ -1,4 +1,4 @@
-"""The barrier of a job whose workers are processes: it stands on the home server."""
+"""The barrier of a job of several processes; its state is on the home server."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ __all__ = ["JobBarrier"]
 
 
 class JobBarrier:
-    """A `monolith.cluster.Barrier` for processes. Any thread may call it.
+    """A `monolith.cluster.Barrier` for processes. Thread-safe.
 
-    It falls with the process that placed it. A worker that does not train, was lost or has ended is not waited for.
+    The barrier is removed with the process that placed it. It does not wait for workers that do not train, were lost or
+    have ended.
 
     Args:
-        line: To the coordinator.
-        index: Which worker this process is.
-        capacity: Number of workers, the chief among them.
+        line: Connection to the coordinator.
+        index: Index of this worker.
+        capacity: Number of workers, including the chief.
     """
 
     def __init__(self, line: JobLine, index: int, capacity: int) -> None:
@@ -42,39 +43,39 @@ class JobBarrier:
 
     @property
     def capacity(self) -> int:
-        """Number of workers, the chief among them."""
+        """Number of workers, including the chief."""
         return self._capacity
 
     def add_callback(self, callback: Callable[[str], None]) -> None:
-        """Called with the action when this process has placed the barrier, or has come to it."""
+        """Adds a callback, called with the action when this process has placed or reached the barrier."""
         self._callbacks.append(callback)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Has `callback` called when it was heard that the barrier was placed or removed, whoever did it."""
+        """Registers a callback for when any process has placed or removed the barrier."""
         self._line.on_barrier(callback)
 
     def place_barrier(self, action: str = "") -> None:
-        """Places it and runs the callbacks.
+        """Places the barrier and runs the callbacks.
 
         Raises:
-            BarrierAlreadyPlacedError: It stands.
+            BarrierAlreadyPlacedError: the barrier is placed already.
         """
         try:
             self._line.say(messages.ChangeRequest(place_barrier=action), placed_action=action)
         except AlreadyExistsError as error:
             raise BarrierAlreadyPlacedError(error.message) from error
         except (DeadlineExceededError, UnavailableError):
-            with suppress(OpError):  # it may stand, and a caller that got an error would not remove it
+            with suppress(OpError):  # the barrier may be placed, and a caller that gets an error would not remove it
                 self.remove_barrier()
             raise
         self.run_callbacks(action)
 
     def remove_barrier(self) -> None:
-        """Removes it, whether it stands or not."""
+        """Removes the barrier, if it is placed."""
         self._line.say(messages.ChangeRequest(remove_barrier=True), placed_action=None)
 
     def is_barrier_placed(self) -> bool:
-        """Whether it stands, as far as was heard; costs no call."""
+        """Returns whether the barrier is placed, by the last received state; makes no call."""
         return self._line.state.barrier_placed
 
     def run_callbacks(self, action: str) -> None:
@@ -83,35 +84,35 @@ class JobBarrier:
             callback(action)
 
     def enter(self, index: int) -> str:
-        """Notes that this worker waits, and returns what the barrier is for."""
+        """Marks this worker as waiting, and returns the action of the barrier."""
         self._require_own(index)
         self._line.say(messages.ChangeRequest(waits=True), waits=True)
         return self._line.state.barrier_action
 
     def leave(self, index: int) -> None:
-        """Notes that this worker goes on; a home server that is away hears it when it is back."""
+        """Marks this worker as running; an unreachable home server receives it after it recovers."""
         self._require_own(index)
         with suppress(UnavailableError, DeadlineExceededError):
             self._line.say(messages.ChangeRequest(waits=False), waits=False)
 
     def get_blocked_indices(self) -> list[int]:
-        """Workers that wait; 0 while the barrier stands."""
+        """Returns the workers that wait; includes 0 while the barrier is placed."""
         state = self._line.state
         return [0] * state.barrier_placed + sorted(state.blocked)
 
     def get_unblocked_indices(self) -> list[int]:
-        """Workers that do not wait; 0 while the barrier does not stand."""
+        """Returns the workers that do not wait; includes 0 while the barrier is not placed."""
         blocked = self.get_blocked_indices()
         return [index for index in range(self._capacity) if index not in blocked]
 
     def wait_removed(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
-        """Waits until it does not stand; False: the time is over, or it was given up."""
+        """Waits until the barrier is removed; False: the time is over, or `give_up` was true."""
         return self._line.wait_for(
             lambda state: not state.barrier_placed, timeout_seconds=timeout_seconds, give_up=give_up
         )
 
     def wait_blocked(self, timeout_seconds: float) -> list[int]:
-        """Waits until every worker that trains has come; those that had not when the time was over."""
+        """Waits until every training worker waits; returns those that do not after the timeout."""
         self._line.wait_for(lambda state: not state.awaited, timeout_seconds=timeout_seconds)
         return sorted(self._line.state.awaited)
 

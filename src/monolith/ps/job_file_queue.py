@@ -1,4 +1,4 @@
-"""The queue of files that the workers of a job share, as one of them sees it."""
+"""Client of a file queue that the workers of a job share."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["JobFileQueue"]
 
 
 class JobFileQueue(FileQueue):
-    """Files that the workers of a job share. Any thread may call it.
+    """Files that the workers of a job share. Thread-safe.
 
-    Files are looked up by the worker that needs more of them, with its own access to them: the home server needs none.
+    The worker that needs more files lists them, with its own access: the home server needs none.
 
     Args:
-        line: To the coordinator.
-        name: Of the queue: a job may have several.
+        line: Connection to the coordinator.
+        name: Name of the queue; a job may have several.
         paths: As for `LocalFileQueue`; the same for all workers.
         seed: As for `LocalFileQueue`.
-        storage_options: For the file system of URLs.
+        storage_options: Options of the file system of URLs.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class JobFileQueue(FileQueue):
         self.digest = self._patterns.digest
 
     def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
-        """The file of a worker's turn, from 0 on; None when there are no more."""
+        """Returns the file of a worker's `turn`, from 0; None: there are no more."""
         while True:
             answer = self._line.ask("TakeFile", self._request(worker, turn, epoch))
             if not answer.HasField("look_up"):
@@ -64,13 +64,13 @@ class JobFileQueue(FileQueue):
         return None
 
     def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
-        """Refuses to go on behind more turns of a worker than the queue remembers."""
+        """Raises if a worker resumes after more files than the queue has assigned to it."""
         request = self._request(worker, turns, epoch)
         request.only_look = True
         self._line.ask("TakeFile", request)
 
     def give_back(self, worker: int, position: bytes | None = None) -> int:
-        """Puts back what a worker that will not come back had not read; its number is not used again."""
+        """Returns the unread files of a worker that will not reconnect; its index is not used again."""
         request = messages.GiveBackRequest(queue=self.name, worker=worker)
         if position is not None:
             progress = progress_in(position, worker=worker, digest=self.digest)

@@ -1,4 +1,4 @@
-"""The flags by which the processes of a job begin and end together: they live on the home server."""
+"""Flags by which the processes of a job begin and end together; their state is on the home server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["JobFlags"]
 
 
 class JobFlags:
-    """A flag per worker; a `monolith.hooks.SharedFlags`. Any thread may call it.
+    """A flag per worker; a `monolith.hooks.SharedFlags`. Thread-safe.
 
-    The flag of a worker is down while its lease does not run, and up again when it comes back. Reading costs no call.
+    The flag of a worker is down while its lease is expired, and up again after it reconnects. Reading makes no call.
 
     Args:
-        line: To the coordinator.
+        line: Connection to the coordinator.
         size: Number of workers.
     """
 
@@ -33,7 +33,7 @@ class JobFlags:
         return self._size
 
     def set(self, index: int, value: bool) -> None:
-        """Changes one flag; that of a worker is its own."""
+        """Sets one flag; a worker sets only its own."""
         request = messages.ChangeRequest(flag=messages.Flag(index=index, value=value))
         if index > 0 and index == self._line.seat.index:
             self._line.say(request, trains=value)
@@ -41,7 +41,7 @@ class JobFlags:
             self._line.ask("Change", request)
 
     def read(self) -> list[bool]:
-        """All of them at one moment."""
+        """Returns all flags of one consistent state."""
         return self._flags(self._line.state)
 
     def wait(
@@ -51,7 +51,7 @@ class JobFlags:
         timeout_seconds: float | None,
         give_up: Callable[[], bool] | None = None,
     ) -> bool:
-        """Waits until the flags are so; False: the time is over, or it was given up."""
+        """Waits until the predicate holds; False: the time is over, or `give_up` was true."""
         return self._line.wait_for(
             lambda state: predicate(self._flags(state)), timeout_seconds=timeout_seconds, give_up=give_up
         )

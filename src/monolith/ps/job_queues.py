@@ -1,4 +1,4 @@
-"""The queues of files that the workers of a job share, without I/O: workers look files up, and ask whose each is."""
+"""File queues shared by the workers of a job, without I/O: workers list files, and request their assignments."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["JobQueue", "JobQueues", "LookUp"]
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """What a worker is to do first: look up the files of a pattern, and tell them."""
+    """A worker is to list the files of a pattern first, and report them."""
 
     number: int
 
 
 class JobQueue:
-    """One queue. Used by one thread at a time.
+    """One queue. Not thread-safe.
 
     Args:
-        digest: Of its patterns and seed.
-        num_look_ups: Times that files are looked up, by one pattern after another.
+        digest: Digest of its patterns and seed.
+        num_look_ups: Number of listings, one pattern after another.
         seed: As for `FileAssignments`.
     """
 
@@ -40,12 +40,12 @@ class JobQueue:
         self.seed = seed
         self.events: list[Event] = []
         self.keep: Callable[[Event], None] = lambda _: None
-        """Writes an event where a restart finds it, before it counts."""
+        """Persists an event for a restart, before the event takes effect."""
         self._state = FileAssignments(num_look_ups, seed=seed)
 
     @property
     def workers(self) -> list[int]:
-        """Workers that took files and did not give them back."""
+        """Workers that took files and did not return them."""
         return self._state.workers
 
     @property
@@ -54,7 +54,7 @@ class JobQueue:
         return bool(self._state.files)
 
     def take(self, worker: int, turn: int, epoch: int) -> FilePart | LookUp | None:
-        """The file of a worker's turn; None: there are no more.
+        """Returns the file of a worker's `turn`; None: there are no more.
 
         Raises:
             FailedPreconditionError: as `FileQueue.take`.
@@ -67,16 +67,16 @@ class JobQueue:
         return FilePart(self._state.files[piece.number], piece.place)
 
     def require_taken(self, worker: int, turns: int, epoch: int) -> None:
-        """As `FileQueue.require_taken`."""
+        """Checks assignments; see `FileQueue.require_taken`."""
         self._state.taken(worker, turns, epoch)
 
     def found(self, look_up: int, files: Sequence[str]) -> None:
-        """A worker has looked up files; who was later than another is not listened to."""
+        """Adds the files that a worker has listed; ignores all but the first report of a listing."""
         if self._state.next_look_up == look_up:
             self._happen(self._state.found(files))
 
     def give_back(self, worker: int, progress: Progress | None) -> int:
-        """As `FileQueue.give_back`."""
+        """Returns the files of a worker to the queue; see `FileQueue.give_back`."""
         event = self._state.give_back(worker, progress)
         if event is None:
             return 0
@@ -84,7 +84,7 @@ class JobQueue:
         return len(event["give_back"][1])
 
     def replay(self, events: Sequence[Event]) -> None:
-        """Brings it behind events of before; they are not kept again."""
+        """Replays earlier events; they are not persisted again."""
         for event in events:
             self._state.apply(event)
             self.events.append(event)
@@ -100,10 +100,10 @@ class JobQueue:
 
 
 class JobQueues:
-    """All queues of a job, by name. Used by one thread at a time.
+    """All queues of a job, by name. Not thread-safe.
 
     Args:
-        logs: Where a restart finds what has happened, and what is read first; None: nowhere.
+        logs: Event logs, which are read first and make a restart possible; None: no logs.
     """
 
     def __init__(self, logs: QueueLogs | None = None) -> None:
@@ -114,14 +114,14 @@ class JobQueues:
 
     @property
     def workers(self) -> set[int]:
-        """Workers that took files of any queue and did not give them back."""
+        """Workers that took files of any queue and did not return them."""
         return {worker for queue in self._queues.values() for worker in queue.workers}
 
     def open(self, name: str, *, digest: str, num_look_ups: int, seed: int | None) -> JobQueue:
-        """The queue of a name; made where there is none.
+        """Returns the queue of a name; creates it if missing.
 
         Raises:
-            InvalidArgumentError: there is one of other patterns or another seed.
+            InvalidArgumentError: the queue has other patterns or another seed.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -133,7 +133,7 @@ class JobQueues:
         return queue
 
     def find(self, name: str) -> JobQueue:
-        """The queue of a name.
+        """Returns the queue of a name.
 
         Raises:
             InvalidArgumentError: there is none.
@@ -143,7 +143,7 @@ class JobQueues:
         return self._queues[name]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the positions of the workers, taken at the same moment or later."""
+        """Returns the state for a checkpoint; capture it together with the positions of the workers, or later."""
         return {
             name: {
                 "digest": queue.digest,
@@ -155,7 +155,7 @@ class JobQueues:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state; what was taken since then is taken again."""
+        """Resumes from a state; files taken after it are assigned again."""
         gone = self._queues.keys() - state.keys()
         self._queues.clear()
         for name, saved in state.items():
@@ -165,7 +165,7 @@ class JobQueues:
                 self._logs.drop(name)
 
     def close(self) -> None:
-        """Nothing more happens to them."""
+        """Closes the logs."""
         if self._logs is not None:
             self._logs.close()
 

@@ -1,4 +1,4 @@
-"""The newest time of the rows on all servers, as far as a client knows it: answers of servers bring it along."""
+"""The newest event time of the rows on all servers, as last reported by their answers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ __all__ = ["NewestTime"]
 
 
 class NewestTime:
-    """Unix seconds; called, it tells them. Any thread may call it."""
+    """Unix seconds, returned by a call. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seconds = 0
 
     def __call__(self) -> int:
-        """What is known now."""
+        """Returns the newest known time."""
         return self._seconds
 
     def raise_to(self, seconds: int) -> None:
-        """Somebody has seen this time."""
+        """Raises the time, after it was seen in an answer or an update."""
         if seconds > self._seconds:
             with self._lock:
                 self._seconds = max(self._seconds, seconds)
 
     def set(self, seconds: int) -> None:
-        """The rows are others now: time begins anew."""
+        """Sets the time, after the rows were replaced."""
         with self._lock:
             self._seconds = seconds

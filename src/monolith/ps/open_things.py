@@ -1,4 +1,4 @@
-"""What a client can have open on a server's rows: a cut, blocks to be loaded, a restore that was prepared."""
+"""Resources that a client can have open on a server's rows: a cut, blocks to load, a prepared restore."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["OpenCut", "PreparedLoad", "PreparedRows"]
 
 
 class OpenCut:
-    """A cut of a server's rows, and the files that were written of it. Any thread may call it."""
+    """A cut of a server's rows, and the files written of it. Thread-safe."""
 
     TITLE: ClassVar[str] = "cut"
 
@@ -33,11 +33,11 @@ class OpenCut:
         self.cut = cut
         self._on_written = on_written
         self._transfer = _core.Transfer()
-        self._lock = threading.Lock()  # one write at a time, and none while it is closed; guards what follows
+        self._lock = threading.Lock()  # serializes write and close; guards the field below
         self._written: tuple[str, Sequence[FileEntry]] | None = None
 
     def write(self, folder: str, rules: WriteRules) -> WrittenRows:
-        """As `Cut.write`."""
+        """Writes the cut; see `Cut.write`."""
         with self._lock:
             written = self.cut.write(folder, rules, transfer=self._transfer)
             self._written = folder, written.files
@@ -46,7 +46,7 @@ class OpenCut:
         return written
 
     def give_up_write(self) -> None:
-        """No files of it are left: a write under way ends, and one that comes later ends at once."""
+        """Removes written files, cancels a write in progress, and rejects later writes."""
         self._transfer.cancel()
         with self._lock:
             if self._written is not None:
@@ -54,14 +54,14 @@ class OpenCut:
                 self._written = None
 
     def close(self) -> None:
-        """Releases it; a write under way is cancelled, and its files removed."""
+        """Releases the cut; cancels a write in progress, and removes its files."""
         self._transfer.cancel()
         with self._lock:
             self.cut.release()
 
 
 class PreparedLoad:
-    """Blocks that were checked and can be loaded, once. Any thread may call it."""
+    """Checked blocks, which can be loaded once. Thread-safe."""
 
     TITLE: ClassVar[str] = "load"
 
@@ -84,19 +84,19 @@ class PreparedLoad:
         self._around = around
 
     def load(self) -> LoadReport:
-        """Writes them."""
+        """Loads the blocks."""
         return self._load() if self._around is None else self._around(self._load)
 
     def _load(self) -> LoadReport:
         return self._store.load_emptied(self._blocks, buckets=self._buckets, emptied=self._emptied)
 
     def close(self) -> None:
-        """Forgets them."""
+        """Drops the blocks."""
         self._blocks = ()
 
 
 class PreparedRows:
-    """Files that were checked and can be loaded, once. Any thread may call it."""
+    """Checked files, which can be loaded once. Thread-safe."""
 
     TITLE: ClassVar[str] = "restore"
 
@@ -104,14 +104,14 @@ class PreparedRows:
         self, restore: LocalRestore, *, around: Callable[[Callable[[], RestoreReport]], RestoreReport]
     ) -> None:
         self._around = around
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the field below
         self._restore: LocalRestore | None = restore
 
     def load(self) -> RestoreReport:
         """Replaces the rows.
 
         Raises:
-            FailedPreconditionError: it was given up meanwhile.
+            FailedPreconditionError: the restore was cancelled meanwhile.
         """
         with self._lock:
             if self._restore is None:
@@ -119,7 +119,7 @@ class PreparedRows:
             return self._around(self._restore.load)
 
     def close(self) -> None:
-        """Gives it up, or ends it after `load`."""
+        """Cancels the restore, or ends it after `load`."""
         with self._lock:
             restore, self._restore = self._restore, None
             if restore is not None:

@@ -1,7 +1,7 @@
-"""Trees of plain values and tensors as one run of bytes, to be moved in parts: an index, then the tensors end to end.
+"""Trees of plain values and tensors as one byte array, to be moved in chunks: an index, then the tensors.
 
-The index is JSON, padded with spaces to `_ALIGNMENT`; every tensor begins at a multiple of it, so that both ends work
-on the bytes where they lie.
+The index is JSON, padded with spaces to `_ALIGNMENT`; every tensor begins at a multiple of it, so that both ends can
+use the bytes in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """Bytes, and where the tensors begin in them."""
+    """Bytes of a tree, and the size of their index."""
 
     data: Tensor
     """uint8."""
@@ -54,10 +54,10 @@ def pack(tree: Mapping[str, Any], spare: Tensor | None = None) -> PackedState:
 
 
 def unpack(data: Tensor, index_bytes: int) -> dict[str, Any]:
-    """The tree; its tensors lie in `data`.
+    """Returns the tree; its tensors are views of `data`.
 
     Raises:
-        DataLossError: the bytes are not what `pack` makes.
+        DataLossError: the bytes are not a result of `pack`.
     """
     try:
         index = json.loads(bytes(data[:index_bytes].numpy()))
@@ -70,10 +70,10 @@ def unpack(data: Tensor, index_bytes: int) -> dict[str, Any]:
 
 
 def room_for(size: int) -> Tensor:
-    """Memory for so many bytes.
+    """Allocates memory for `size` bytes.
 
     Raises:
-        ResourceExhaustedError: there is not as much.
+        ResourceExhaustedError: there is not enough memory.
     """
     try:
         return large_buffer(size)
@@ -91,7 +91,7 @@ def _views(tensors: list[dict[str, Any]], flat: Tensor) -> dict[str, Tensor]:
         size = math.prod(shape) * dtype.itemsize
         if offset + size > flat.numel():
             raise ValueError(f"a tensor ends at byte {offset + size} of {flat.numel()}: {each!r}")
-        # torch refuses to take no bytes for numbers of another size.
+        # torch cannot view an empty byte tensor as another type.
         raw = flat[offset : offset + size]
         found[str(each["name"])] = raw.view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype)
     return found

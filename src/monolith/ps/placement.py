@@ -1,4 +1,4 @@
-"""Which server keeps which piece of the dense weights."""
+"""Placement of the pieces of dense weights on servers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST_PIECE_BYTES", "Piece", "Weight", "place"]
 
 LARGEST_PIECE_BYTES = 128 << 10
-"""Weights above this are divided, if they may be."""
+"""Weights above this size are divided, if allowed."""
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
-"""Those that a server can keep and move, by name."""
+"""Types that a server can keep and update, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """One parameter, as far as placing it needs to know.
+    """The properties of one parameter that its placement needs.
 
     Raises:
         InvalidArgumentError: no server can keep it.
@@ -34,7 +34,7 @@ class Weight:
     shape: tuple[int, ...]
     dtype: str = "float32"
     is_divisible: bool = True
-    """Whether its pieces learn as the whole would."""
+    """Whether its pieces are updated as in the full weight."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -45,7 +45,7 @@ class Weight:
 
     @property
     def bytes(self) -> int:
-        """Of its values."""
+        """Size of its values in bytes."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
@@ -54,16 +54,16 @@ class Piece:
     """A weight, or some of its rows, on one server.
 
     Raises:
-        InvalidArgumentError: there is none like this.
+        InvalidArgumentError: the fields do not describe a piece.
     """
 
     name: str
     server: int
     shape: tuple[int, ...]
-    """Of the piece."""
+    """Shape of the piece."""
     dtype: str
     begin: int | None = None
-    """Its first row in the weight; None: it is the whole weight."""
+    """Its first row in the weight; None: an undivided weight."""
 
     def __post_init__(self) -> None:
         is_piece = self.begin is not None
@@ -72,34 +72,34 @@ class Piece:
 
     @property
     def rows(self) -> slice:
-        """Where a piece, not a whole, lies along the first axis of its weight."""
+        """Row range of a piece of a divided weight, along the first axis."""
         begin = self.begin or 0
         return slice(begin, begin + self.shape[0])
 
     @property
     def bytes(self) -> int:
-        """Of its values."""
+        """Size of its values in bytes."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def order(self) -> tuple[int, bool, str]:
-        """Its place on the wire: wide numbers first, so that all are aligned; among these, wholes first."""
+        """Returns the sort key on the wire: wide types first, for alignment; within a type, undivided weights first."""
         return (-self.torch_dtype.itemsize, self.begin is not None, self.name)
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Its type of numbers."""
+        """Type of its values."""
         return DTYPES[self.dtype]
 
 
 def place(weights: Iterable[Weight], num_ps: int, *, partition: bool = True) -> tuple[tuple[Piece, ...], ...]:
-    """The pieces of each server: largest weight first, onto the servers that have least; the same for the same input.
+    """Returns the pieces of each server: largest weight first, onto the servers with the least bytes. Deterministic.
 
     A weight above `LARGEST_PIECE_BYTES` becomes at most `num_ps` pieces along its first axis, each on another server.
-    The pieces of a server come in their order on the wire.
+    The pieces of a server are in their order on the wire.
 
     Args:
         weights: In any order; names differ.
-        num_ps: How many servers there are.
+        num_ps: Number of servers.
         partition: Whether weights may be divided at all.
     """
     if num_ps < 1:

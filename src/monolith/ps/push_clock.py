@@ -1,4 +1,4 @@
-"""What a shard of dense weights has of every worker: the rules of the core's clock, for an owner in Python."""
+"""Last batches of all workers in a shard of dense weights: the rules of the core's clock, for an owner in Python."""
 
 from __future__ import annotations
 
@@ -17,51 +17,52 @@ __all__ = ["PushClock"]
 @dataclass(slots=True)
 class _Worker:
     incarnation: int = 0
-    """The present one; 0: none."""
+    """Current incarnation; 0: none."""
     was_resumed: bool = False
-    """A resume ended its last incarnation."""
+    """Whether a resume ended its last incarnation."""
     last: BatchStamp | None = None
 
 
 class PushClock:
-    """The last batch of every worker, and who may push. Whoever owns it sees that one call is inside at a time.
+    """The last batch of every worker, and which incarnations may push. Not thread-safe: the owner serializes calls.
 
-    A worker pushes its updates one after another; each names the one before it, so that a repeated one is recognised
-    and a missing one is noticed. `join` begins an incarnation: pushes of an earlier one are refused from then on.
+    A worker pushes its updates in order; each names the one before it, so that duplicates and gaps are detected. `join`
+    begins an incarnation: pushes of earlier ones are rejected from then on.
     """
 
     def __init__(self) -> None:
         self._workers: dict[int, _Worker] = {}
         self._incarnations = 0
         self.steps = 0
-        """Batches of all workers: of each the number of its last one, plus one."""
+        """Batches of all workers: the sum of their last numbers plus one each."""
 
     @property
     def stamps(self) -> dict[int, BatchStamp]:
-        """Worker -> its last batch, of all of which something was applied."""
+        """Worker -> its last applied batch, for workers that have one."""
         return {number: state.last for number, state in sorted(self._workers.items()) if state.last is not None}
 
     def last_applied(self, worker: int) -> int:
-        """Number of the worker's last batch, or -1."""
+        """Returns the number of the worker's last batch, or -1."""
         state = self._workers.get(worker)
         return NOTHING_APPLIED if state is None or state.last is None else state.last.seq
 
     def steps_of_others(self, worker: int) -> int:
-        """`steps` without those of the worker."""
+        """Returns `steps` without those of the worker."""
         return self.steps - (self.last_applied(worker) + 1)
 
     def join(self, worker: int) -> tuple[int, BatchStamp | None]:
-        """Begins an incarnation; returns its number, which no other one had here, and the worker's last batch."""
+        """Begins an incarnation; returns its number, which is unique here, and the worker's last batch."""
         state = self._workers.setdefault(worker, _Worker())
         self._incarnations += 1
         state.incarnation = self._incarnations
         return state.incarnation, state.last
 
     def is_new(self, stamp: BatchStamp, *, previous: int, incarnation: int) -> bool:
-        """Whether a push is to be applied; False: it was applied before.
+        """Returns whether a push is to be applied; False: it was applied before.
 
         Raises:
-            FailedPreconditionError: its incarnation is over, or a push is missing before it; says what is there.
+            FailedPreconditionError: its incarnation is over, or a push before it is missing; names the last one
+                applied.
         """
         state = self._workers.get(stamp.worker, _Worker())
         _require_current(state, stamp.worker, incarnation)
@@ -76,7 +77,7 @@ class PushClock:
         return True
 
     def record(self, stamp: BatchStamp) -> None:
-        """Comes right after the weights have changed."""
+        """Records an applied batch. Call it immediately after the weights have changed."""
         self.steps += stamp.seq - self.last_applied(stamp.worker)
         self._workers[stamp.worker].last = stamp
 

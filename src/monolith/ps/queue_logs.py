@@ -1,6 +1,6 @@
-"""Logs of the file queues of a job in the recovery folder of the home server: a file is in one before it is handed out.
+"""Logs of a job's file queues, in the recovery folder of the home server; an assignment is logged before it is sent.
 
-So workers, which remember the files that they were given, are never ahead of a home server that comes back.
+Workers remember their assignments, so that they are never ahead of a recovered home server.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SUFFIX = ".files"
 
 
 class QueueLog:
-    """The log of one queue, open to be written. Used by one thread at a time.
+    """The log of one queue, open for writing. Not thread-safe.
 
-    Its lines are as those of `SharedFileQueue`; the first one has the facts of the queue.
+    Its lines have the format of `SharedFileQueue`; the first one has the properties of the queue.
 
     Args:
-        path: Of the file, which is replaced.
-        facts: Of the queue.
-        events: What has happened already.
+        path: Path of the file, which is replaced.
+        facts: Properties of the queue.
+        events: Events so far.
     """
 
     def __init__(self, path: Path, facts: dict[str, Any], events: Sequence[Event] = ()) -> None:
@@ -55,10 +55,10 @@ class QueueLog:
         self._size = len(content)
 
     def append(self, event: Event) -> None:
-        """On disk when it returns.
+        """Appends an event; it is durable on return.
 
         Raises:
-            OSError: it could not be written; the log is as before.
+            OSError: the event could not be written; the log is unchanged.
         """
         line = event_line(event)
         try:
@@ -71,15 +71,15 @@ class QueueLog:
         self._size += len(line)
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Closes the file."""
         os.close(self._file)
 
 
 class QueueLogs:
-    """The logs of all queues of a job. Used by one thread at a time.
+    """The logs of all queues of a job. Not thread-safe.
 
     Args:
-        folder: Where they are; made if it is not there.
+        folder: Folder of the logs; created if missing.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -88,7 +88,7 @@ class QueueLogs:
         self._open: dict[str, QueueLog] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """What was logged, as `JobQueues.state_dict`. A log that is damaged is left out, which is logged."""
+        """Reads all logs, in the form of `JobQueues.state_dict`; skips damaged ones, with a warning."""
         found: dict[str, dict[str, Any]] = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
@@ -100,7 +100,7 @@ class QueueLogs:
         return found
 
     def begin(self, name: str, facts: dict[str, Any], events: Sequence[Event]) -> QueueLog:
-        """A log of a queue, which replaces the one that there was."""
+        """Creates the log of a queue, replacing an existing one."""
         before = self._open.pop(name, None)
         if before is not None:
             before.close()
@@ -108,14 +108,14 @@ class QueueLogs:
         return log
 
     def drop(self, name: str) -> None:
-        """The queue is gone."""
+        """Removes the log of a queue."""
         before = self._open.pop(name, None)
         if before is not None:
             before.close()
         self._path(name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Nothing more is written; the logs stay."""
+        """Closes all logs; their files stay."""
         for log in self._open.values():
             log.close()
         self._open.clear()
@@ -126,7 +126,7 @@ class QueueLogs:
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1  # half a line is of a process that was killed while it wrote
+    whole = data.rfind(b"\n") + 1  # an incomplete line is of a process that was killed while writing
     offset, read = 0, []
     for line in data[:whole].splitlines(keepends=True):
         read.append(event_of(line, log=path, offset=offset))

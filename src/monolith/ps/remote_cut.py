@@ -1,4 +1,4 @@
-"""One moment of the rows on all servers."""
+"""A consistent cut of the rows on all servers."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 __all__ = ["RemoteCut", "open_blocks"]
 
 _LOOK_SECONDS = 0.05
-"""How often it is looked whether a write was cancelled."""
+"""Interval at which a write is checked for cancellation."""
 
 
 class RemoteCut(OwnersCut):
-    """`monolith.tables.store.Cut` of all servers. Any thread may call it.
+    """`monolith.tables.store.Cut` of all servers. Thread-safe.
 
-    Servers give it up when the connection of this process ends.
+    Servers release the cut when the connection of this process ends.
 
     Args:
         cluster: The servers.
         store: Name of the store.
-        names: Of its tables, in their order.
-        mark: Its place in the history.
-        answers: Of the servers that made the cut.
+        names: Names of its tables, in order.
+        mark: Position of the cut in the history.
+        answers: Answers of the servers that made the cut.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class RemoteCut(OwnersCut):
         super().__init__(mark=mark, applied=applied, rows=rows)
         requests = [messages.CutRequest(store=store, number=number) for number in self._numbers]
         self._release = weakref.finalize(self, cluster.tell, "ReleaseCut", requests)
-        self._release.atexit = False  # the end of the process releases it anyway
+        self._release.atexit = False  # the end of the process releases the cut anyway
 
     def blocks(
         self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
     ) -> Iterator[RowBlock]:
-        """Each bucket once per cut."""
+        """Reads the blocks of some buckets; each bucket once per cut."""
         bucket_bounds(buckets)
         self._require_open()
         if since is not None and (since.generation, since.life) == self._mark[:2] and since.epoch > self._mark.epoch:
@@ -88,7 +88,7 @@ class RemoteCut(OwnersCut):
             raise
 
     def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
-        """The bucket files of all servers, which write at once."""
+        """Writes the bucket files of all servers, concurrently."""
         self._require_open()
         requests = [write_message(self._store, number, folder, rules) for number in self._numbers]
         calls = self._cluster.begin("WriteCut", requests, timeout_seconds=None)
@@ -96,7 +96,7 @@ class RemoteCut(OwnersCut):
         for call in calls:
             call.on_done(looked.set)
         failure: OpError | None = None
-        """The first: those that come after it are of servers that were told to give up."""
+        """The first failure: later ones are of servers whose write was cancelled."""
         has_given_up = False
         while not all(call.done() for call in calls):
             looked.wait(_LOOK_SECONDS)
@@ -115,7 +115,7 @@ class RemoteCut(OwnersCut):
         return self._written([call.result() for call in calls])
 
     def release(self) -> None:
-        """Lets the servers forget the old images. Calling it again does nothing."""
+        """Makes the servers discard the old row images. Idempotent."""
         self._release()
 
     def _require_open(self) -> None:
@@ -123,7 +123,7 @@ class RemoteCut(OwnersCut):
             raise FailedPreconditionError("cut: it was released; take another one")
 
     def _give_up_write(self) -> None:
-        """Each server removes the files it wrote, and those that still write stop."""
+        """Makes each server cancel its write and remove its files."""
         self._cluster.tell(
             "GiveUpWrite", [messages.CutRequest(store=self._store, number=number) for number in self._numbers]
         )
@@ -142,19 +142,19 @@ class RemoteCut(OwnersCut):
 
 
 def open_blocks(cluster: PsCluster, method: str, requests: Sequence[Any], *, keeps: object) -> Iterator[RowBlock]:
-    """The blocks of all servers, one after the other; what a server refuses is raised by this call.
+    """Yields the blocks of all servers, one after the other; this call itself raises if a server rejects its request.
 
     Args:
         cluster: The servers.
-        method: Whose answers are blocks.
+        method: A call that answers with blocks.
         requests: One for each server.
-        keeps: What must live as long as the blocks are read.
+        keeps: Object to keep alive while the blocks are read.
     """
     streams = [cluster.channel(index).open_stream(method, request) for index, request in enumerate(requests)]
     parts = [cluster.channel(index).answers(stream, method) for index, stream in enumerate(streams)]
     try:
         for part in parts:
-            next(part)  # the first answer says that what was asked for is there
+            next(part)  # the first answer confirms that the requested blocks exist
     except BaseException:
         for stream in streams:
             stream.cancel()
@@ -167,7 +167,7 @@ def _blocks(streams: Sequence[Any], parts: Sequence[Iterator[Any]], keeps: objec
         yield from chain.from_iterable(blocks_in(part) for part in parts)
     finally:
         for stream in streams:
-            stream.cancel()  # nothing where it has ended
+            stream.cancel()  # no effect after the end of the stream
         del keeps
 
 
@@ -176,7 +176,7 @@ def _is_cancelled(transfer: _core.Transfer | None) -> bool:
 
 
 def _first_failure(calls: Sequence[Any]) -> OpError | None:
-    """Of the calls that have ended."""
+    """Returns the first error of the calls that have ended."""
     return next((error for error in (_failed(call) for call in calls if call.done()) if error is not None), None)
 
 

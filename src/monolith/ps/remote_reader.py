@@ -24,9 +24,9 @@ _SUBJECT = "parameter servers"
 
 
 class RemoteReader:
-    """`monolith.tables.store.ChangeReader` of all servers. Any thread may call it.
+    """`monolith.tables.store.ChangeReader` of all servers. Thread-safe.
 
-    Each server knows how far it has been read; the mark of the reader is that of the server that is least far.
+    Each server stores its own read position; the mark of the reader is that of the least advanced server.
     """
 
     def __init__(self, store: PsStore, name: str, opened_at: Mark) -> None:
@@ -37,18 +37,18 @@ class RemoteReader:
 
     @property
     def mark(self) -> Mark:
-        """It has read everything up to here."""
+        """Everything up to this mark was read."""
         answers = self._cluster.ask("ReaderPosition", self._message())
         return self._opened_at._replace(epoch=min(answer.epoch for answer in answers))
 
     def next_mark(self) -> Mark:
-        """Ends the present epoch of all servers."""
+        """Ends the current epoch of all servers."""
         epoch = max(moment.epoch for moment in self._store.moments()) + 1
         self._cluster.ask("MarkAt", messages.MarkAtRequest(reader=self._message(), epoch=epoch))
         return self._opened_at._replace(epoch=epoch)
 
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
-        """Tombstones and rows of everything touched after `mark`."""
+        """Returns tombstones and rows of everything touched after `mark`."""
         bucket_bounds(buckets)
         requests = [
             messages.ChangesRequest(
@@ -59,11 +59,11 @@ class RemoteReader:
         return open_blocks(self._cluster, "Changes", requests, keeps=self)
 
     def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
-        """The blocks of `changes`, in one piece."""
+        """Returns the blocks of `changes`, packed into one object."""
         return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
     def advance(self, to: Mark) -> None:
-        """Everything up to `to` was read."""
+        """Marks everything up to `to` as read."""
         present = self.mark
         if to[:2] == present[:2] and to.epoch < present.epoch:
             raise FailedPreconditionError(
@@ -72,7 +72,7 @@ class RemoteReader:
         self._cluster.ask("Advance", messages.AdvanceRequest(reader=self._message(), to=mark_message(to)))
 
     def close(self) -> None:
-        """The servers forget this reader; with its store, only this end of it was closed."""
+        """Removes the reader on the servers; after a close of the store, only this client of the reader is closed."""
         if self._store.is_closed:
             return
         self._cluster.ask("CloseReader", self._message())
@@ -84,7 +84,7 @@ class RemoteReader:
 
 
 def open_reader(store: PsStore, name: str, at: Mark | None) -> RemoteReader:
-    """See `Store.open_reader`."""
+    """Opens a reader; see `Store.open_reader`."""
     if not name:
         raise InvalidArgumentError(f"{_SUBJECT}: a reader of changes needs a name, got {name!r}")
     if at is not None and not isinstance(at, Mark):
@@ -110,7 +110,7 @@ def open_reader(store: PsStore, name: str, at: Mark | None) -> RemoteReader:
 
 
 def _open_on_all(store: PsStore, request: messages.OpenReaderRequest) -> None:
-    """Where one server refuses, those that did not know the reader before forget it again: nothing is kept for it."""
+    """Opens a reader on all servers; if one rejects it, removes it from those that did not have it before."""
     answers, errors = outcomes_of(store.cluster.begin("OpenReader", request))
     if not errors:
         return

@@ -1,4 +1,4 @@
-"""A restore on all servers: every one has read and checked its files before any of them changes."""
+"""A restore on all servers: every server has read and checked its files before any of them changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["RemoteRestore"]
 class RemoteRestore(PreparedRestore):
     """`monolith.tables.store.PreparedRestore` of all servers.
 
-    Servers give it up when the connection of this process ends.
+    Servers cancel the restore when the connection of this process ends.
 
     Args:
-        store: Whose rows are replaced.
-        numbers: Under which each server has it.
-        manifest: What the files hold.
-        match: Which table of theirs is which of ours.
+        store: Store whose rows are replaced.
+        numbers: Number of the restore on each server.
+        manifest: Manifest of the files.
+        match: Mapping of the saved tables to those of the store.
     """
 
     def __init__(self, store: PsStore, numbers: Sequence[int], *, manifest: Manifest, match: TableMatch) -> None:
@@ -37,7 +37,7 @@ class RemoteRestore(PreparedRestore):
         self._match = match
 
     def load(self) -> RestoreReport:
-        """Replaces what the servers hold."""
+        """Replaces the rows of the servers."""
         answers = self._store.cluster.ask("LoadRestore", self._requests, timeout_seconds=None)
         self._store.refresh_newest_time()
         rows = {name: sum(answer.rows[name] for answer in answers) for name in self._store.native.names}

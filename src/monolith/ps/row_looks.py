@@ -1,4 +1,4 @@
-"""A row as the servers have it, for who looks for a fault."""
+"""Reads a single row of the servers, for debugging."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FoundRow:
 
 
 def find_row(cluster: PsCluster, store: str, table: str, key: int, bucket: int) -> FoundRow | None:
-    """The row of a key, wherever it is; None: there is none.
+    """Returns the row of a key, from the server that has it; None: there is none.
 
     Raises:
         NotFoundError: no such store or table.

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a job: how many workers it had, whose input has ended, and who took which files."""
+"""State of a job in a checkpoint: number of workers, finished workers, and file assignments."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ if TYPE_CHECKING:
 __all__ = ["OF_ONE_PROCESS", "SavedJob"]
 
 OF_ONE_PROCESS: Final[dict[str, Any]] = {"num_workers": 1, "finished": {}, "queues": {}}
-"""What a process that trained alone had, whose checkpoint says nothing of a job."""
+"""State of a process that trained alone, whose checkpoint has no job."""
 
 
 class SavedJob:
-    """The state of a job for ``TrainState(extra={"job": job.saved})`` of the chief. Any thread may call it.
+    """The state of a job for ``TrainState(extra={"job": job.saved})`` of the chief. Thread-safe.
 
-    Take it at the same moment as the rows, or later.
+    Capture it together with the rows, or later.
 
     Args:
-        line: To the coordinator.
+        line: Connection to the coordinator.
     """
 
     def __init__(self, line: JobLine) -> None:
         self._line = line
         self.was_loaded = False
-        """Whether a checkpoint had one, since this was set to False."""
+        """Whether a checkpoint with a job was loaded since this was set to False."""
         self.knows_step = False
-        """Whether what was loaded last says, with the clocks of the servers, which global step it is of."""
+        """Whether the last loaded state gives, with the clocks of the servers, its global step."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as the home server has it now."""
+        """Returns the current state of the job from the home server."""
         content: dict[str, Any] = json.loads(self._line.ask("SaveJob", messages.SeatRequest()).content)
         return content
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state: the home server forgets who took which files since.
+        """Resumes from a state: the home server discards later file assignments.
 
-        Its shares of the input stay as many as they were. Workers train those of their numbers, and then the rest.
+        The number of shares of the input stays. Workers train the shares of their own indices, and then the remaining
+        ones.
         """
         self.was_loaded = True
         self._line.ask("LoadJob", messages.LoadJobRequest(content=json.dumps(dict(state)).encode()))

@@ -1,4 +1,4 @@
-"""How a parameter server is, as a client sees it."""
+"""Health of a parameter server."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["ServerHealth"]
 
 @dataclass(frozen=True, slots=True)
 class ServerHealth:
-    """The memory of one server."""
+    """Memory use of one server."""
 
     index: int
     address: str
     resident_bytes: int
-    """That its process has in RAM."""
+    """Resident memory of its process."""
     limit_bytes: int
-    """That it may have; 0: nobody has said."""
+    """Limit of resident memory; 0: no limit."""
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether it has more than it may."""
+        """Whether its memory is above the limit."""
         return 0 < self.limit_bytes < self.resident_bytes

@@ -1,4 +1,4 @@
-"""Moves the whole state of dense weights between a process and the servers: frozen and fetched, loaded and resumed."""
+"""Moves the complete state of dense weights between a process and the servers: freeze and fetch, load and resume."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["FrozenShards", "StateTransfer"]
 
 _CHUNK_BYTES = 64 << 20
-"""Of a state that is moved, in one call."""
+"""Bytes of a state moved in one call."""
 
 
 class StateTransfer:
-    """By a conversation of its own, so that a state which is moved beside training is in nobody's way. Any thread.
+    """Moves states over its own connection, so that a transfer during training blocks no other call. Thread-safe.
 
     Args:
-        servers: Who keep the weights.
-        layout: Which ones.
-        timeout_seconds: For one call.
+        servers: The servers of the weights.
+        layout: Layout of the weights.
+        timeout_seconds: Time limit of one call.
     """
 
     def __init__(self, servers: DenseServers, layout: DenseLayout, timeout_seconds: float) -> None:
@@ -42,16 +42,17 @@ class StateTransfer:
         self._opened: DenseFrames | None = None
 
     def freeze(self) -> FrozenShards:
-        """Has every server copy what it has now; `FrozenShards.gather` brings it here afterwards."""
+        """Makes every server copy its current state; `FrozenShards.gather` reads the copies afterwards."""
         ticket = secrets.randbits(62)
         answers = self._ask_all(Kind.FREEZE, lambda _: wire.encode(ticket=ticket))
         return FrozenShards(self, ticket, answers)
 
     def scatter(self, state: DenseState, servers: Sequence[int] | None = None) -> None:
-        """Gives every server, or some of them, its part of a state; every worker has to join again.
+        """Sends every server, or some of them, its part of a state; every worker has to join again.
 
         Raises:
-            FailedPreconditionError: it is the state of other weights, or owners that differed were others.
+            FailedPreconditionError: the state is of other weights, or its servers differ by a batch and were more or
+                fewer than these.
         """
         num_ps = self._servers.num_ps
         if not state.is_level and len(state.clocks) != num_ps:
@@ -85,7 +86,7 @@ class StateTransfer:
             call.wait()
 
     def fetch(self, server: int, ticket: int, size: int) -> Tensor:
-        """The bytes of a frozen state of one server."""
+        """Reads the bytes of a frozen state of one server."""
         data, frames = room_for(size), self._frames()
         calls = [
             frames.begin(
@@ -103,11 +104,11 @@ class StateTransfer:
         return data
 
     def release(self, ticket: int) -> None:
-        """Lets servers forget a frozen state."""
+        """Makes servers discard a frozen state."""
         self._ask_all(Kind.RELEASE, lambda _: wire.encode(ticket=ticket))
 
     def close(self) -> None:
-        """Ends the conversation."""
+        """Closes the connection."""
         if self._opened is not None:
             self._opened.close()
 
@@ -121,14 +122,14 @@ class StateTransfer:
 
 
 class FrozenShards:
-    """One exact moment of the dense weights on all servers. A `FrozenDense` of the checkpoint."""
+    """A consistent state of the dense weights on all servers. A `FrozenDense` of the checkpoint."""
 
     def __init__(self, transfer: StateTransfer, ticket: int, answers: Sequence[Mapping[str, Any]]) -> None:
         self._transfer, self._ticket, self._answers = transfer, ticket, answers
         self._is_released = False
 
     def gather(self) -> DenseState:
-        """Brings it here, in the form of one process, and lets the servers forget it."""
+        """Reads the state, joined as that of one process, and releases it on the servers."""
         sizes = [(wire.field(each, "bytes"), wire.field(each, "index_bytes")) for each in self._answers]
         shards = [
             unpack(self._transfer.fetch(server, self._ticket, size), index_bytes)
@@ -140,7 +141,7 @@ class FrozenShards:
         return state
 
     def release(self) -> None:
-        """Lets the servers forget it. Calling it again does nothing."""
+        """Makes the servers discard the state. Idempotent."""
         if not self._is_released:
             self._is_released = True
             self._transfer.release(self._ticket)

@@ -1,4 +1,4 @@
-"""The gate of an owner in Python, which tells the server when pushes that were turned away may come again."""
+"""The gate of an owner in Python, which wakes the server when deferred pushes may be retried."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["WakingGate"]
 
 
 class WakingGate:
-    """`_core.PushGate`, for pushes that Python applies. Any thread may call it.
+    """`_core.PushGate`, for pushes that Python applies. Thread-safe.
 
     Args:
-        wake: Has the server try calls again that were answered "not now".
+        wake: Makes the server retry calls that were answered "not now".
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -24,23 +24,23 @@ class WakingGate:
         self._wake = wake
 
     def enter(self, worker: int, seq: int, applied: int) -> bool:
-        """Whether a push may pass now; then `leave` follows."""
+        """Returns whether a push may pass now; if so, call `leave` afterwards."""
         return self._gate.enter(worker, seq, applied)
 
     def leave(self) -> None:
-        """The push is done."""
+        """Marks the push as done."""
         self._gate.leave()
 
     def hold(self, seconds: float) -> bool:
-        """Returns when no push is inside; others wait until `release`, or until the seconds are over. False: one is."""
+        """Holds new pushes until `release` or the timeout, and drains the others. Returns False if one stays inside."""
         return self._gate.hold(seconds)
 
     def allow(self, limits: dict[int, int]) -> None:
-        """Worker -> number of the batch up to which its pushes may pass meanwhile."""
+        """Sets worker -> number of the last batch whose push may pass during the hold."""
         self._gate.allow(limits)
         self._wake()
 
     def release(self) -> None:
-        """All may pass."""
+        """Lets all pushes pass."""
         self._gate.release()
         self._wake()

@@ -1,4 +1,4 @@
-"""Messages of a parameter server's control, made from protos/ps by scripts/update-protos."""
+"""Messages of a parameter server's control service, generated from protos/ps by scripts/update-protos."""
 
 from __future__ import annotations
 

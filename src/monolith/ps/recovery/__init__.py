@@ -1,19 +1,19 @@
-"""The recovery record of a parameter server: what it writes beside training, and how it comes back from it.
+"""The recovery record of a parameter server: written in the background during training, read after a restart.
 
 Byte grammar and rules: docs/formats/recovery.md. Read `recorder` first.
 
-    config         where, and how often
-    entries        what one file of the record says of each owner
-    record_file    one file: written whole, checked whole
+    config         location and interval of the record
+    entries        metadata of each owner in one file of the record
+    record_file    one file: created atomically, verified by checksums
     record_folder  the files of one server
-    record_log     the same as the process that writes them knows them
-    row_copy       what has changed in a store, copied almost without holding pushes
-    increment      one file in the making
-    lineage        what the rows of a store go back to
-    recording      what a server tells whoever records it
+    record_log     index of the files in the process that writes them
+    row_copy       copies the changes of a store, holding pushes only briefly
+    increment      one file being written
+    lineage        the snapshots in the history of a store's rows
+    recording      interface between a server and its recorder
     recorder       writes an increment every few seconds
-    chain          which files, on which snapshot, bring rows back: decides, touches nothing
-    recovering     brings a server back
+    chain          selects the files and the snapshot that restore rows; no I/O
+    recovering     recovers a server
 """
 
 from __future__ import annotations

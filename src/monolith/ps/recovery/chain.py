@@ -1,4 +1,4 @@
-"""Which files of a record, on top of which snapshot, bring the rows of a store back. Decides, touches nothing."""
+"""Selects the record files, and the snapshot under them, that restore the rows of a store. Does no I/O."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsPlan:
-    """How the rows of a store come back: a snapshot, then sections."""
+    """How to restore the rows of a store: a snapshot, then sections."""
 
     snapshot_id: int | None
-    """None: from nothing."""
+    """None: no snapshot."""
     filters_id: int | None
-    """The snapshot of which only the filters are loaded, as a section has all rows; None: there is none."""
+    """The snapshot of which only the filters are loaded, because a section has all rows; None: there is none."""
     files: tuple[int, ...]
     """Numbers of the files whose sections are loaded, in this order."""
     entry: RowsEntry | None
-    """The moment that is reached; None: that of the snapshot."""
+    """The restored state; None: that of the snapshot."""
     end: int
-    """Epoch of that moment."""
+    """Epoch of the restored state."""
     cut_at: int | None
-    """Number of the first file that cannot be used, as something before it is missing; None: all can."""
+    """Number of the first unusable file, because a file before it is missing; None: all are usable."""
 
 
 def plan_rows(metas: Sequence[RecordMeta], store: str, last: RowsEntry, snapshots: Collection[int]) -> RowsPlan | None:
-    """How the rows of a store come back; None: they do not.
+    """Returns how to restore the rows of a store; None: they cannot be restored.
 
-    A snapshot of any moment of the lineage will do: a section holds what changed after an epoch as it was later, so
-    that one which reaches back behind the snapshot only repeats what is in it.
+    Any snapshot of the lineage works: a section holds the later values of everything that changed after an epoch, so
+    that a section which begins before the snapshot only repeats rows of the snapshot.
 
     Args:
-        metas: Of the files that can be read, in their order.
+        metas: Metadata of the readable files, in order.
         store: Name of the store.
-        last: What the last file says of it.
-        snapshots: Of the newest checkpoint, or none where there is no checkpoint at all.
+        last: Entry of the store in the last file.
+        snapshots: Snapshots of the newest checkpoint; empty without a checkpoint.
     """
     entries = [
         (meta.number, meta.stores[store])
@@ -63,11 +63,11 @@ def plan_rows(metas: Sequence[RecordMeta], store: str, last: RowsEntry, snapshot
 
 
 def covered_files(metas: Sequence[RecordMeta], snapshots: Collection[int]) -> list[int]:
-    """Numbers of files that nobody needs any more: all that they hold is in these committed snapshots.
+    """Returns the numbers of files that are no longer needed: snapshots or later files have all that they hold.
 
     Args:
-        metas: Of all files, in their order; the last one is never covered.
-        snapshots: Of the newest checkpoint.
+        metas: Metadata of all files, in order; the last one is never covered.
+        snapshots: Snapshots of the newest checkpoint.
     """
     if not metas:
         return []
@@ -95,7 +95,7 @@ def _epoch_in(entry: RowsEntry, snapshots: Collection[int]) -> int:
 
 
 def _whole_end(metas: Sequence[RecordMeta], store: str, last: RowsEntry) -> int:
-    """Sections that end before this epoch come before one that holds all rows."""
+    """Returns the epoch before which sections end that precede a section with all rows."""
     found = [meta.stores[store] for meta in metas if store in meta.stores]
     return max((each.end - 1 for each in found if each.lineage == last.lineage and _is_whole(each)), default=_NEVER)
 

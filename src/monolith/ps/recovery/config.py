@@ -1,4 +1,4 @@
-"""Where a server writes its recovery record, and how often."""
+"""Location and interval of a server's recovery record."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SUBJECT = "recovery record"
 
 @config
 class RecoveryConfig(Config):
-    """How a parameter server comes back with what it had."""
+    """Recovery of a parameter server after a restart."""
 
     folder: str = field(kw_only=False)
-    """Where the record goes; a path on this machine, or one that is mounted here and wherever the server may come back.
-    All servers of a job may share it."""
+    """Folder of the record: a local path, or a mounted one that is available wherever the server may restart. All
+    servers of a job may share it."""
     interval_seconds: float = 10.0
-    """How often what has changed is written: at most so much is lost with a server. 0 writes nothing; a record that is
-    there is still read at the start."""
+    """How often changes are written: at most the updates of this time are lost with a server. 0 writes no record, and
+    removes an existing one at the start."""
     model_dir: str = ""
-    """The directory of checkpoints, from which most rows come back, and which make old parts of the record needless.
-    Empty: the record alone has everything, and is written anew when it has become long."""
+    """Folder of the checkpoints, which restore most rows and make old files of the record obsolete. Empty: the record
+    has all rows, and is rewritten from scratch when it has become long."""
     rate_bytes_per_second: float | None = 256e6
-    """Highest rate of writing; None: as fast as the disk takes it."""
+    """Maximum write rate; None: no limit."""
 
     def __post_init__(self) -> None:
         if not self.folder or "://" in self.folder:

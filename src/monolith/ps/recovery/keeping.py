@@ -1,4 +1,4 @@
-"""What a server does to come back: reads its record when it is made, then goes on writing it."""
+"""Recovery of a server: reads its record at the start, then continues it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 
 class Keeping:
-    """The recovery of one server, from its beginning to its end. `bring_back` comes first, then `begin`, then `close`.
+    """The recovery of one server. Call `bring_back`, then `begin`, then `close`.
 
     Args:
-        options: Where, and how often; None: nothing is kept.
-        place: Number of the server, and of all servers.
+        options: Location and interval of the record; None: no record.
+        place: Index of the server, and number of servers.
     """
 
     def __init__(self, options: RecoveryConfig | None, place: tuple[int, int]) -> None:
@@ -44,19 +44,20 @@ class Keeping:
         self._writer = secrets.randbits(63)
         self._claimed_before: int | None = None
         self.recovered: Recovered | None = None
-        """What came back."""
+        """What was recovered; None: nothing."""
 
     def bring_back(self, dense: DenseShard) -> None:
-        """Reads the record, and claims it.
+        """Claims the record, and reads it.
 
         Raises:
-            OpError: its folder, or the model directory, cannot be read: whether something is to come back is not known.
+            OpError: its folder, or the model directory, cannot be read, so that it is unknown whether there is state to
+                recover.
         """
         if self._options is None or self._folder is None:
             return
         self._folder.make()
         if self._options.interval_seconds == 0:
-            self._folder.remove_others(())  # it would be older with every step
+            self._folder.remove_others(())  # without new increments it would be outdated
             return
         self._claimed_before = self._folder.claimed_by()
         self._folder.claim(self._writer)
@@ -70,7 +71,7 @@ class Keeping:
         self.recovered = self._came_back.told
 
     def begin(self, stores: HostedStores, frames: FrameServer, dense: DenseShard) -> None:
-        """Serves what came back, and begins to write."""
+        """Serves the recovered stores, and starts the recorder."""
         if self._options is None or self._folder is None or self._options.interval_seconds == 0:
             return
         recorder = Recorder(self._options, self._folder, writer=self._writer, subject=stores, dense=dense)
@@ -92,7 +93,7 @@ class Keeping:
 
     @contextmanager
     def abandoned_on_error(self) -> Iterator[None]:
-        """Where the server does not come into being, whoever had the record before, and may live, has it again."""
+        """Returns the claim on the record to its previous owner, which may be alive, if the server fails to start."""
         try:
             yield
         except BaseException:
@@ -106,17 +107,17 @@ class Keeping:
             self._folder.claim(self._claimed_before)
 
     def add_part(self, name: str, dump: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
-        """A small state that travels with the record."""
+        """Adds a small state to the record; loads its recovered bytes, if there are any."""
         if name in self._came_back.parts:
             load(self._came_back.parts[name])
         if self._recorder is not None:
             self._recorder.add_part(name, dump)
 
     def write(self) -> bool:
-        """Writes an increment now; False: it made way for somebody, or nothing is recorded."""
+        """Writes an increment now. Returns False if it was preempted, or if nothing is recorded."""
         return self._recorder is not None and self._recorder.write()
 
     def close(self) -> None:
-        """Writes what is missing. Calling it again does nothing."""
+        """Writes a last increment. Idempotent."""
         if self._recorder is not None:
             self._recorder.close()

@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 class RecordFolder:
-    """Names, finds and removes them. One thread at a time.
+    """Names, finds and removes the files. Not thread-safe.
 
     Args:
-        folder: Made if it is not there.
-        index: Of the server.
-        num_ps: How many there are; a record of another number of servers is never read.
+        folder: Path of the folder; created if missing.
+        index: Index of the server.
+        num_ps: Number of servers; a record of another number of servers is never read.
     """
 
     def __init__(self, folder: str, index: int, num_ps: int) -> None:
@@ -36,10 +36,10 @@ class RecordFolder:
         self._name = re.compile(re.escape(self._prefix) + r"-(?P<number>\d{12})-(?P<writer>[0-9a-f]{16})")
 
     def make(self) -> None:
-        """Makes the folder, and removes what a process has left that was killed while it wrote.
+        """Creates the folder, and removes temporary files of a process that was killed while writing.
 
         Raises:
-            UnavailableError: it cannot be made or looked at.
+            UnavailableError: the folder cannot be created or listed.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -49,24 +49,24 @@ class RecordFolder:
             raise UnavailableError(f"recovery record: folder '{self.path}' cannot be used: {error}") from error
 
     def path_of(self, number: int, writer: int) -> Path:
-        """Where a file goes."""
+        """Returns the path of a file."""
         return self.path / f"{self._prefix}-{number:012d}-{writer:016x}"
 
     def claim(self, writer: int) -> None:
-        """From now on the record is this process's; one that was replaced, and lives, stops to write."""
+        """Claims the record for this process; a replaced process that is still alive stops writing."""
         _core.commit_file(str(self._claim), f"{writer:016x}\n".encode())
         self.sync()
 
     def is_claimed_by(self, writer: int) -> bool:
-        """Whether no later process has claimed it."""
+        """Returns whether no later process has claimed the record."""
         return self.claimed_by() == writer
 
     def sync(self) -> None:
-        """Makes the names durable."""
+        """Makes the file names durable."""
         _core.sync_directory(str(self.path))
 
     def found(self) -> list[RecordFile]:
-        """The files in their order; damaged ones are left out, with a warning."""
+        """Returns the files in order; skips damaged ones, with a warning."""
         files: dict[int, RecordFile] = {}
         owner = self.claimed_by()
         for path in sorted(self.path.iterdir()):
@@ -77,18 +77,18 @@ class RecordFolder:
             except DataLossError as error:
                 _log.warning("%s; it is left out, and what came after it", error)
                 continue
-            # Of two processes that wrote one number, the one that had the record last counts.
+            # If two processes wrote one number, the file of the last owner counts.
             if file.meta.number not in files or file.meta.writer == owner:
                 files[file.meta.number] = file
         return [files[number] for number in sorted(files)]
 
     def highest_number(self) -> int:
-        """Of all names, be their files whole or not; 0 without any."""
+        """Returns the highest number of all file names, intact or not; 0 without any."""
         names = [self._name.fullmatch(path.name) for path in self.path.iterdir()]
         return max((int(name["number"]) for name in names if name is not None), default=0)
 
     def remove_others(self, kept: Iterable[Path]) -> None:
-        """Removes every file of this record but these."""
+        """Removes every file of this record except these."""
         names = {path.name for path in kept}
         for path in list(self.path.iterdir()):
             if self._name.fullmatch(path.name) is not None and path.name not in names:
@@ -99,7 +99,7 @@ class RecordFolder:
         return self.path / f"{self._prefix}.owner"
 
     def claimed_by(self) -> int | None:
-        """Whose it is; None: nobody's."""
+        """Returns the writer that has claimed the record; None: none has."""
         try:
             return int(self._claim.read_text(encoding="ascii"), 16)
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a server came back with."""
+"""Summary of a server's recovery."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Recovered"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What a server came back with, by itself."""
+    """What a server recovered after a restart."""
 
     step: int | None
-    """Of the checkpoint that most rows came from; None: all came from the record."""
+    """Step of the checkpoint that most rows came from; None: all rows came from the record."""
     seconds: float
-    """How long it took."""
+    """Duration of the recovery."""
     rows: int
-    """Of all stores."""
+    """Number of rows of all stores."""
     stamps: Mapping[str, Mapping[int, BatchStamp]]
-    """Owner, such as ``rows/<store>`` or ``dense`` -> worker -> its last batch there."""
+    """Owner, such as ``rows/<store>`` or ``dense`` -> worker -> its last applied batch."""

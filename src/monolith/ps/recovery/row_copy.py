@@ -1,8 +1,8 @@
-"""What has changed in a store, copied at one exact moment for which pushes are held only a little while.
+"""Copies the changes of a store, consistent at one epoch, while holding pushes only briefly.
 
-A cut would do it, but only one can be open: a checkpoint that is being written would keep the record waiting. Instead
-rows are copied while they change, then those that changed meanwhile, and so on until few are left; these are copied
-while no push passes. Whoever loads all copies in their order has the rows of that moment.
+A cut would do, but only one can be open: a checkpoint in progress would block the record. Instead rows are copied while
+they change, then those that changed meanwhile, and so on until few are left; these are copied while pushes are held.
+Loading all copies in order restores the rows at that epoch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MOST_PASSES = 6
 
 
 class RowCopy:
-    """One copy of what has changed in a store since an epoch. One thread.
+    """One copy of the changes of a store since an epoch. Not thread-safe.
 
     Args:
         rows: The store.
         since: Epoch; 0: all rows.
-        take: Gets the blocks, in their order.
+        take: Receives the blocks, in order.
     """
 
     def __init__(self, rows: HostedRows, since: int, take: Callable[[bytes], None]) -> None:
@@ -38,15 +38,15 @@ class RowCopy:
         self._since = since
         self._take = take
         self.rows = 0
-        """Copied so far; one that changed meanwhile counts again."""
+        """Number of rows copied so far; a row that changed meanwhile counts again."""
         self.changes = 0
-        """With removed ones."""
+        """Number of rows and removals copied so far."""
 
     def copy_beside(self) -> None:
-        """While pushes pass, until few rows are left.
+        """Copies changes while pushes pass, until few rows are left.
 
         Raises:
-            FailedPreconditionError: the history that far back is not kept any more.
+            FailedPreconditionError: the history does not reach back to the epoch any more.
         """
         for _ in range(_MOST_PASSES):
             mark = self.source.history.mark().epoch
@@ -57,13 +57,13 @@ class RowCopy:
                 return
 
     def copy_rest(self) -> int:
-        """While no push passes; the epoch of this moment. Nothing is given to `take` before `give_rest`."""
+        """Copies the rest while pushes are held; returns the epoch. `take` gets it with `give_rest`."""
         end = self.source.history.mark().epoch
         self._rest = list(self.source.changes_since(self._since))
         return end
 
     def give_rest(self) -> None:
-        """Hands over what `copy_rest` copied."""
+        """Passes the blocks of `copy_rest` to `take`."""
         self._copy(self._rest)
         self._rest = []
 

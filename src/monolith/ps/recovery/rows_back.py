@@ -1,4 +1,4 @@
-"""Brings the rows of one store back: a snapshot, then what the record has after it."""
+"""Restores the rows of one store: a snapshot, then the later changes in the record."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["RowsBack", "bring_rows_back"]
 
 _LOADED_BYTES = 64 << 20
-"""Row blocks that are held at once."""
+"""Row blocks in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsBack:
-    """A store that came back."""
+    """A recovered store."""
 
     name: str
     agreement: bytes
@@ -46,7 +46,7 @@ class RowsBack:
     stamps: Mapping[int, BatchStamp]
     followed: Followed
     step: int | None
-    """Of the checkpoint; None: all came from the record."""
+    """Step of the checkpoint; None: all rows came from the record."""
 
 
 def bring_rows_back(
@@ -58,18 +58,18 @@ def bring_rows_back(
     files: Mapping[int, RecordFile],
     snapshot: tuple[str, int] | None,
 ) -> RowsBack:
-    """The rows as a plan has them; the files were checked.
+    """Restores rows by a plan. REQUIRES: the files were checked.
 
     Args:
-        name: Of the store.
-        last: What the last file says of it: which life it is, and what it goes back to.
-        plan: How they come back.
-        place: Number of the server, and of all servers.
-        files: By number.
-        snapshot: Folder and step of the one that the plan begins with, or takes filters from.
+        name: Name of the store.
+        last: Entry of the store in the last file: its `life` and lineage.
+        plan: How to restore the rows.
+        place: Index of the server, and number of servers.
+        files: Files by number.
+        snapshot: Folder and step of the snapshot that the plan begins with, or takes filters from.
 
     Raises:
-        OpError: something of it cannot be read, or does not fit.
+        OpError: a part cannot be read, or does not match.
     """
     index, num_ps = place
     agreement = last.agreement.encode()
@@ -104,7 +104,7 @@ def bring_rows_back(
 
 
 def _load_snapshot(store: LocalStore, folder: str, snapshot_id: int, owned: range) -> Mapping[int, BatchStamp]:
-    """Loads the buckets of this server, whoever wrote them; what its clocks say of them."""
+    """Loads the buckets of this server, from any writer; returns their stamps."""
     with closing(open_source(folder)) as source:
         manifest = source.manifest
         if manifest.snapshot_id != snapshot_id:
@@ -123,4 +123,4 @@ def _load_filters(store: LocalStore, folder: str, owned: range) -> None:
 
 def _load_blocks(store: LocalStore, file: RecordFile, place: Place, owned: range) -> None:
     for blocks in file.blocks(place, _LOADED_BYTES):
-        store.native.core.load(blocks, bucket_bounds(owned), None)  # which checks them
+        store.native.core.load(blocks, bucket_bounds(owned), None)  # verifies the blocks
