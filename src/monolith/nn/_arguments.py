@@ -1,4 +1,4 @@
-"""Refusals of wrong arguments, worded alike: subject, expected, got.
+"""Checks of arguments with uniform messages: subject, expected, got.
 
 Shapes are written with letters for sizes that are free (``("B", "T", 16)``) and numbers for sizes that are not.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def require_shape(subject: str, name: str, tensor: Tensor, shape: Sequence[int | str]) -> None:
-    """Refuse `tensor` unless its sizes are those of `shape`; a letter stands for any size."""
+    """Raises unless the sizes of `tensor` are those of `shape`; a letter stands for any size."""
     sizes = tensor.shape
     if len(sizes) == len(shape) and all(
         isinstance(want, str) or want == got for want, got in zip(shape, sizes, strict=True)
@@ -26,20 +26,20 @@ def require_shape(subject: str, name: str, tensor: Tensor, shape: Sequence[int |
 
 
 def require_last_dim(subject: str, name: str, tensor: Tensor, dim: int) -> None:
-    """Refuse `tensor` unless its last size is `dim`."""
+    """Raises unless the last size of `tensor` is `dim`."""
     if tensor.ndim == 0 or tensor.shape[-1] != dim:
         raise ValueError(f"{subject}: {name} must have shape [..., {dim}], got {list(tensor.shape)}")
 
 
 def require_mask(subject: str, mask: Tensor, shape: Sequence[int]) -> None:
-    """Refuse a `mask` that is not boolean or not of `shape`; True marks what counts."""
+    """Raises if a `mask` is not boolean or not of `shape`; True marks what counts."""
     if mask.dtype.is_floating_point or mask.dtype.is_complex:
         raise TypeError(f"{subject}: mask must be bool or 0/1 integers (1 counts), got {mask.dtype}")
     require_shape(subject, "mask", mask, shape)
 
 
 def require_positive(subject: str, **sizes: int) -> None:
-    """Refuse sizes that are not whole numbers of at least 1."""
+    """Raises if sizes are not integers of at least 1."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int):
             raise TypeError(f"{subject}: {name} must be a whole number, got {size!r}")
@@ -48,7 +48,7 @@ def require_positive(subject: str, **sizes: int) -> None:
 
 
 def positive_sizes(subject: str, name: str, sizes: Iterable[int]) -> tuple[int, ...]:
-    """`sizes` as a tuple of at least one whole number, each at least 1."""
+    """Returns `sizes` as a tuple of at least one integer, each at least 1."""
     chosen = tuple(sizes)
     if not chosen:
         raise ValueError(f"{subject}: {name} must have at least one size, got none")
@@ -58,14 +58,14 @@ def positive_sizes(subject: str, name: str, sizes: Iterable[int]) -> tuple[int, 
 
 
 def require_between(subject: str, low: float, high: float, **numbers: float) -> None:
-    """Refuse numbers outside ``[low, high)``."""
+    """Raises if numbers are outside ``[low, high)``."""
     for name, number in numbers.items():
         if not low <= number < high:
             raise ValueError(f"{subject}: {name} must be in [{low:g}, {high:g}), got {number!r}")
 
 
 def require_choice(subject: str, name: str, value: object, choices: Sequence[str | None]) -> None:
-    """Refuse a `value` that is not one of `choices`, and name the nearest one."""
+    """Raises if a `value` is not one of `choices`, and names the nearest one."""
     if value in choices:
         return
     names = [choice for choice in choices if choice is not None]

@@ -1,7 +1,7 @@
 """Outputs of a lookup to the device of a model, and their gradients back.
 
 To a GPU the outputs go from page-locked memory, on a stream of their own: the copy begins although the model's stream
-is still busy with the step before. The gradients come back into such memory, too, which takes half the time of a copy
+is still busy with the step before. The gradients are copied into such memory, too, which takes half the time of a copy
 into other memory.
 """
 

@@ -1,4 +1,4 @@
-"""What `Embeddings` is made of: its arguments checked, its tables' common settings, its store."""
+"""Arguments of `Embeddings`: their checks, the common settings of its tables, its store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_arguments(slots: Mapping[str, Slot], optimizer: object, learning_rate: object) -> None:
-    """Refuses slots, an optimizer or a learning rate of the wrong kind; says what to write."""
+    """Rejects slots, an optimizer or a learning rate of the wrong kind; the message shows what to write."""
     if not slots:
         raise InvalidArgumentError("Embeddings: at least one slot is needed, got none; write {'user': Slot(dim=16)}")
     for name, slot in slots.items():
@@ -46,7 +46,7 @@ def table_defaults(
     nonfinite: Literal["raise", "skip", "apply"],
     evict_every_seconds: float | None,
 ) -> TableConfig:
-    """What all tables of a module have in common: its own word, then that of the runner."""
+    """Returns the common settings of all tables: those of the module, then those of the runner."""
     given = current_table_defaults()
     config = TableConfig(
         [Segment(1)],
@@ -59,14 +59,14 @@ def table_defaults(
 
 
 def store_of(store: Store | StoreFactory | None, configs: Mapping[str, TableConfig]) -> Store:
-    """The store that was given, or one that is made for these tables."""
+    """Returns the store that was given, or makes one for these tables."""
     if _is_store(store):
         return store  # type: ignore[return-value]  # it has a plan(): a store
     return store_factory(store)(configs)
 
 
 def store_factory(store: Store | StoreFactory | None) -> StoreFactory:
-    """What makes stores like this one; where an engine was given that is made already, a `LocalStore`."""
+    """Returns a function that makes stores like this one; a `LocalStore` where a finished store was given."""
     if store is None:
         return current_table_defaults().store or LocalStore
     if _is_store(store):
@@ -77,5 +77,5 @@ def store_factory(store: Store | StoreFactory | None) -> StoreFactory:
 
 
 def _is_store(store: Store | StoreFactory | None) -> bool:
-    """A class of stores has the attributes of a store, so it is told apart first."""
+    """Returns whether this is a store; a class of stores has the same attributes, so it is excluded first."""
     return store is not None and not isinstance(store, type) and hasattr(store, "plan")

@@ -1,4 +1,4 @@
-"""Many passes made into one that says the same to the store: the same ids, and gradients added in the same order."""
+"""Folds many passes into one that makes the same update: the same ids, and gradients added in the same order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""From what users hand over to the flat ids of one plan.
+"""Converts the ids of a batch to the flat keys of one plan.
 
 A batch maps slot names to ids: a `Ragged`, or an int64 tensor [B] (one id per example) or [B, k] (k ids per example).
-Here the ids of all slots are laid end to end, table by table, and become the keys of their rows, which say the slot;
-ids that stand for padding are left out::
+The ids of all slots are laid end to end, table by table, and become the keys of their rows, which contain the slot;
+ids that stand for padding are removed::
 
     slots  user [B], item [B], tags Ragged       ids   | user | item | tags        |
     tables 9-adagrad: tags; 16-adagrad: user, item     | tags        | user | item |   table_splits [0, n_tags, n]
@@ -52,12 +52,12 @@ class BatchShape:
     """[R, B + 1] of the slots that have them, in their order."""
 
     def lengths(self, slot: int) -> NDArray[np.int64]:
-        """[B] ids of each example in one slot."""
+        """Returns [B]: ids of each example in one slot."""
         lengths: NDArray[np.int64] = np.diff(self.splits_of(slot))
         return lengths
 
     def splits_of(self, slot: int) -> NDArray[np.int64]:
-        """[B + 1] where the ids of each example begin among those of one slot."""
+        """Returns [B + 1]: where the ids of each example begin among those of one slot."""
         per_example = int(self.ids_per_example[slot])
         if per_example != BY_ROW_SPLITS:
             return np.arange(self.num_examples + 1) * per_example
@@ -66,11 +66,11 @@ class BatchShape:
         return splits
 
     def example_of(self, slot: int, position: int) -> int:
-        """The example that one of the ids of a slot is in."""
+        """Returns the example that contains one of the ids of a slot."""
         return int(np.searchsorted(self.splits_of(slot), position, side="right")) - 1
 
     def spread(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """From one value per example [B] to one per id [n], in flat order."""
+        """Spreads one value per example [B] to one per id [n], in flat order."""
         return np.concatenate([np.repeat(values, self.lengths(slot)) for slot in range(len(self.sizes))])
 
 
@@ -81,7 +81,7 @@ class IdBatch:
     ids: NDArray[np.int64]
     """Keys, for `monolith.tables.slot_keys`."""
     buckets: NDArray[np.uint16]
-    """Of each key."""
+    """Bucket of each key."""
     table_splits: Tensor
     """As `Store.plan` takes them."""
     shape: BatchShape
@@ -115,11 +115,11 @@ class IdBatchReader:
         names = [slot.table for slot in slots]
         self._first_slots = [names.index(table) for table in tables]
         self._numbers = np.array([(slot.number or 0) << SIGNATURE_BITS_V2 for slot in slots], np.int64)
-        """[F] in their bits."""
+        """[F] slot numbers, in their bits."""
         self._carried = np.where([slot.slot.id_layout == "v2" for slot in slots], self._numbers, 0)
-        """[F] what ids have to bring along in these bits."""
+        """[F] value that ids must have in these bits."""
         self._forbidden = np.where([slot.number is None for slot in slots], 0, np.int64(-1 << SIGNATURE_BITS_V2))
-        """[F] bits that ids must not have beside that."""
+        """[F] other bits that ids must not have."""
         self._wide = np.array([_wide_bits(slot) for slot in slots], np.uint64).view(np.int64)
         """[F] upper bits of keys of wide ids; 0 where ids may not be wide."""
         self._padding = [slot.slot.padding_id for slot in slots]
@@ -131,7 +131,7 @@ class IdBatchReader:
         """Checks everything, then lays the ids end to end.
 
         Raises:
-            InvalidArgumentError: names the slot and says what is wrong with it.
+            InvalidArgumentError: the ids of a slot are malformed; names the slot and the reason.
             TypeError: ids of another type or dtype.
         """
         if not isinstance(batch, Mapping):
@@ -163,7 +163,7 @@ class IdBatchReader:
         return self._packed(flat, frame)
 
     def _known_frame(self, given: Sequence[object]) -> _Frame | None:
-        """That of the last batch of tensors, of which everything was checked, if this one is like it; most are."""
+        """Returns the frame of the last batch of tensors, which was checked, if this batch has the same facts."""
         facts, frame = self._last_facts
         return frame if facts is not None and facts == _facts_of(given) else None
 
@@ -179,7 +179,7 @@ class IdBatchReader:
     def _without_padding(
         self, flat: Sequence[Tensor], shape: BatchShape
     ) -> tuple[list[Tensor], list[int], list[NDArray[np.int64]]]:
-        """Ids, ids per example and row splits once no id stands for padding."""
+        """Returns ids, ids per example and row splits without padding."""
         kept: list[Tensor] = []
         per_example: list[int] = []
         splits: list[NDArray[np.int64]] = []
@@ -203,7 +203,7 @@ class IdBatchReader:
         splits: Sequence[NDArray[np.int64]],
         flat: Sequence[Tensor],
     ) -> _Frame:
-        """Made once for batches without row splits, which are of the shape of the last one as a rule."""
+        """Returns the frame of a batch; one without row splits reuses that of the last batch of the same shape."""
         key = (num_examples, *per_example)
         if not splits and self._last_frame is not None and self._last_frame[0] == key:
             return self._last_frame[1]
@@ -266,7 +266,7 @@ _FACTS = operator.attrgetter("dtype", "is_cpu", "layout", "shape")
 
 
 def _facts_of(given: Sequence[object]) -> list[object] | None:
-    """All that is checked of tensors of ids; None where something else is among them."""
+    """Returns all checked properties of tensors of ids; None where something else is among them."""
     try:
         return list(map(_FACTS, given))
     except AttributeError:
@@ -291,7 +291,7 @@ def _ragged_ids(ids: Ragged, name: str) -> tuple[Tensor, int]:
 
 
 def _dense_ids(ids: object, name: str, batch: Mapping[str, SlotInput]) -> tuple[Tensor, int, int]:
-    """Flat ids, number of examples, ids of each example."""
+    """Returns flat ids, number of examples, ids of each example."""
     if not isinstance(ids, Tensor):
         ids = _as_tensor(ids, name, batch)
     _require_ids(ids, name)

@@ -1,4 +1,4 @@
-"""The one autograd node of a lookup: all outputs are views of one buffer, all gradients come back together."""
+"""The one autograd node of a lookup: all outputs are views of one buffer, and all gradients arrive together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LookupFunction(torch.autograd.Function):
-    """Hands out a buffer [B, W] and its columns, and collects their gradients for the rows behind them.
+    """Returns a buffer [B, W] and its columns, and collects their gradients for the rows they were pooled from.
 
     Its first argument takes no part in the mathematics. It requires a gradient, so that torch calls `backward`; it gets
     one of zero, which torch clears when it clears all gradients.
@@ -27,16 +27,16 @@ class LookupFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:
-        """The buffer, then the output of each slot in the order of the model."""
+        """Returns the buffer, then the output of each slot in the order of the model."""
         ctx.set_materialize_grads(False)
         ctx.layout, ctx.end, ctx.anchor = layout, end, anchor
-        whole = buffer.detach()  # an input handed through would not count as an output of this node
+        whole = buffer.detach()  # an input returned as it is would not count as an output of this node
         return whole, *outputs_of(whole, layout)
 
     @staticmethod
     def backward(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Adds up what came for the buffer and what came for its columns."""
-        # Only with create_graph=True could somebody differentiate this again, who is then told that it cannot be.
+        """Adds up the gradients of the buffer and of its columns."""
+        # With create_graph=True this could be differentiated again, which raises.
         collect = _collect_once if torch.is_grad_enabled() else _collect
         return collect(ctx, whole, *parts)
 
@@ -62,7 +62,7 @@ def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd)
 
 
 def outputs_of(buffer: Tensor, layout: PooledLayout) -> list[Tensor]:
-    """The output of each slot, in the order of the model, as a view of the buffer [B, W]."""
+    """Returns the output of each slot, in the order of the model, as a view of the buffer [B, W]."""
     outputs = list(buffer.split_with_sizes(layout.widths, dim=1))
     for place in layout.sequences:
         slot = layout.model_slots[place]
@@ -73,7 +73,7 @@ def outputs_of(buffer: Tensor, layout: PooledLayout) -> list[Tensor]:
 def _moved(
     whole: Tensor | None, columns: Sequence[Tensor | None], layout: PooledLayout, device: torch.device
 ) -> Tensor:
-    """All gradients [B, W] on another device, by one transfer."""
+    """Returns all gradients [B, W] on another device, by one transfer."""
     given = next(each for each in (whole, *columns) if each is not None)
     total = torch.zeros(given.shape[0], layout.width, device=given.device) if whole is None else whole.clone()
     for column, gradient in zip(total.split_with_sizes(layout.widths, dim=1), columns, strict=True):

@@ -1,12 +1,12 @@
-"""From slots to as few tables as their configs allow.
+"""Merges slots into as few tables as their configs allow.
 
-Slots whose rows start, learn and are compressed alike share a table. Equal ids of two slots never share a row: keys say
-which slot they are of (docs/formats/buckets.md), and expiry and admission by slot rest on it. Only a slot of layout
-``any`` gets a table of its own.
+Slots whose rows start, learn and are compressed alike share a table. Equal ids of two slots never share a row: keys
+carry the number of their slot (docs/formats/buckets.md), on which expiry and admission by slot depend. Only a slot of
+layout ``any`` gets a table of its own.
 
-Names of tables and numbers of slots are what saved rows are found by, so they do not depend on what may change between
-two runs: a table is named by the shape of its rows, a slot is numbered by its name and, where two names have the same
-number, by those beside it.
+Saved rows are found by names of tables and numbers of slots, so these do not depend on what may change between two
+runs: a table is named by the shape of its rows, a slot is numbered by its name and, where two names have the same
+number, by the other slots of its table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LearnedSegment:
 
     segment: Segment
     rate: LearningRate | None
-    """None: the optimizer's own."""
+    """Learning rate; None: the optimizer's own."""
     is_common: bool
     """True iff optimizer and rate are those of the module."""
 
@@ -70,7 +70,7 @@ class MergedTable:
         return sorted(self.numbers[name] for name, slot in self.slots.items() if slot.id_layout == "int64")
 
     def config(self, defaults: TableConfig) -> TableConfig:
-        """The table, with life times and admission by slot; everything else is as in `defaults`."""
+        """Returns the config of the table, with expiry and admission by slot; everything else is as in `defaults`."""
         segments = [each.segment for each in self.segments]
         if self.takes_any_id:
             (slot,) = self.slots.values()
@@ -83,18 +83,18 @@ class MergedTable:
 
     @property
     def is_common(self) -> bool:
-        """True iff its slots learn as the module says."""
+        """True iff its slots learn by the module's optimizer and rate."""
         return all(each.is_common for each in self.segments)
 
     @property
     def shape_name(self) -> str:
-        """What saved rows of this table look like, such as ``1-ftrl_16-adagrad``."""
+        """Shape of the table's saved rows, such as ``1-ftrl_16-adagrad``."""
         return "_".join(f"{each.segment.dim}-{each.segment.optimizer.kernel()[0]}" for each in self.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedSlot:
-    """Where the rows and the output of one slot are."""
+    """Location of the rows and the output of one slot."""
 
     name: str
     slot: Slot
@@ -104,14 +104,14 @@ class PlacedSlot:
     number: int | None
     """In bits 48..62 of its ids; None where the table is its own."""
     wide_index: int | None
-    """Which of the table's wide slots it is; None where its ids may not be wide."""
+    """Index among the table's wide slots; None where its ids may not be wide."""
     dim: int
     column: int
-    """Where its output begins in the row of an example."""
+    """First column of its output in the row of an example."""
 
     @property
     def rows(self) -> tuple[str, int | None]:
-        """What slots have in common that read and train the same rows."""
+        """Key that is equal for slots that read and train the same rows."""
         return self.table, self.number
 
     @property
@@ -121,14 +121,14 @@ class PlacedSlot:
 
 
 def same_rate(left: LearningRate | None, right: LearningRate | None) -> bool:
-    """True iff two slots always learn at the same rate, as far as one can tell: equal values, or the same function."""
+    """Returns whether two slots verifiably learn at the same rate: equal values, or the same function."""
     return left is right or bool(left == right)
 
 
 def merge_slots(
     slots: Mapping[str, Slot], *, optimizer: RowOptimizer, learning_rate: LearningRate | None
 ) -> list[MergedTable]:
-    """The tables that hold the rows of these slots, in the order of their first slots.
+    """Returns the tables that hold the rows of these slots, in the order of their first slots.
 
     Raises:
         InvalidArgumentError: slots of one table that were given the same number, or more slots than one table takes.
@@ -148,7 +148,7 @@ def merge_slots(
 
 
 def place_slots(slots: Mapping[str, Slot], tables: Iterable[MergedTable]) -> dict[str, PlacedSlot]:
-    """Every slot with its place, in the order of the model: outputs lie side by side in that order.
+    """Returns every slot with its location, in the order of the model: outputs lie side by side in that order.
 
     Raises:
         InvalidArgumentError: a slot that shares one that does not exist, or that shares itself.
@@ -178,7 +178,7 @@ def place_slots(slots: Mapping[str, Slot], tables: Iterable[MergedTable]) -> dic
 
 
 def original_table_names(slots: Iterable[str]) -> list[str]:
-    """What the original called the merged table of these slots: the names to look for in its checkpoints.
+    """Returns the names under which ByteDance Monolith's checkpoints may have the merged table of these slots.
 
     >>> original_table_names(["slot1", "slot0"])
     ['e21904dd414d1780e5fc904866dc69c2']
@@ -202,7 +202,7 @@ def _segments_of(slot: Slot, optimizer: RowOptimizer, learning_rate: LearningRat
 
 
 def _segment_of(slot: Slot, part: Slice, optimizer: RowOptimizer, learning_rate: LearningRate | None) -> LearnedSegment:
-    """A learning rate goes with the optimizer of its level: that of the slot does not drive a slice's own optimizer."""
+    """Returns a segment. A learning rate drives only the optimizer of its own level, not a slice's own optimizer."""
     chosen, rate, is_common = optimizer, learning_rate, True
     for level in (slot, part):
         if level.optimizer is not None:
@@ -235,10 +235,10 @@ def _same_segments(left: Sequence[LearnedSegment], right: Sequence[LearnedSegmen
 
 
 def _name_tables(tables: Sequence[MergedTable]) -> None:
-    """One table of a shape has the shape's name, the others add their first slot's.
+    """Names one table of each shape by the shape; the others add the name of their first slot.
 
-    The one that learns as the module says comes first, then the one with the most slots: a slot that is given a rule of
-    its own leaves, and does not take the name away from those it leaves.
+    The table that learns by the module's rule comes first, then the one with the most slots: a slot that gets a rule of
+    its own moves to a new table, and the remaining slots keep the table's name.
     """
     taken: set[str] = set()
     for table in sorted(tables, key=lambda each: (not each.is_common, -len(each.slots))):
@@ -248,10 +248,10 @@ def _name_tables(tables: Sequence[MergedTable]) -> None:
 
 
 def _numbers_of(table: MergedTable) -> dict[str, int]:
-    """A number of its own for every slot: the one it names, or that of its name.
+    """Returns a distinct number for every slot: the one it specifies, or a hash of its name.
 
-    Where that is taken, a slot takes the next free one; the first by name comes first, and those that cannot give way
-    come before all. So the numbers follow from the slots alone, in whatever order a model has them.
+    Where that is taken, a slot takes the next free one, in the order of names; slots with fixed numbers come first. So
+    the numbers follow from the slots alone, whatever their order in the model.
     """
     settled = {name: _hashed(name) if slot.number is None else slot.number for name, slot in table.slots.items()}
     fixed = {name: settled[name] for name, slot in table.slots.items() if slot.number is not None or _is_carried(slot)}
@@ -283,7 +283,7 @@ def _hashed(name: str) -> int:
 
 
 def _is_carried(slot: Slot) -> bool:
-    """The ids were packed with the slot's number by somebody else."""
+    """Returns whether the ids come with the slot's number packed in."""
     return slot.id_layout == "v2"
 
 

@@ -1,12 +1,12 @@
-"""Batches on their way from a forward pass to the store: planned, read, differentiated, applied or dropped.
+"""Batches in flight between a forward pass and the store: planned, read, differentiated, applied or dropped.
 
 The ledger keeps every batch that was read for training until it ends. The autograd graph holds a `GraphEnd` only, by
 which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call. So
 every plan that was opened at the store ends, and no graph keeps native objects alive.
 
-Passes may pile up between two steps, as gradients are accumulated. The oldest of many are folded into one, which says
-the same to the store, bit for bit unless a graph before them is kept; so what waits is bounded by its distinct ids, as
-the gradient of a dense table is.
+Passes may pile up between two steps, as gradients are accumulated. The oldest of many are folded into one, which makes
+the same update, bit for bit unless a graph before them is kept; so the memory is bounded by the distinct ids, like the
+gradient of a dense table.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from monolith.tables.schema import Schema
 
 FOLDED_PASSES = 64
-"""So many passes without a step are folded into one."""
+"""This many passes without a step are folded into one."""
 ACCUMULATED_PASSES = 7
-"""More backward passes than this without a step give a warning, unless the module says that it accumulates more."""
+"""More backward passes than this without a step give a warning, unless the module is set to accumulate more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class PlannedBatch:
     is_replayable: bool
     """True iff the caller stamped it, so that the store may have seen it before."""
     rows: Pending[Rows] | None = None
-    """What `Embeddings.read_ahead` has read, or begun to read, for the forward pass to come."""
+    """The rows that `Embeddings.read_ahead` has read, or begun to read, for the next forward pass."""
 
     @property
     def num_examples(self) -> int:
@@ -64,39 +64,39 @@ class PlannedBatch:
 
 @dataclass(slots=True, eq=False)
 class BatchPass:
-    """One forward pass that may learn, or several of which the gradients are known and were folded."""
+    """One forward pass that may learn, or several folded ones whose gradients are complete."""
 
     plan: Plan
     times: int | Tensor | None
-    """As `PlannedBatch` has them."""
+    """Like `PlannedBatch.times`."""
     is_replayable: bool
     pooled: PooledBatch | None
-    """By which gradients of outputs become those of rows; None after folding."""
+    """Maps gradients of outputs to gradients of rows; None after folding."""
     device: torch.device
     """Where the store keeps rows and takes gradients."""
     latest: Tensor | None = None
-    """The rows that the pass saw, of tables whose optimizers want to know them."""
+    """The rows that the pass saw, of tables whose optimizers need them."""
     gradient: Tensor | None = None
     """float32 [V], summed over all backward passes so far."""
     is_finite: bool = True
-    """Of the gradient; False: not known."""
+    """Whether the gradient is known to be finite."""
     is_taken: bool = False
-    """Whether a step was made of it that is not applied yet."""
+    """Whether a step was made of the pass that is not applied yet."""
     is_handed_over: bool = False
-    """Whether the store has got that step, and has not answered yet: then its plan is no longer this side's to end."""
+    """Whether that step was submitted and the store has not answered yet: then the store ends the plan."""
     is_settled: bool = False
-    """Whether the anchor has got its gradient of the backward pass, too: if it has none later, it was cleared."""
+    """Whether the anchor has its gradient of the backward pass, too: if it has none later, gradients were cleared."""
     is_final: bool = False
-    """Whether no backward pass can reach it any more."""
+    """Whether no backward pass can reach the pass any more."""
 
     @property
     def stamp(self) -> BatchStamp:
-        """Which batch it is."""
+        """Stamp of the batch."""
         return self.plan.stamp
 
 
 class GraphEnd:
-    """What an autograd graph holds of a pass."""
+    """The handle of a pass that an autograd graph holds."""
 
     __slots__ = ("_key", "_ledger")
 
@@ -105,10 +105,10 @@ class GraphEnd:
         self._key = key
 
     def find(self) -> tuple[Ledger, BatchPass]:
-        """The pass, if it may still learn.
+        """Returns the pass, if it may still learn.
 
         Raises:
-            FailedPreconditionError: it has ended.
+            FailedPreconditionError: the pass has ended.
         """
         ledger = self._ledger()
         found = None if ledger is None else ledger.find(self._key)
@@ -127,12 +127,12 @@ class GraphEnd:
 
 
 class Ledger:
-    """The passes that have not ended. Its lock guards all of it; backward runs in threads of torch.
+    """The passes that have not ended. Its lock guards all fields; backward runs in threads of torch.
 
     Args:
-        worker: By which plans end.
-        anchor: Whose gradient is None when torch has cleared all gradients.
-        latest_dims: By table: floats of a row that updates want to know as the pass saw it.
+        worker: Ends the plans.
+        anchor: Parameter whose gradient is None when torch has cleared all gradients.
+        latest_dims: By table: floats of a row that updates need as the pass saw it.
         accumulated_passes: Calls of `backward()` that may come before a step without a warning.
     """
 
@@ -153,7 +153,7 @@ class Ledger:
         self.num_cleared = 0
         """Passes since the last step whose gradients were cleared by torch."""
         self.num_gradients = 0
-        """Gradients that came from backward passes so far."""
+        """Gradients received from backward passes so far."""
         self._num_waiting = 0
         self._num_backwards = 0
         self._accumulated_passes = accumulated_passes
@@ -164,7 +164,7 @@ class Ledger:
 
     @property
     def schema(self) -> Schema:
-        """Of the tables."""
+        """Schema of the tables."""
         return self._worker.store.schema
 
     @property
@@ -173,7 +173,7 @@ class Ledger:
         return self._worker.store.traits.collective
 
     def watch(self, anchor: Tensor) -> None:
-        """Takes another anchor: moving a module may give it a new one."""
+        """Replaces the anchor: moving a module may give it a new one."""
         self.anchor = anchor
         ledger = weakref.ref(self)
 
@@ -185,7 +185,7 @@ class Ledger:
         anchor.register_post_accumulate_grad_hook(settle)  # type: ignore[no-untyped-call]  # torch gives it no types
 
     def settle(self) -> None:
-        """The anchor has the gradient that came with those of all passes so far."""
+        """Records that the anchor has the gradient that came with those of all passes so far."""
         with self._lock:
             for each in self._passes.values():
                 each.is_settled = each.gradient is not None
@@ -202,7 +202,7 @@ class Ledger:
             )
 
     def require_unused(self, batch: PlannedBatch) -> None:
-        """Refuses a plan that another pass is training on.
+        """Rejects a plan that another pass is training on.
 
         Raises:
             FailedPreconditionError: that pass has not ended yet.
@@ -215,7 +215,7 @@ class Ledger:
                 )
 
     def open(self, batch: PlannedBatch, device: torch.device, latest: Tensor | None) -> GraphEnd:
-        """A pass for a plan that was just read for training."""
+        """Opens a pass for a plan that was just read for training."""
         self._fold_many()
         with self._lock:
             key = next(self._keys)
@@ -223,12 +223,12 @@ class Ledger:
         return GraphEnd(self, key)
 
     def find(self, key: int) -> BatchPass | None:
-        """The pass of this key, until it ends."""
+        """Returns the pass of this key, or None if it has ended."""
         with self._lock:
             return self._passes.get(key)
 
     def add_gradient(self, batch_pass: BatchPass, gradient: RowGradients) -> None:
-        """Adds to the pass, which takes part in the next step from now on."""
+        """Adds a gradient to the pass, which takes part in the next step from now on."""
         self._drop_cleared(but=batch_pass)
         with self._lock:
             earlier = batch_pass.gradient
@@ -239,7 +239,7 @@ class Ledger:
             batch_pass.is_finite = gradient.is_finite and earlier is None
 
     def ready(self) -> list[BatchPass]:
-        """The passes of the next step, in the order of their batches."""
+        """Returns the passes of the next step, in the order of their batches."""
         self._discard_dropped()
         self._drop_cleared()
         with self._lock:
@@ -247,42 +247,42 @@ class Ledger:
         return sorted(ready, key=lambda each: each.stamp.seq)
 
     def take(self, passes: Sequence[BatchPass]) -> None:
-        """These are no longer for the next step: one was made of them."""
+        """Marks these passes as taken: a step was made of them."""
         with self._lock:
             for each in passes:
                 each.is_taken = True
             self._num_waiting = self._num_backwards = self.num_cleared = 0
 
     def hand_over(self, passes: Sequence[BatchPass]) -> None:
-        """Their step is on its way to the store."""
+        """Marks these passes as submitted to the store."""
         with self._lock:
             for each in passes:
                 each.is_handed_over = True
 
     def give_back(self, passes: Sequence[BatchPass]) -> None:
-        """The step was not applied: they are for the next one again."""
+        """Returns the passes of a step that was not applied to the next step."""
         with self._lock:
             for each in passes:
                 each.is_taken = each.is_handed_over = False
 
     def close_applied(self, applied: Sequence[BatchPass]) -> None:
-        """Ends these, which the store has taken, and those that they overtook: stores take batches in order."""
+        """Ends these passes, which the store has applied, and older ones: stores apply batches in order."""
         newest = {each.stamp.worker: each.stamp.seq for each in applied}
         with self._lock:
             ended = [key for key, each in self._passes.items() if each.stamp.seq <= newest.get(each.stamp.worker, -1)]
             overtaken = [each for each in map(self._passes.pop, ended) if each not in applied]
         for each in overtaken:
-            if not each.is_handed_over:  # or nobody asked what became of it
+            if not each.is_handed_over:  # a submitted plan is ended by the store
                 self._worker.discard(each.plan)
 
     def close_handed_over(self, passes: Sequence[BatchPass]) -> None:
-        """Ends these, whose step is on its way, without waiting for the store to say that it has them."""
+        """Ends these submitted passes without waiting for the store's answer."""
         with self._lock:
             for key in [key for key, each in self._passes.items() if each in passes]:
                 del self._passes[key]
 
     def discard(self) -> int:
-        """Drops all gradients of the next step; returns how many passes they came from."""
+        """Drops all gradients of the next step; returns the number of passes they came from."""
         ready = self.ready()
         self.drop(ready)
         self._num_waiting = self._num_backwards = self.num_cleared = 0
@@ -290,7 +290,7 @@ class Ledger:
         return len(ready)
 
     def drop(self, passes: Sequence[BatchPass]) -> None:
-        """Ends these without an update."""
+        """Ends these passes without an update."""
         with self._lock:  # another thread may have ended some of them
             ended = [key for key, each in self._passes.items() if each in passes]
             dropped = [self._passes.pop(key) for key in ended]
@@ -325,7 +325,7 @@ class Ledger:
             self.drop(cleared)
 
     def _fold_many(self) -> None:
-        """Makes one pass of the oldest ones, if they are many."""
+        """Folds the oldest passes into one, if there are many."""
         if self._num_waiting < FOLDED_PASSES or len(self._passes) < FOLDED_PASSES:
             return
         many = foldable(self.ready())

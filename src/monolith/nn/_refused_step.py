@@ -1,6 +1,6 @@
-"""What is said of a step that was refused: the slot, the id as the user gave it, and the example.
+"""The message of a rejected step: the slot, the id as the user gave it, and the example.
 
-A store knows tables and keys alone; here is what they were made of.
+The store has only tables and keys; this module maps them back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def refusal_of(passes: Sequence[BatchPass], layout: PooledLayout, scale: float) 
 
 def _message(each: BatchPass, layout: PooledLayout, unique: int, *, bucket: int) -> str:
     key = int(each.plan.unique_ids[unique])
-    if each.pooled is None:  # of several passes: there is no telling which example it was
+    if each.pooled is None:  # folded from several passes: the example is unknown
         slot, where = _slot_of(layout, int(each.plan.tables[unique]), key, bucket), ""
     else:
         place, example = _place_of(each.pooled.shape, int(np.flatnonzero(each.plan.inverse.numpy() == unique)[0]))
@@ -56,7 +56,7 @@ def _message(each: BatchPass, layout: PooledLayout, unique: int, *, bucket: int)
 
 
 def _place_of(shape: BatchShape, position: int) -> tuple[int, int]:
-    """The place of the slot, and the example, of a position among the ids of a batch."""
+    """Returns the index of the slot, and the example, of a position among the ids of a batch."""
     ends = np.cumsum(shape.sizes)
     place = int(np.searchsorted(ends, position, side="right"))
     return place, shape.example_of(place, position - int(ends[place] - shape.sizes[place]))

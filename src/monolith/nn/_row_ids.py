@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rows_of_slot(block: RowBlock, slot: PlacedSlot) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
-    """Which rows of a block of its table a slot has (None: all of them), and their ids as the user knows them."""
+    """Returns the rows of a block that belong to a slot of its table (None: all), and their ids as users gave them."""
     keys = block.keys
     if slot.number is None:
         return None, keys

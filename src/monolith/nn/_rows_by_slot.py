@@ -1,4 +1,4 @@
-"""The rows of a module by the names of its slots: where they are, and how they leave and come in."""
+"""The rows of a module by the names of its slots: their location, export and import."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RowsBySlot(RowsModule):
     """A module whose rows are those of slots."""
 
     _configs: Mapping[str, TableConfig]
-    """Table -> how it was made."""
+    """Table -> its config."""
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -43,12 +43,12 @@ class RowsBySlot(RowsModule):
 
     @property
     def placed(self) -> Mapping[str, PlacedSlot]:
-        """Name -> where rows and output of the slot are, for tools that read or write rows themselves."""
+        """Name -> location of the slot's rows and output, for tools that read or write rows themselves."""
         return MappingProxyType(self._placed)
 
     @property
     def table_configs(self) -> Mapping[str, TableConfig]:
-        """Table -> how it was made, for tools that make one alike."""
+        """Table -> its config, for tools that make a table alike."""
         return MappingProxyType(dict(self._configs))
 
     @property
@@ -61,10 +61,10 @@ class RowsBySlot(RowsModule):
         }
 
     def vectors(self, slot: str) -> SlotVectors:
-        """All ids of a slot that have a row, and the rows: int64 [n] by ascending id, float32 [n, dim].
+        """Returns all ids of a slot that have a row, and the rows: int64 [n] by ascending id, float32 [n, dim].
 
-        They are of one moment, with every step made so far, and a copy. For tables near the size of the memory there
-        is `export_vectors`.
+        They are a copy of a consistent cut, with every step made so far. For tables near the size of the memory use
+        `export_vectors`.
 
         >>> import torch
         >>> import monolith as ml
@@ -81,8 +81,8 @@ class RowsBySlot(RowsModule):
     def export_vectors(self, slot: str, path: str | os.PathLike[str]) -> int:
         """Writes what `vectors` returns to a file: ``.parquet`` (id, vector) or ``.npz`` (ids, vectors).
 
-        Slot, dims and step stand in its metadata. Of the rows only the ids are held in memory; the file appears whole
-        or not at all.
+        Slot, dims and step are in its metadata. Only the ids are held in memory; the file appears complete or not at
+        all.
 
         Returns:
             Number of rows.
@@ -94,7 +94,7 @@ class RowsBySlot(RowsModule):
     def assign(self, slot: str, ids: RowIds, vectors: RowVectors, *, time: int | None = None) -> int:
         """Makes `vectors` the rows of `ids`, for weights that were trained elsewhere.
 
-        Their optimizer state is that of new rows. Ids without a row get one, whatever `min_count` says; the other rows
+        Their optimizer state is that of new rows. Ids without a row get one, regardless of `min_count`; the other rows
         of the slot stay.
 
         Args:
@@ -107,7 +107,7 @@ class RowsBySlot(RowsModule):
             Number of rows.
 
         Raises:
-            InvalidArgumentError, TypeError: says which id or vector cannot be taken; no row changed.
+            InvalidArgumentError, TypeError: an id or vector cannot be assigned; names it. No row changed.
 
         >>> import torch
         >>> import monolith as ml
@@ -122,10 +122,10 @@ class RowsBySlot(RowsModule):
         return RowAssignment(self.store, placed, self._configs[placed.table], time=moment).assign(ids, vectors)
 
     def erase(self, slot: str, ids: RowIds | Sequence[int]) -> int:
-        """Removes the rows of some ids, with optimizer state and admission counts: for users who want to be forgotten.
+        """Removes the rows of some ids, with optimizer state and admission counts, as for erasure requests of users.
 
-        A delta log gets tombstones, so that servers which follow it drop the rows, too. Updates of this module are
-        in the rows before. An update in flight of another worker, of a batch that was read before, starts the id as a
+        A delta log gets tombstones, so that servers that follow it drop the rows, too. Updates of this module are
+        flushed first. An update in flight of another worker, of a batch that was read before, starts the id as a
         new one: old weights do not return, but an id that is still in the training data gets a new row. Where rows are
         shared among ranks, all ranks make the same call. See ``docs/how-to/erase.md`` for checkpoints and logs.
 
@@ -134,7 +134,7 @@ class RowsBySlot(RowsModule):
             ids: int64, as the slot takes them.
 
         Returns:
-            How many rows there were.
+            The number of rows removed.
 
         Raises:
             InvalidArgumentError, TypeError: no such slot, or ids that it does not take; no row was removed.
@@ -153,9 +153,9 @@ class RowsBySlot(RowsModule):
         return self.store.erase(placed.table, read.key_tensor, buckets=read.bucket_tensor)
 
     def num_rows_by_slot(self) -> dict[str, int]:
-        """Slot -> number of its rows, with every step made so far; slots that share rows have the same number.
+        """Returns slot -> number of its rows, with every step made so far; slots that share rows have the same number.
 
-        One pass over the rows, in the processes that have them. Where they are shared among ranks, all ranks call it.
+        Makes one pass over the rows, in the processes that have them. Where ranks share rows, all ranks call it.
         """
         self._worker.flush(timeout_seconds=_FLUSH_SECONDS)
         shared = {placed.table for placed in self._placed.values() if placed.number is not None}
@@ -175,7 +175,7 @@ class RowsBySlot(RowsModule):
 
 
 def _flat_ids(ids: RowIds | Sequence[int], slot: str) -> Tensor:
-    """The ids as a tensor [n]; the reader of the slot refuses what is not int64.
+    """Returns the ids as a tensor [n]; the reader of the slot rejects what is not int64.
 
     Raises:
         TypeError: texts.

@@ -40,7 +40,7 @@ _ANCHOR = "_anchor"
 
 
 class RowsModule(nn.Module):
-    """What `Embeddings` is besides looking up and learning. One thread trains it."""
+    """The part of `Embeddings` besides lookup and learning. One thread trains it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class RowsModule(nn.Module):
                 f"Embeddings: accumulated_passes must be a whole number from 1 on, got {accumulated_passes!r}"
             )
         self.store: Store = store
-        """Where the rows are."""
+        """The store of the rows."""
         self._placed = dict(placed)
         self._rows_in_state_dict = rows_in_state_dict
         self._empty_store = empty_store
@@ -74,7 +74,7 @@ class RowsModule(nn.Module):
     @property
     def anchor(self) -> nn.Parameter:
         """Stands for all rows among the parameters of a model; its gradient is None when gradients were cleared."""
-        # Not by its attribute: torch looks for a parameter only after a search of attributes has failed.
+        # Not as an attribute: torch finds a parameter only after a search of attributes has failed.
         return cast("nn.Parameter", self._parameters[_ANCHOR])
 
     @property
@@ -94,27 +94,27 @@ class RowsModule(nn.Module):
 
     @property
     def global_step(self) -> int:
-        """Steps made so far: the number of the next one, which schedules are asked for."""
+        """Number of steps made so far, and of the next step, for schedules."""
         return self._worker.global_step
 
     # As a worker of the store
 
     @property
     def next_batch(self) -> int:
-        """The number that a stamp must have at least: what every owner of rows has applied so far is below it."""
+        """The lowest number of a new stamp: every owner of rows has applied all batches below it."""
         return self._worker.next_seq()
 
     def next_batch_of(self, worker: int) -> int:
-        """The same for this worker, as which the module joins its store if it has not joined yet."""
+        """Returns `next_batch` of this worker, as which the module joins its store if it has not joined yet."""
         return self._worker.next_seq(worker)
 
     def join(self, worker: int = 0) -> Joined:
-        """Begins to train as this worker of the store; a module that trains as the same one is refused from now on.
+        """Begins to train as this worker of the store; other modules with the same number are rejected from now on.
 
-        Without it a module joins by itself with its first batch that learns, as worker 0 or as the batch's stamp says.
+        Otherwise a module joins with its first batch that learns, as worker 0 or as the worker of the batch's stamp.
 
         Returns:
-            Says what the store has of this worker: the last batch that was applied, and with it where its input stood.
+            The incarnation, with the last applied batch of this worker and its input position.
         """
         return self._worker.join(worker)
 
@@ -127,11 +127,11 @@ class RowsModule(nn.Module):
         self._worker.discard(plan)
 
     def follow_step(self, step: int) -> None:
-        """Counts a step that other ranks have made, and this one had no batch for."""
+        """Counts a step that other ranks have made without a batch of this rank."""
         self._worker.global_step = max(self._worker.global_step, step + 1)
 
     def leave(self) -> None:
-        """Has the module join again with its next batch that learns: after its rows were put back to another moment."""
+        """Lets the next batch that learns join again, after the rows were restored to another state."""
         self._worker.leave()
 
     def evict(self, now: int | None = None) -> int:
@@ -139,21 +139,21 @@ class RowsModule(nn.Module):
         return self._worker.joined.evict(now=-1 if now is None else now)
 
     def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
-        """One exact moment of its store, with every step made so far; release it when it was read."""
+        """Takes a consistent cut of its store, with every step made so far; release it after reading it."""
         return self._worker.cut(timeout_seconds=timeout_seconds)
 
     # Saving
 
     def saved_state(self) -> dict[str, Any]:
-        """How far training is, and where the rows of each slot are, as plain values that `set_extra_state` takes."""
+        """Returns progress and location of each slot's rows, as plain values that `set_extra_state` takes."""
         return _saved_state.save(self._worker, self._placed)
 
     def get_extra_state(self) -> Tensor:
-        """For `state_dict`: the saved state as a tensor, as programs that save tensors want it."""
+        """Returns the saved state as a tensor, for `state_dict` and programs that save tensors only."""
         return _saved_state.encode(self.saved_state(), num_rows=self.num_rows if rows_are_counted() else 0)
 
     def set_extra_state(self, state: Mapping[str, Any] | Tensor) -> None:
-        """For `load_state_dict`; rows are not its affair.
+        """Loads the state, for `load_state_dict`. Does not change rows.
 
         Raises:
             FailedPreconditionError: a slot is not what it was when the state was saved; names it.
@@ -189,11 +189,11 @@ class RowsModule(nn.Module):
         missing_keys.remove(prefix + _ANCHOR)
         if prefix + ROWS in unexpected_keys:
             unexpected_keys.remove(prefix + ROWS)
-        # With strict=True torch refuses what is unexpected, with strict=False it is left out.
+        # With strict=True torch rejects unexpected keys, with strict=False it ignores them.
         unexpected_keys += [f"{prefix}{ROWS} of table {name!r}" for name in unknown]
 
     def _load_rows(self, state: Any, rows: Tensor | None) -> list[str]:
-        """Replaces the rows of the store by those of a state dictionary, if it has any; returns tables left out."""
+        """Replaces the rows of the store by those of a state dictionary, if it has any; returns the tables skipped."""
         if state is not None:
             state = _saved_state.decode(state)
             _saved_state.require_same_slots(state, self._placed)
@@ -211,10 +211,10 @@ class RowsModule(nn.Module):
 
     @property
     def deep_copies(self) -> Literal["share", "clone"] | None:
-        """What `copy.deepcopy` of the module, or of a model with it, makes of the rows; None: it is refused.
+        """What `copy.deepcopy` of the module, or of a model with it, does with the rows; None: it raises.
 
-        `share`: the copy looks up and trains the same rows, as an average of dense weights wants it. `clone`: it gets
-        rows of its own, as a copy of the best model wants it.
+        `share`: the copy looks up and trains the same rows, as for an average of dense weights. `clone`: the copy gets
+        rows of its own, as for a copy of the best model.
         """
         return self._deep_copies
 
@@ -225,9 +225,9 @@ class RowsModule(nn.Module):
         self._deep_copies = kind
 
     def clone_rows(self) -> Self:
-        """A module like this one with a store and rows of its own: training one does not change the other.
+        """Returns a module like this one with a store and rows of its own: training one does not change the other.
 
-        The memory of the rows is taken once more. Gradients stay with the original.
+        Takes the memory of the rows once more. Gradients are not copied.
         """
         return self._copy({}, self._cloned_store())
 
@@ -270,7 +270,7 @@ class RowsModule(nn.Module):
 
 
 def copy_module(module: M, memo: dict[int, Any], **own: object) -> M:
-    """A copy with its own buffers, hooks and `own` attributes that shares everything else."""
+    """Returns a copy with its own buffers, hooks and `own` attributes that shares everything else."""
     copied = type(module).__new__(type(module))
     memo[id(module)] = copied
     copied.__dict__.update(module.__dict__)

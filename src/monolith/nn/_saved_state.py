@@ -1,4 +1,4 @@
-"""What a module keeps of its rows' whereabouts: checks against a store, and a saved state."""
+"""The saved state of a module with rows: location of rows and progress, and its checks against a store."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from monolith.tables.table_config import TableConfig
 
 _FORMAT = 2
-"""1 had the numbers of batches and updates, which the store knows better."""
+"""1 also had the numbers of batches and updates, which the store keeps."""
 _TENSOR_FORMAT = 3
 """2 as the JSON bytes of a tensor, with the number of rows: programs that save tensors can save it."""
 _PADDED_TO = 256
-"""So that the length hardly ever depends on the numbers in it."""
+"""Keeps the length the same for almost all numbers in it."""
 
 
 def require_tables(schema: Schema, configs: Mapping[str, TableConfig], merged: Sequence[MergedTable]) -> None:
-    """Refuses a store that was made for other slots.
+    """Rejects a store that was made for other slots.
 
     Raises:
         FailedPreconditionError: names the slots whose table is missing or has other rows.
@@ -59,24 +59,24 @@ def require_tables(schema: Schema, configs: Mapping[str, TableConfig], merged: S
 
 
 def save(worker: StoreWorker, placed: Mapping[str, PlacedSlot]) -> dict[str, Any]:
-    """Plain values, which `torch.load(weights_only=True)` reads."""
+    """Returns plain values, which `torch.load(weights_only=True)` reads."""
     slots = {name: _whereabouts(slot) for name, slot in placed.items()}
     return {"format": _FORMAT, "global_step": worker.global_step, "slots": slots}
 
 
 def encode(saved: Mapping[str, Any], *, num_rows: int) -> Tensor:
-    """What `save` made as a tensor, uint8 [n], with the number of rows that the store had."""
+    """Returns what `save` made as a tensor, uint8 [n], with the number of rows in the store."""
     text = json.dumps({**saved, "format": _TENSOR_FORMAT, "rows": num_rows}).encode()
     padding = -len(text) % _PADDED_TO
     return torch.frombuffer(bytearray(text + b" " * padding), dtype=torch.uint8)
 
 
 def decode(state: Mapping[str, Any] | Tensor) -> Mapping[str, Any]:
-    """The state as plain values, in whichever form it was saved.
+    """Returns the state as plain values, in whichever form it was saved.
 
     Raises:
         DataLossError: it is no saved state.
-        FailedPreconditionError: it is of a format that this version does not know.
+        FailedPreconditionError: its format is of another version.
     """
     found: Any = state
     if isinstance(state, Tensor):
@@ -94,7 +94,7 @@ def decode(state: Mapping[str, Any] | Tensor) -> Mapping[str, Any]:
 
 
 def require_same_slots(state: Mapping[str, Any], placed: Mapping[str, PlacedSlot]) -> None:
-    """Every slot is where it was. Slots may have been added or removed.
+    """Checks that every slot is where it was. Slots may have been added or removed.
 
     Raises:
         FailedPreconditionError: a slot whose saved rows would not be found.
@@ -117,10 +117,10 @@ def require_same_slots(state: Mapping[str, Any], placed: Mapping[str, PlacedSlot
 
 
 def require_rows(state: Mapping[str, Any], *, num_rows: int) -> None:
-    """Refuses to go on with an empty store where the saved one was not empty.
+    """Rejects an empty store where the saved one was not empty.
 
     Raises:
-        FailedPreconditionError: says how to load the rows, and how to do without.
+        FailedPreconditionError: the rows are missing; the message names the ways to load them or to do without.
     """
     saved = state.get("rows", 0)
     if saved and not num_rows:
@@ -133,7 +133,7 @@ def require_rows(state: Mapping[str, Any], *, num_rows: int) -> None:
 
 
 def _advice(saved: Mapping[str, Any], slot: PlacedSlot) -> str:
-    """Another slot that came or went may have changed a number that the slot does not name."""
+    """Returns advice for a slot without a fixed number, which changes when other slots are added or removed."""
     moved = saved["number"] is not None and saved["number"] != slot.number and slot.slot.number is None
     return f" with number={saved['number']}" if moved else ""
 

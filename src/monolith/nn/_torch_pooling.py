@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOST_GROUPS = 1 << 20
-"""The core groups by so many rows at most."""
+"""Most rows by which the core groups."""
 
 
 def pool(layout: PooledLayout, values: Tensor, plan: Plan, shape: BatchShape) -> Tensor:

@@ -1,4 +1,4 @@
-"""Calls that `torch.compile` leaves as they are."""
+"""Calls that `torch.compile` does not compile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMPILER = "torch._dynamo"
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`torch.compiler.disable`, from the moment when there is a compiler: loading it takes as long as loading torch."""
+    """Applies `torch.compiler.disable` once the compiler is loaded: loading it takes as long as loading torch."""
     disabled: Callable[P, R] | None = None
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""A module as a worker at its store: which one it is, which batches it has pushed, and which step comes next."""
+"""A module as a worker at its store: its worker number, its last push, and its next step."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Push(NamedTuple):
-    """An update that was handed over to a store, and where its worker stood before it."""
+    """An update that was submitted to a store, and the state of its worker before it."""
 
     pending: Pending[Applied]
     joined: Joined
-    """By which incarnation."""
+    """The incarnation that submitted it."""
     newest: int
     """Number of its last batch."""
     step: int
@@ -33,9 +33,9 @@ class Push(NamedTuple):
 
 
 class StoreWorker:
-    """One worker at one store; shared by a module and its copies, which train the same rows. Any thread may call it.
+    """One worker at one store; shared by a module and its copies, which train the same rows. Thread-safe.
 
-    It joins the store with the first batch that is to be trained: a module that only looks up disturbs nobody.
+    It joins the store with the first batch to be trained: a module that only looks up has no incarnation.
     """
 
     def __init__(self, store: Store) -> None:
@@ -44,43 +44,43 @@ class StoreWorker:
         self._number = 0
         self._joined: Joined | None = None
         self._former: Joined | None = None
-        """The incarnation before, by which plans that it opened are ended."""
+        """The previous incarnation, which ends the plans that it opened."""
         self._next_seq = 0
         self._last_push = NOTHING_APPLIED
         self.global_step = 0
         """Number of the next step."""
 
     def join(self, number: int | None = None) -> Joined:
-        """Begins a new incarnation, as this worker or as the one it was; batches go on behind what the store has."""
+        """Begins a new incarnation of this or another worker; batch numbers continue after those of the store."""
         with self._lock:
             self._number = self._number if number is None else number
             joined = self._joined = self.store.join(self._number)
             self._last_push = NOTHING_APPLIED if joined.applied is None else joined.applied.seq
-            # Where a worker died between two owners, some have batches that others lack: they come again under their
-            # numbers, so that those who lack them take them and the others know them.
+            # Where a worker died between two owners, some have batches that others lack: they are sent again with their
+            # numbers, so that owners that lack them apply them and the others detect duplicates.
             behind = self._last_push + 1
             self._next_seq = behind if joined.next_seq > behind else max(self._next_seq, behind)
             return joined
 
     def leave(self) -> None:
-        """Joins again with the next batch that is to be trained: the rows were put back to another moment."""
+        """Lets the next batch to be trained join again, after the rows were restored to another state."""
         with self._lock:
             self._former, self._joined, self._next_seq = self._joined, None, 0
 
     @property
     def joined(self) -> Joined:
-        """The present incarnation; begun now if there is none."""
+        """The current incarnation; begins one if there is none."""
         with self._lock:
             return self.join() if self._joined is None else self._joined
 
     def next_seq(self, number: int | None = None) -> int:
-        """The number of the next batch, of this worker or of the one it is: no owner of rows lacks one below it."""
+        """Returns the next batch number of this or another worker: every owner of rows has all batches below it."""
         with self._lock:
             self._joined_as(self._number if number is None else number)
             return self._next_seq
 
     def new_stamp(self, *, train: bool) -> BatchStamp:
-        """Of a batch that nobody stamped; one to be trained gets a number that no batch had before."""
+        """Returns the stamp of a batch that came without one; a batch to be trained gets a number not used before."""
         with self._lock:
             if train:
                 _ = self.joined
@@ -88,7 +88,7 @@ class StoreWorker:
             return BatchStamp(worker=self._number, seq=max(0, self._next_seq - 1))
 
     def begin_read(self, plan: Plan, *, train: bool) -> Pending[Rows]:
-        """The rows of a plan, with every update handed over so far."""
+        """Starts reading the rows of a plan, with every update submitted so far."""
         if train:
             joined = self._joined_as(plan.stamp.worker)
         elif self._joined is not None and plan.stamp.worker == self._number:
@@ -98,14 +98,14 @@ class StoreWorker:
         return joined.read(plan, after=self._last_push, step=self.global_step, train=train)
 
     def read(self, plan: Plan, *, train: bool) -> Tensor:
-        """The same, waited for."""
+        """Reads the rows of a plan, with every update submitted so far."""
         return self.begin_read(plan, train=train).result().values
 
     def hand_over(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Push:
-        """Pushes an update; `rule` names the push before it, which `last_push` is.
+        """Submits an update; `rule.previous` must be `last_push`.
 
-        From now on it counts as pushed: the next push names it, and the next read comes after it. If it turns out to
-        have failed, `take_back` is called.
+        From now on the update counts as pushed: the next push names it, and the next read comes after it. If it fails,
+        call `take_back`.
         """
         newest = max(plan.stamp.seq for plan, _ in updates)
         joined = self._joined_as(updates[0][0].stamp.worker)
@@ -118,13 +118,13 @@ class StoreWorker:
         return push
 
     def keep(self, push: Push) -> None:
-        """The store has it: it counts, even if one before it was taken back meanwhile."""
+        """Confirms a push that the store has applied, even if one before it was taken back meanwhile."""
         with self._lock:
             if push.joined is self._joined:
                 self._last_push = max(self._last_push, push.newest)
 
     def take_back(self, push: Push) -> None:
-        """It failed: the next push names the one before it. Its numbers are not given to other batches."""
+        """Rolls back a failed push: the next push names the one before it. Its batch numbers are not reused."""
         with self._lock:
             if push.joined is self._joined:
                 self._last_push = min(self._last_push, push.last_push)
@@ -133,7 +133,7 @@ class StoreWorker:
 
     @property
     def last_push(self) -> int:
-        """Number of the last batch that was handed over and did not fail; -1 before the first."""
+        """Number of the last batch that was submitted and did not fail; -1 before the first."""
         return self._last_push
 
     def discard(self, plan: Plan) -> None:
@@ -143,18 +143,18 @@ class StoreWorker:
             joined.discard(plan)
 
     def flush(self, *, timeout_seconds: float) -> None:
-        """Waits until every update handed over is in the rows."""
+        """Waits until every submitted update is in the rows."""
         if self._joined is not None:
             self._joined.flush(timeout_seconds=timeout_seconds)
 
     def cut(self, *, timeout_seconds: float) -> Cut:
-        """One exact moment of the store, with every update made so far."""
+        """Takes a consistent cut of the store, with every update made so far."""
         if self._joined is None:
             return self.store.cut(timeout_seconds=timeout_seconds)
         return self._joined.cut(timeout_seconds=timeout_seconds)
 
     def _joined_as(self, number: int) -> Joined:
-        """The incarnation that batches of this worker are trained by."""
+        """Returns the incarnation that trains batches of this worker."""
         joined = self._joined
         if joined is None:
             return self.join(number)

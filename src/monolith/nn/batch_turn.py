@@ -1,17 +1,17 @@
-"""What is known about the batch whose turn it is, for embeddings that are called with its features.
+"""The context of the current batch, for embeddings that are called with its features.
 
-A loop that plans batches ahead, or that knows where a batch came from, opens a turn around the model's call; the model
-passes the features on as it got them, and `Embeddings` finds what was done about them already::
+A loop that plans batches ahead, or that has their times and stamps, opens a turn around the model's call; the model
+passes the features on unchanged, and `Embeddings` finds their plan in the turn::
 
     turn = BatchTurn(features, time=1_700_000_000)
     turn.plan(emb)                   # checks ids, finds the distinct ones; in any thread
     with turn:
         loss = model(features)       # inside: emb(features)
 
-A model that looks up other ids than those of the features is not hindered: they are planned when it asks, with the
-time and the stamp of the turn.
+A model may look up other ids than those of the features: they are planned when it calls `Embeddings`, with the time and
+the stamp of the turn.
 
-A turn may hand in what embeddings give instead of having them look it up: an export makes inputs of it.
+A turn may supply the outputs of embeddings instead of a lookup: an export makes inputs of them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _TURN: ContextVar[BatchTurn | None] = ContextVar("monolith_batch_turn", default=
 
 
 class BatchTurn:
-    """One batch on its way through a model. Belongs to one thread at a time.
+    """The context of one batch in a model. Belongs to one thread at a time.
 
     Args:
         features: What the model is called with.
         time: When its examples were seen, Unix seconds; None: when the step is made.
         stamp: Which batch it is; None: batches are counted.
-        begin: Called when its turn comes, by the thread that computes: features that were copied to a device are
-            received there.
-        hand_in: Called instead of a lookup, with the module and what it was called with.
+        begin: Called by the computing thread when the turn is entered: receives features that were copied to a
+            device.
+        hand_in: Called instead of a lookup, with the module and the arguments of the call.
     """
 
     __slots__ = ("_begin", "_planned", "_token", "features", "hand_in", "stamp", "time")
@@ -73,25 +73,25 @@ class BatchTurn:
 
     @property
     def planned(self) -> list[Embeddings]:
-        """The modules that have a plan here, and have not taken it."""
+        """The modules that have a plan here and have not taken it."""
         return list(self._planned)
 
     def read_ahead(self, embeddings: Embeddings) -> None:
-        """Reads, or begins to read, the rows planned for a module, as they are now; again, if they were read before."""
+        """Reads, or begins to read, the current rows of a module's plan; repeats a read made before."""
         embeddings.read_ahead(self._planned[embeddings])
 
     def wait_for_rows(self) -> None:
-        """Returns when no rows that were to be read ahead are on their way any more."""
+        """Waits until no read ahead is in flight."""
         for planned in self._planned.values():
             if planned.rows is not None:
                 planned.rows.result()
 
     def take(self, embeddings: Embeddings, features: object) -> PlannedBatch | None:
-        """The plan for these features, once: a second pass over them needs one of its own."""
+        """Returns the plan for these features, once: a second pass over them needs a plan of its own."""
         return self._planned.pop(embeddings, None) if features is self.features else None
 
     def drop(self) -> None:
-        """Gives up what was planned and not taken, so that no plan stays open at a store."""
+        """Discards plans that were not taken, so that no plan stays open at a store."""
         for embeddings, planned in self._planned.items():
             embeddings.drop(planned)
         self._planned.clear()
@@ -113,5 +113,5 @@ class BatchTurn:
 
 
 def current_turn() -> BatchTurn | None:
-    """The turn that this context is in."""
+    """Returns the turn of this context."""
     return _TURN.get()

@@ -1,4 +1,4 @@
-"""How the rows of one example's ids become what the model sees of a slot.
+"""Combiners: reduce the rows of one example's ids to the output of a slot.
 
 Dims: B examples, D dim of a row, n of first-n::
 
@@ -30,7 +30,7 @@ class Combiner(Config, ABC):
     """Base of the combiners."""
 
     number: ClassVar[int]
-    """What the pooling kernels call it."""
+    """Number of the combiner in the pooling kernels."""
     max_seq_length: ClassVar[int] = 0
     """Places of a sequence; 0 for combiners that reduce it."""
 
@@ -45,7 +45,7 @@ class Combiner(Config, ABC):
 
 @config
 class ReduceSum(Combiner):
-    """The rows added up. Every id learns from the whole gradient of its example."""
+    """The rows added up. Every id learns from the full gradient of its example."""
 
     number: ClassVar[int] = 0
 
@@ -68,9 +68,9 @@ class ReduceSqrtN(Combiner):
 class FirstN(Combiner):
     """The rows of the first `n` ids side by side, for sequence models; missing places are zeros.
 
-    Ids behind the n-th do not show in the output and learn with a gradient of zero: they count as seen (for admission
+    Ids after the n-th do not show in the output and learn with a gradient of zero: they count as seen (for admission
     and expiry), but their weights move only if the row optimizer moves weights without a gradient.
-    `Ragged.mask(n)` says which places are filled.
+    `Ragged.mask(n)` is true at the places that are filled.
 
     >>> FirstN(20).shape(num_examples=8, dim=16)
     (8, 20, 16)
@@ -99,11 +99,11 @@ class FirstN(Combiner):
 
 
 CombinerLike: TypeAlias = "Combiner | Literal['sum', 'mean', 'sqrtn'] | tuple[Literal['first_n'], int]"
-"""A combiner, or its name; a sequence says how many places it has."""
+"""A combiner, or its name; a sequence has its number of places as well."""
 
 
 def make_combiner(like: CombinerLike) -> Combiner:
-    """The combiner that is meant.
+    """Returns the combiner of this name, or the combiner itself.
 
     >>> make_combiner("mean")
     ReduceMean()

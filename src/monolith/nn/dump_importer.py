@@ -1,4 +1,4 @@
-"""Table dumps of the original, with weights, optimizer state and times, into the tables of `Embeddings`."""
+"""Imports table dumps of ByteDance Monolith, with weights, optimizer state and times, into tables of `Embeddings`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ImportedDump", "import_dump"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedDump:
-    """What an import of the original's dump did."""
+    """Result of an import of upstream's dump."""
 
     rows: int
     """Rows read."""
@@ -34,7 +34,7 @@ class ImportedDump:
     other_rows: int
     """Rows in the tables that belong to no slot of the model."""
     ignored_tables: tuple[str, ...]
-    """Tables of the dump that were not asked for."""
+    """Tables of the dump that were not requested."""
 
 
 def import_dump(
@@ -48,11 +48,11 @@ def import_dump(
     Args:
         emb: A model whose rows are in this process (`LocalStore`).
         base: Path up to the ``-00000-of-00001`` part.
-        tables: Table of the dump -> a slot whose table it is; None: as the original names the table of these slots.
+        tables: Table of the dump -> a slot whose table it is; None: by upstream's name of the table of these slots.
             Files of a single table have no name; they belong to the only table, or to that of the slot under ``""``.
 
     Raises:
-        FailedPreconditionError: the rows are elsewhere.
+        FailedPreconditionError: the rows are in another process.
         InvalidArgumentError: the files are not complete, fit no table, or a row does not fit its table.
         DataLossError: a file is damaged.
     """
@@ -68,7 +68,7 @@ def import_dump(
 
 
 def _names_of(emb: Embeddings, base: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Table of the dump -> table of the model."""
+    """Returns table of the dump -> table of the model."""
     found = {name: _table_of(emb, slot) for name, slot in given.items()}
     dumped = entry_counts(base)
     owners = _owners(emb)
@@ -103,12 +103,12 @@ def _table_of(emb: Embeddings, slot: str) -> str:
 
 
 def _owners(emb: Embeddings) -> list[str]:
-    """One slot for each set of rows: of those that share rows, the first."""
+    """Returns one slot for each set of rows: of those that share rows, the first."""
     return list({place.rows: name for name, place in reversed(list(emb.placed.items()))}.values())
 
 
 def _count(emb: Embeddings) -> tuple[dict[str, int], int]:
-    """Rows of each slot, and rows of none."""
+    """Returns the rows of each slot, and rows of none."""
     names = emb.store.schema.names
     owners = _owners(emb)
     counts = dict.fromkeys(owners, 0)

@@ -2,7 +2,7 @@
 
 Dims: B examples, W floats of all outputs of an example.
 
-The life of a batch::
+The lifecycle of a batch::
 
     x = emb(batch)              one plan, one read of the distinct rows, one buffer [B, W]; x["user"] is a view of it
     loss.backward()             one node collects the gradients of all outputs and adds them up by row
@@ -62,9 +62,8 @@ class Embeddings(RowsBySlot):
     """The rows of all slots of a model.
 
     Slots that learn alike share a table, without ever sharing a row (see `tables`). Rows live in a `Store`, not in the
-    module: its one parameter stands for all of them (`anchor`), and what a deep copy does with them is to be said
-    (`deep_copies`). An id gets its row
-    when it is first trained and reads as zeros until then; evaluation leaves no trace.
+    module: its one parameter stands for all of them (`anchor`), and `deep_copies` selects what a deep copy does with
+        them. An id gets its row when it is first trained and reads as zeros until then; evaluation leaves no trace.
 
     Gradients add up over backward passes until `step`, which makes one optimizer step per id out of them.
 
@@ -72,17 +71,18 @@ class Embeddings(RowsBySlot):
         slots: Name -> `Slot`; the order is that of the outputs.
         optimizer: Of all slots that name none; Adagrad by default.
         learning_rate: Instead of that optimizer's own: a number, or a function of the global step.
-        store: An engine (`LocalStore`: rows in this process) or a store that has these tables already; None: as the
-            runner says (`use_table_defaults`), else a `LocalStore`.
+        store: An engine (`LocalStore`: rows in this process) or a store that has these tables already; None: the
+            runner's
+            (`use_table_defaults`), else a `LocalStore`.
         seed: Of the first weights of rows, and of everything else that is drawn at random.
-        nonfinite: What to do with a NaN or infinite gradient: refuse the step, pass over the row, or apply it.
-        admission: How occurrences are counted where a slot has a `min_count`; None: as the runner says
+        nonfinite: What to do with a NaN or infinite gradient: reject the step, skip the row, or apply the gradient.
+        admission: How occurrences are counted where a slot has a `min_count`; None: the runner's
             (`use_table_defaults`), else a `SlidingHashFilter`.
         rows_in_state_dict: Whether `state_dict()` holds the rows, with optimizer state and admission counts. False: it
             holds the dense weights only, and the rows must be saved by `ml.save` or by a checkpoint.
         accumulated_passes: Calls of `backward()` before each step, at most; one more without a step gives a warning.
-        evict_every_seconds: Event time within which steps look at every row once and remove those whose slot's
-            `expire_days` have passed; 0: only `evict` does. None: as the runner says, else an hour for each day of a
+        evict_every_seconds: Event time within which steps scan every row once and remove those whose slot's
+            `expire_days` have passed; 0: only `evict` does. None: the runner's, else an hour for each day of a
             table's shortest `expire_days`.
 
     >>> from monolith.nn import Slot
@@ -131,12 +131,12 @@ class Embeddings(RowsBySlot):
         self._rates = LearningRates(merged)
         self._takes_finite_only = any(config.nonfinite == "raise" for config in configs.values())
         self._uses_latest = [config.uses_latest for config in configs.values()]
-        # It holds nothing and is not saved: it goes where the model goes, and the outputs go where it is.
+        # It holds nothing and is not saved: it moves with the model, and the outputs are on its device.
         self._place: Tensor
         self.register_buffer("_place", torch.empty(0), persistent=False)
 
     def learning_rates(self) -> dict[str, list[float]]:
-        """Table -> the learning rate of each of its segments in the last step, or in the first before it."""
+        """Returns table -> the learning rate of each of its segments in the last step, or in the first."""
         rates = self._rates.numbers(max(0, self.global_step - 1))
         return {table: [rates.pop(0) for _ in config.segments] for table, config in self._configs.items()}
 
@@ -150,7 +150,7 @@ class Embeddings(RowsBySlot):
         time: int | Tensor | None = None,
         stamp: BatchStamp | None = None,
     ) -> LookedUp:
-        """The output of every slot.
+        """Looks up the outputs of all slots.
 
         In training mode the outputs are differentiable; in evaluation mode, and under ``torch.no_grad()``, the batch
         leaves no trace at the store.
@@ -193,9 +193,9 @@ class Embeddings(RowsBySlot):
         time: int | Tensor | None = None,
         stamp: BatchStamp | None = None,
     ) -> PlannedBatch:
-        """What can be done about a batch before its turn: checks its ids and finds the distinct ones. Reads no row.
+        """Checks the ids of a batch and finds the distinct ones, ahead of its forward pass. Reads no row.
 
-        A loader may call it in a thread of its own and hand the result to the module instead of the batch.
+        A loader may call it in a thread of its own and pass the result to the module instead of the batch.
         """
         read = self._reader.read(batch)
         plan = self.store.plan(
@@ -217,14 +217,14 @@ class Embeddings(RowsBySlot):
         batch.rows = self._worker.begin_read(batch.plan, train=True)
 
     def drop(self, batch: PlannedBatch) -> None:
-        """Gives up rows that were read ahead, or are still on their way."""
+        """Discards rows that were read ahead; the read may still be in flight."""
         if batch.rows is not None:
             batch.rows = None
             self._worker.discard(batch.plan)
 
     @torch.no_grad()
     def lookup(self, name: str, ids: Tensor) -> Tensor:
-        """The rows of some ids of one slot, uncombined: float32, shape of ids + [dim]. Zeros for ids without a row."""
+        """Returns rows of one slot, uncombined: float32, shape of ids + [dim]. Ids without a row read zeros."""
         placed = _unpadded(self._placed_slot(name))
         read = IdBatchReader([placed], [placed.table]).read({name: ids.reshape(-1)})
         splits = np.zeros(len(self.store.schema.tables) + 1, np.int64)
@@ -237,14 +237,14 @@ class Embeddings(RowsBySlot):
     # Learning
 
     def step(self, *, scale: float | Tensor = 1.0, global_step: int | None = None) -> Applied:
-        """One optimizer step for every id of the backward passes since the last one.
+        """Makes one optimizer step for every id of the backward passes since the last step.
 
         Args:
             scale: Factor of all gradients, such as a clip factor made with `grad_norm`.
             global_step: For schedules and step-dependent rules; None counts the calls.
 
         Returns:
-            How many rows learned, came into being or were kept out.
+            The numbers of rows updated, inserted and filtered.
 
         Raises:
             FailedPreconditionError: there was no backward pass.
@@ -259,10 +259,10 @@ class Embeddings(RowsBySlot):
     def take_step(
         self, *, scale: float | Tensor = 1.0, global_step: int | None = None, rate_factor: float = 1.0
     ) -> GradientStep | None:
-        """What `step` would apply, to be applied later and by any thread; None if there was no backward pass.
+        """Returns the update of `step`, to be applied later and by any thread; None if there was no backward pass.
 
-        Meanwhile the module can look up the next batch, which does not see this step. Apply one, or begin to, before
-        you take the next. `rate_factor` is one of all learning rates.
+        Meanwhile the module can look up the next batch, which does not see this step. Apply a step, or begin to, before
+        you take the next. `rate_factor` multiplies all learning rates.
         """
         passes = self._ledger.ready()
         if not passes:
@@ -289,15 +289,16 @@ class Embeddings(RowsBySlot):
         )
 
     def optimizer(self, beside: torch.optim.Optimizer | None = None) -> RowsOptimizer:
-        """`step` and `zero_grad` as an optimizer of torch, for loops, trainers and gradient scalers of torch.
+        """Returns `step` and `zero_grad` as an optimizer of torch, for loops, trainers and gradient scalers of torch.
 
         Args:
-            beside: The dense one, where a trainer takes only one: it is stepped and cleared together with the rows.
+            beside: The dense optimizer, where a trainer takes only one: it is stepped and cleared together with the
+                rows.
         """
         return RowsOptimizer(self, beside)
 
     def grad_norm(self) -> Tensor:
-        """L2 norm of the gradients that the next `step` would apply, over all rows; 0 without a backward pass.
+        """Returns the L2 norm of the gradients of the next `step`, over all rows; 0 without a backward pass.
 
         Together with the norm of the dense gradients it makes a joint clip factor.
         """
@@ -305,16 +306,16 @@ class Embeddings(RowsBySlot):
         return gradient_norm(passes, self.store.schema) * self.row_gradient.factor() if passes else torch.zeros(())
 
     def discard(self) -> int:
-        """Drops the gradients since the last step; returns how many backward passes they came from."""
+        """Drops the gradients since the last step; returns the number of backward passes they came from."""
         return self._ledger.discard()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """`discard`, by the name that loops expect; `zero_grad()` of the model that it is part of does it, too."""
+        """Calls `discard`, under the name that loops expect; `zero_grad()` of the enclosing model does it, too."""
         self.discard()
         super().zero_grad(set_to_none)
 
     def extra_repr(self) -> str:
-        """One line per slot."""
+        """Returns one line per slot."""
         lines = [
             f"{name}: dim={placed.dim}, combiner={placed.combiner!r}, table={placed.table!r}"
             for name, placed in self._placed.items()
@@ -330,13 +331,13 @@ class Embeddings(RowsBySlot):
         time: int | Tensor | None,
         stamp: BatchStamp | None,
     ) -> PlannedBatch:
-        """What the turn of this batch has of it; else a plan, with what the turn knows."""
+        """Returns the plan of the current turn for this batch; else a new one, with time and stamp of the turn."""
         if turn is None or time is not None or stamp is not None:
             return self.plan(batch, time=time, stamp=stamp)
         return turn.take(self, batch) or self.plan(batch, time=turn.time, stamp=turn.stamp)
 
     def _rows_to_train(self, batch: PlannedBatch) -> Tensor:
-        """The rows of a batch that is trained now, read ahead or not."""
+        """Returns the rows of a batch that is trained now, read ahead or not."""
         if batch.rows is None:
             batch.rows = self._worker.begin_read(batch.plan, train=True)
         try:
@@ -359,13 +360,13 @@ class Embeddings(RowsBySlot):
         )
 
     def _latest(self, batch: PlannedBatch, values: Tensor) -> Tensor | None:
-        """The rows that a pass saw, as far as an update wants to know them."""
+        """Returns the rows that a pass saw, of tables whose updates need them."""
         if not any(self._uses_latest):
             return None
         return values_of(batch.plan, values, self._layout.dims, self._uses_latest)
 
     def _pool(self, batch: PlannedBatch, values: Tensor) -> Tensor:
-        """The outputs [B, W] on this module's device."""
+        """Returns the outputs [B, W] on this module's device."""
         device = self._place.device
         outputs = batch.pooled.pool(values, pinned=device.type == "cuda")
         return outputs if outputs.device == device else to_device(outputs, device)
@@ -375,7 +376,7 @@ class Embeddings(RowsBySlot):
 
 
 def _unpadded(placed: PlacedSlot) -> PlacedSlot:
-    """For those who get a row for every id: padding, which is never trained, reads as zeros."""
+    """Returns the slot without padding, for lookups of every id: padding, which is never trained, reads as zeros."""
     return replace(placed, slot=replace(placed.slot, padding_id=None))
 
 

@@ -1,4 +1,4 @@
-"""What a step makes of the gradients of passes: one update of the store, and its way there."""
+"""A step: turns the gradients of passes into one update and submits it to the store."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class GradientStep:
-    """Gradients that `Embeddings.take_step` took, on their way to the store.
+    """Gradients that `Embeddings.take_step` took, to be submitted to the store.
 
     It ends in exactly one `apply`, or `begin` and `result`, or `drop`. Made in one thread, begun in any; after that it
-    is a `Pending`. Steps of one module are begun in the order in which they were taken, and asked for their results in
-    that order.
+    is a `Pending`. Begin the steps of one module in the order in which they were taken, and get their results in that
+    order.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class GradientStep:
         *,
         takes_finite_only: bool = True,
     ) -> None:
-        """Takes how the update is made once the push before it is known."""
+        """Takes a function that makes the update from the number of the previous push."""
         self._layout = layout
         self._takes_finite_only = takes_finite_only
         self._worker = worker
@@ -71,11 +71,11 @@ class GradientStep:
 
     @property
     def is_remote(self) -> bool:
-        """Whether `begin` returns while the update is still on its way to other processes."""
+        """Whether `begin` returns while the update is still in flight to other processes."""
         return self._worker.store.traits.remote
 
     def refusal(self) -> str | None:
-        """Why the store would refuse it: the id whose gradient is not finite; None: it would not.
+        """Returns why the store would reject the step: the id whose gradient is not finite; None: it would not.
 
         For ranks that make a step together, or none of them does.
         """
@@ -90,21 +90,21 @@ class GradientStep:
         return refusal_of(self._passes, self._layout, scale)
 
     def apply(self) -> Applied:
-        """One optimizer step for every id; any thread may call it.
+        """Makes one optimizer step for every id; any thread may call it.
 
         Raises:
             InvalidArgumentError: a gradient is not finite. No row changed; the gradients were dropped, as they would be
-                refused again and the next step with them. After any other error they are back in the module.
+                rejected again and the next step with them. After any other error they are back in the module.
         """
         self.begin()
         try:
             return self.result()
         except BaseException:
-            self.drop()  # what was interrupted while it was waited for; after an error there is nothing left to end
+            self.drop()  # an interrupted wait; after an error this does nothing
             raise
 
     def begin(self) -> None:
-        """Hands the update over to the store. From then on reads of the module come after it. Raises as `apply`."""
+        """Submits the update to the store. From then on reads of the module come after it. Raises like `apply`."""
         updates = [(each.plan, each.gradient) for each in self._passes if each.gradient is not None]
         try:
             rule = self._rule(self._worker.last_push)
@@ -122,10 +122,10 @@ class GradientStep:
         return self._is_over or (self._push is not None and self._push.pending.done())
 
     def result(self, timeout_seconds: float | None = None) -> Applied:
-        """What the update did to how many rows, once the store has it; the update must have been begun.
+        """Waits for the store and returns the counts of the update, which must have been begun.
 
         Raises:
-            DeadlineExceededError: no answer came within `timeout_seconds`; it may be asked for again.
+            DeadlineExceededError: no answer came within `timeout_seconds`; call again to keep waiting.
             OpError: what `apply` raises, with the name of the batch.
         """
         push = self._push
@@ -149,7 +149,7 @@ class GradientStep:
         return self._applied
 
     def drop(self) -> None:
-        """Gives it up: one that was begun is left to the store, whatever becomes of it. Does nothing after its end."""
+        """Abandons the update; a submitted one is completed or failed by the store. Idempotent."""
         if self._is_over:
             return
         if self._push is None:
@@ -162,7 +162,7 @@ class GradientStep:
         return self._applied is not None or self._error is not None
 
     def _refuse(self, error: BaseException) -> BaseException:
-        """Ends or gives back the passes of a step that was not applied; returns what is to be raised."""
+        """Ends or gives back the passes of a step that was not applied; returns the error to raise."""
         if not isinstance(error, InvalidArgumentError):
             self._ledger.give_back(self._passes)
             return error
@@ -175,7 +175,7 @@ class GradientStep:
         return told
 
     def _named(self, error: BaseException) -> BaseException:
-        """With the batch in it, as it is told in a later step than that of the batch."""
+        """Adds the batch to an error, which may be raised in a later step than that of the batch."""
         if not isinstance(error, OpError):
             return error
         first, last = self._passes[0].stamp, self._passes[-1].stamp
@@ -184,7 +184,7 @@ class GradientStep:
 
 
 def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:
-    """Refuses to go on with batch numbers that are not the store's: it would take every step for a repeated one."""
+    """Raises if batch numbers do not match the store's, which would take every step for a duplicate."""
     if applied.duplicate and not all(each.is_replayable for each in passes):
         raise FailedPreconditionError(
             f"step: the store had applied batch {passes[-1].stamp.seq} before and did nothing; the batch was planned"
@@ -193,7 +193,7 @@ def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:
 
 
 def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
-    """The times of an update: one number if all agree, else one for each id of all passes end to end."""
+    """Returns the times of an update: one number if all agree, else one for each id of all passes end to end."""
     times = [now if each.times is None else each.times for each in passes]
     if all(isinstance(time, int) for time in times) and len(set(times)) == 1:
         return times[0]
@@ -207,7 +207,7 @@ def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
 
 
 def gradient_norm(passes: Sequence[BatchPass], schema: Schema) -> Tensor:
-    """L2 norm of the gradients of all rows; a row that several passes met has the sum of its gradients."""
+    """Returns the L2 norm of the gradients of all rows; a row in several passes has the sum of its gradients."""
     found = [(each.plan, each.gradient.cpu()) for each in passes if each.gradient is not None]
     if len(found) == 1:
         return _norm(found[0][1])
@@ -222,7 +222,7 @@ def _norm(values: Tensor) -> Tensor:
 
 
 def _merged_rows(found: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
-    """[distinct ids of all plans, dim]: the gradients of one table."""
+    """Returns [distinct ids of all plans, dim]: the gradients of one table."""
     dim = schema.dims[table]
     names, rows = [np.empty((0, 2), np.int64)], [torch.empty(0, dim)]
     for plan, gradient in found:
@@ -237,7 +237,7 @@ def _merged_rows(found: Sequence[tuple[Plan, Tensor]], schema: Schema, table: in
 
 
 def values_of(plan: Plan, values: Tensor, dims: Sequence[int], wanted: Sequence[bool]) -> Tensor:
-    """Of flat values in plan order: those of some tables, on their device."""
+    """Returns, of flat values in plan order, those of some tables, on their device."""
     if all(wanted):
         return values
     tables = plan.tables

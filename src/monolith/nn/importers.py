@@ -1,6 +1,6 @@
-"""Rows of modules that keep a weight for each index, such as `torch.nn.Embedding`, into slots of `Embeddings`.
+"""Imports rows of modules that keep a weight for each index, such as `torch.nn.Embedding`, into slots of `Embeddings`.
 
-A weight is read some megabytes at a time, so that it is never in memory twice beside the tables.
+A weight is read some megabytes at a time, so that it is never copied in full.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["import_collection", "import_embedding"]
 
 _COMBINERS = {"sum": ReduceSum, "mean": ReduceMean}
 _COLLECTIONS = (("embedding_bags", "embedding_bag_configs"), ("embeddings", "embedding_configs"))
-"""What torchrec's two collections call their modules, and what says which features use them."""
+"""Attributes of torchrec's two collections with the modules, and with the features that use them."""
 
 
 def import_embedding(
@@ -36,10 +36,10 @@ def import_embedding(
     """Makes each row of `source` the row of an id of a slot, as `Embeddings.assign` does.
 
     Args:
-        emb: Whose slot.
-        slot: Its name.
-        source: A module, whose row at `padding_idx` is left out, or a weight [n, dim].
-        ids: int64 [n]: the id of each row; None: its place.
+        emb: The module with the slot.
+        slot: Name of the slot.
+        source: A module, whose row at `padding_idx` is skipped, or a weight [n, dim].
+        ids: int64 [n]: the id of each row; None: its index.
         time: As in `Embeddings.assign`.
 
     Returns:
@@ -78,15 +78,15 @@ def import_collection(
     ids: Mapping[str, Tensor] | None = None,
     time: int | None = None,
 ) -> dict[str, int]:
-    """Takes over the tables of torchrec's `EmbeddingBagCollection` or `EmbeddingCollection`; not a sharded one.
+    """Imports the tables of torchrec's `EmbeddingBagCollection` or `EmbeddingCollection`; not a sharded one.
 
     Features that use one table of the collection must be slots that share rows (`Slot(shares=...)`).
 
     Args:
-        emb: Whose slots.
-        collection: What has ``embedding_bags`` and ``embedding_bag_configs()``, or the same without bags.
+        emb: The module with the slots.
+        collection: An object with ``embedding_bags`` and ``embedding_bag_configs()``, or the same without bags.
         slots: Feature -> slot, where the names differ.
-        ids: Table of the collection -> the id of each row; others have their places for ids.
+        ids: Table of the collection -> the id of each row; rows of other tables have their indices for ids.
         time: As in `Embeddings.assign`.
 
     Returns:
@@ -123,7 +123,7 @@ def _parts_of(collection: Any) -> tuple[Any, list[Any]]:
 
 
 def _slot_of(emb: Embeddings, config: Any, slots: Mapping[str, str]) -> str:
-    """The slot of a table's features, all of which have its rows."""
+    """Returns the slot of a table's features, all of which share its rows."""
     names = [slots.get(feature, feature) for feature in config.feature_names]
     for name in names:
         if name not in emb.slots:

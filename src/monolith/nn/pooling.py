@@ -1,4 +1,4 @@
-"""From the distinct rows of a plan to the outputs of all slots, and from the gradients of these back to the rows.
+"""Pools the distinct rows of a plan to the outputs of all slots, and sums the gradients of the outputs by row.
 
 Dims: B examples, n ids, U distinct (table, id) pairs, V floats of their rows, W floats of an example's outputs::
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 
 class RowGradients(NamedTuple):
-    """What a batch asks of its rows."""
+    """Gradients of the rows of a batch."""
 
     values: Tensor
     """float32 [V]."""
     is_finite: bool
-    """False: not known."""
+    """False: not checked."""
 
 
 class PooledLayout:
-    """Where the rows and outputs of a set of slots are. It never changes; any thread may call it."""
+    """Location of the rows and outputs of a set of slots. Immutable and thread-safe."""
 
     def __init__(self, slots: Sequence[PlacedSlot], tables: Sequence[str], dims: Sequence[int]) -> None:
         """Takes the slots in flat order, and the tables' rows' dims."""
         self.slots = tuple(slots)
         self.model_slots = tuple(sorted(slots, key=lambda slot: slot.column))
-        """In the order of the model, which is that of the columns."""
+        """The slots in the order of the model, which is that of the columns."""
         self.sequences = [place for place, slot in enumerate(self.model_slots) if slot.combiner.max_seq_length > 0]
-        """Which of these have outputs [B, n, dim]."""
+        """Indices of the slots with outputs [B, n, dim]."""
         self.widths = [slot.width for slot in self.model_slots]
         self.width = sum(self.widths)
         """Floats of the outputs of one example (W)."""
@@ -66,7 +66,7 @@ class PooledLayout:
         )
 
     def flat_columns(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """[B, width] of each slot, in the order of the model, from what has the shapes of its outputs."""
+        """Returns [B, width] of each slot, in the order of the model, from tensors with the shapes of its outputs."""
         columns = list(of_slots)
         for place in self.sequences:
             own = columns[place]
@@ -74,7 +74,7 @@ class PooledLayout:
         return columns
 
     def in_flat_order(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """What is given in the order of the model."""
+        """Reorders a list from the order of the model to flat order."""
         return [of_slots[place] for place in self._model_places]
 
 
@@ -93,7 +93,7 @@ class PooledBatch:
         self._arrays = (shape.num_examples, shape.ids_per_example, shape.row_splits.reshape(-1), splits, inverse)
 
     def pool(self, values: Tensor, *, pinned: bool = False) -> Tensor:
-        """The outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device.
+        """Returns the outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device.
 
         With `pinned` those of the host are in page-locked memory, from which a GPU copies without waiting.
         """
@@ -111,10 +111,10 @@ class PooledBatch:
     def sum_gradients(
         self, whole: Tensor | None, columns: Sequence[Tensor | None], device: torch.device
     ) -> RowGradients:
-        """The gradient of the rows from those of the outputs, all on `device`.
+        """Returns the gradient of the rows from those of the outputs, all on `device`.
 
-        Those of the outputs as a whole [B, W] and of each slot's columns [B, width], in the order of the model, add up;
-        None stands for zeros. The gradients of a row are added in a fixed order.
+        The gradients of the buffer of all outputs [B, W] and of each slot's columns [B, width], in the order of the
+        model, add up; None stands for zeros. The gradients of a row are added in a fixed order.
         """
         if device.type != "cpu":
             summed = _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
@@ -128,7 +128,7 @@ class PooledBatch:
     def _gradients(
         self, whole: Tensor | None, columns: Sequence[Tensor | None]
     ) -> NDArray[np.float32] | list[NDArray[np.float32] | None]:
-        """[B, W] of all slots, or [B, width] of each, or None, in flat order."""
+        """Returns [B, W] of all slots, or [B, width] of each, or None, in flat order."""
         if whole is None:
             return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
         if any(part is not None for part in columns):
@@ -140,7 +140,7 @@ class PooledBatch:
 
 
 def _side_by_side(gradient: Tensor) -> NDArray[np.float32]:
-    """The floats of each example without gaps; examples may lie apart, and `expand` may have put them in one place."""
+    """Returns the floats of each example without gaps; `expand` may have put all examples in one place."""
     detached = gradient.detach() if gradient.requires_grad else gradient
     rows: NDArray[np.float32] = detached.numpy()
     return rows if rows.strides[1] == rows.itemsize or rows.shape[1] == 1 else np.ascontiguousarray(rows)

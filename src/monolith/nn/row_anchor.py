@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class RowAnchor(nn.Parameter):
-    """A zero whose gradient is zero. That there is a gradient says that there are some for rows.
+    """A zero whose gradient is zero. The presence of a gradient shows that rows have gradients.
 
     So `model.zero_grad()`, which sets the gradients of all parameters to None, is seen by the module, and so is
     `requires_grad_(False)`. Optimizers, clipping and averages that get it with the other parameters leave it zero and

@@ -1,4 +1,4 @@
-"""Rows of a slot that come from elsewhere: weights that were trained by another program, put in their places."""
+"""Assigns rows of a slot from outside: weights that were trained by another program."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 __all__ = ["RowAssignment"]
 
 _BATCH_BYTES = 32 << 20
-"""Rows that are on their way at once: what an assignment needs beside the tables and the vectors it is given."""
+"""Size of the rows in flight: the memory of an assignment in addition to the tables and the given vectors."""
 
 
 class RowAssignment:
-    """Overwrites rows of one slot, with fresh optimizer state; ids without a row get one, whatever admission says.
+    """Overwrites rows of one slot, with fresh optimizer state; ids without a row get one, without admission.
 
     Args:
-        store: Where the rows are.
-        slot: Whose rows.
-        config: The slot's table, which knows the state that rows begin with.
+        store: The store of the rows.
+        slot: The slot of the rows.
+        config: The slot's table, which defines the initial optimizer state.
         time: Unix seconds at which the rows count as last trained.
     """
 
@@ -56,7 +56,7 @@ class RowAssignment:
         self._state = _fresh_state(config)
 
     def assign(self, ids: RowIds, vectors: RowVectors) -> int:
-        """Checks everything, then writes it, some megabytes at a time; returns how many rows.
+        """Checks everything, then writes it, some megabytes at a time; returns the number of rows.
 
         Raises:
             InvalidArgumentError, TypeError: ids or vectors that cannot be rows of the slot; no row changed.
@@ -78,7 +78,7 @@ class RowAssignment:
         if getattr(ids, "ndim", 1) != 1:
             raise InvalidArgumentError(f"slot {self._slot.name!r}: ids must be int64 [rows], got {tuple(ids.shape)}")
         if isinstance(ids, np.ndarray) and not ids.flags.writeable:
-            ids = ids.copy()  # torch warns of such arrays, which Arrow hands out
+            ids = ids.copy()  # Arrow returns read-only arrays, of which torch warns
         read = self._reader.read({self._slot.name: ids})
         if len(read.ids) != len(ids):
             raise InvalidArgumentError(
@@ -117,9 +117,9 @@ class RowAssignment:
             )
 
     def _settled_time(self, keys: NDArray[np.int64], buckets: NDArray[np.uint16], weights: NDArray[np.float32]) -> int:
-        """The time as the store takes it, which lets no call move its clock far ahead: found by assigning one row.
+        """Returns the time as the store bounds it, since no call moves its clock far ahead: assigns one row to find it.
 
-        `Store.load` takes times as they come, and brings optimizer state and rows that admission would keep out.
+        `Store.load` takes times unchanged; it also loads optimizer state and rows that admission would filter.
         """
         self._store.load(self._blocks(keys, buckets, weights, time=0), buckets=ALL_BUCKETS, replace=False)
         (block,) = self._blocks(keys, buckets, weights, time=self._time)
@@ -153,7 +153,7 @@ class RowAssignment:
 
 
 def _fresh_state(config: TableConfig) -> NDArray[np.uint8]:
-    """The optimizer state of a row that was never trained, which is the same for every id."""
+    """Returns the optimizer state of a row that was never trained, which is the same for every id."""
     table = HashTable(TableConfig(config.segments, name=config.name))
     table.assign([0], np.zeros((1, config.dim), np.float32))
     state: NDArray[np.uint8] = np.asarray(table.lookup_rows(np.zeros(1, np.int64)).state)[0]
@@ -163,5 +163,5 @@ def _fresh_state(config: TableConfig) -> NDArray[np.uint8]:
 def _float32(vectors: RowVectors) -> NDArray[np.float32]:
     if isinstance(vectors, Tensor):
         vectors = vectors.detach().to("cpu", torch.float32).contiguous().numpy()
-    with np.errstate(over="ignore"):  # told as what is not finite, with its id
+    with np.errstate(over="ignore"):  # overflow is reported later as not finite, with its id
         return np.ascontiguousarray(vectors, np.float32)

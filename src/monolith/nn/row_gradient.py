@@ -22,7 +22,7 @@ class RowGradient(RowAnchor):
 
     `GradScaler.unscale_` and `clip_grad_norm_` multiply it, and the step multiplies the gradients of rows by the same
     factor. A gradient of a row that is not finite makes the norm infinite or NaN, by which a `GradScaler` skips the
-    step. The norm is computed when it is asked for.
+    step. The norm is computed on access.
 
     It is a parameter of `RowsOptimizer` and not of the module: an optimizer with all parameters of a model has the
     anchor of the module instead, whose gradient is zero.
@@ -30,10 +30,10 @@ class RowGradient(RowAnchor):
 
     _ledger: weakref.ReferenceType[Ledger]
     _norm: float
-    """What the gradient was before torch multiplied it."""
+    """The gradient before torch multiplied it."""
     _value: Tensor | None
     _num_gradients: int
-    """Gradients that the ledger had got when the norm was computed."""
+    """Number of gradients in the ledger when the norm was computed."""
 
     def __new__(cls, ledger: Ledger) -> Self:
         """Torch makes parameters by `__new__`."""
@@ -79,12 +79,12 @@ class RowGradient(RowAnchor):
         self._of_ledger().anchor.requires_grad = value
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """As `requires_grad`."""
+        """Sets `requires_grad`."""
         self.requires_grad = requires_grad
         return self
 
     def factor(self) -> float:
-        """What torch has multiplied the gradients of the next step by; 1.0 if nothing has.
+        """Returns the factor by which torch has multiplied the gradients of the next step; 1.0 if it has not.
 
         Raises:
             FailedPreconditionError: further gradients came after that.
@@ -111,7 +111,7 @@ class RowGradient(RowAnchor):
         self._value = None
 
     def forget(self) -> None:
-        """The gradients were cleared."""
+        """Resets the norm after the gradients were cleared."""
         self._value = None
 
     def _of_ledger(self) -> Ledger:

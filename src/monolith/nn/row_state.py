@@ -1,4 +1,4 @@
-"""The rows of a store as one tensor of a state dictionary, and who leaves them out of it.
+"""The rows of a store as one tensor of a state dictionary, and the switches that keep them out of it.
 
 The tensor is uint8: eight bytes with the length of a head, the head as JSON (the schema of the tables), then row blocks
 of the store end to end (docs/formats/row_block.md). So a state dictionary has weights, optimizer state, times and
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 EXTRA_STATE = "_extra_state"
 """The key that torch gives to the extra state of a module."""
 ROWS = "embedding_rows"
-"""The key of the rows of a module."""
+"""The key of a module's rows in a state dictionary."""
 
 _FORMAT = 1
 _LENGTH = struct.Struct("<Q")
 _TABLE_OFFSET = 16
-"""Where a block has the number of its table."""
+"""Offset of the table number in a block."""
 _are_elsewhere: ContextVar[bool] = ContextVar("rows_are_elsewhere", default=False)
 _are_counted: ContextVar[bool] = ContextVar("rows_are_counted", default=True)
 
 
 @contextlib.contextmanager
 def without_rows() -> Iterator[None]:
-    """While it is open, `state_dict()` holds no rows and `load_state_dict()` leaves those of the store as they are.
+    """While open, `state_dict()` holds no rows and `load_state_dict()` does not change those of the store.
 
-    For whoever saves the store beside the state dictionary, and for whoever wants the weights without the rows.
+    For a caller that saves the store separately, or needs the weights without the rows.
 
     >>> from monolith.nn import Embeddings, Slot
     >>> with without_rows():
@@ -68,7 +68,7 @@ def without_rows() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uncounted_rows() -> Iterator[None]:
-    """`without_rows`, and the extra state does not say how many there are, which only all ranks together can count."""
+    """Like `without_rows`, and the extra state has no row count, which only all ranks together can compute."""
     token = _are_counted.set(False)
     try:
         with without_rows():
@@ -78,33 +78,33 @@ def uncounted_rows() -> Iterator[None]:
 
 
 def rows_are_counted() -> bool:
-    """Whether `uncounted_rows` is not open."""
+    """Returns whether the extra state has a row count: `uncounted_rows` is not open."""
     return _are_counted.get()
 
 
 def rows_are_elsewhere() -> bool:
-    """Whether `without_rows` is open."""
+    """Returns whether `without_rows` is open."""
     return _are_elsewhere.get()
 
 
 def saved_slots(state: Mapping[str, Any] | Tensor) -> list[str]:
-    """The slots of a saved extra state."""
+    """Returns the slots of a saved extra state."""
     return list(decode(state)["slots"])
 
 
 def without_slots(state: Mapping[str, Any] | Tensor, names: Collection[str]) -> Mapping[str, Any]:
-    """The extra state as it would be if the module had not had these slots."""
+    """Returns the extra state as it would be without these slots."""
     found = decode(state)
     return {**found, "slots": {name: where for name, where in found["slots"].items() if name not in names}}
 
 
 def is_of_rows(name: str) -> bool:
-    """Whether a key of a state dictionary is not a weight, but says something about rows: sizes differ by process."""
+    """Returns whether a key of a state dictionary describes rows instead of a weight: sizes differ by process."""
     return name.rpartition(".")[2] in {EXTRA_STATE, ROWS}
 
 
 def pack_rows(cut: Cut, schema: Schema) -> Tensor:
-    """The rows of a cut, which is released. Blocks are appended one by one: the tensor is the only copy of the rows."""
+    """Packs the rows of a cut and releases it. Blocks are appended one by one: the tensor is the only copy."""
     head = json.dumps({"format": _FORMAT, "schema": schema.text}).encode()
     packed = bytearray(_LENGTH.pack(len(head)) + head)
     with cut:
@@ -114,13 +114,13 @@ def pack_rows(cut: Cut, schema: Schema) -> Tensor:
 
 
 def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock] | PackedBlocks, list[str]]:
-    """The blocks as a store of this schema takes them, and the tables that it does not have, which are left out.
+    """Returns the blocks as a store of this schema takes them, and the tables that it does not have, which are skipped.
 
     Blocks of the same schema are a view of the tensor; others are copied.
 
     Raises:
         DataLossError: the tensor is not what `pack_rows` made.
-        FailedPreconditionError: it has a table that the store has otherwise.
+        FailedPreconditionError: a table differs from the store's.
     """
     if tensor.dtype != torch.uint8 or tensor.ndim != 1:
         raise DataLossError(f"{ROWS}: uint8 [n] expected, got {tensor.dtype} {tuple(tensor.shape)}")
@@ -156,7 +156,7 @@ def _read_head(data: memoryview) -> tuple[Schema, int]:
 
 
 def _table_numbers(saved: Schema, own: Schema) -> list[int | None]:
-    """By number of a saved table: its number in the store; None for one that is left out."""
+    """Returns, by number of a saved table, its number in the store; None for a table that is skipped."""
     sides = [Schema(tuple(replace(table, wide_slots=()) for table in each.tables)) for each in (own, saved)]
     changed = [line for line in sides[0].differences(sides[1]) if "is missing" not in line and "is unknown" not in line]
     if changed:
@@ -178,7 +178,7 @@ def _packed_at(data: memoryview, offset: int) -> PackedBlocks:
 
 
 def _with_own_keys(block: RowBlock, saved: TableSchema, own: TableSchema) -> RowBlock:
-    """Slots that came or went have changed the keys of wide ids (docs/formats/buckets.md)."""
+    """Rewrites wide keys (docs/formats/buckets.md), which change when slots are added or removed."""
     _checked_body(block)
     taken, keys = moved_keys(block.keys, saved.wide_slots, own.wide_slots)
     if not own.wide_slots and not taken.all():

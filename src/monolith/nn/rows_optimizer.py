@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class RowsOptimizer(Optimizer):
-    """Steps and clears the rows of an `Embeddings`, and a dense optimizer beside it if it has one.
+    """Steps and clears the rows of an `Embeddings`, together with a dense optimizer if it has one.
 
-    How rows learn, and at which rates, is said by their slots; `lr` of the group of rows, 1 at first, is a factor of
-    all these rates, by which schedulers of torch change them. What rows remember is saved with them.
+    The slots define how rows learn, and at which rates; `lr` of the group of rows, 1 at first, is a factor of
+    all these rates, through which schedulers of torch change them. Optimizer state of rows is saved with the rows.
 
     A `GradScaler` of torch unscales and skips it like any optimizer: the parameter of the group of rows has their norm
     as its gradient (`RowGradient`).
 
     Args:
-        module: Whose rows.
+        module: The module of the rows.
         beside: A dense optimizer that is stepped first, for trainers that take one optimizer only. Its groups follow
             the one of rows, and are its own: a scheduler changes both.
 
@@ -48,7 +48,7 @@ class RowsOptimizer(Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """The step of the dense optimizer, if there is one, then that of the rows, if they have gradients."""
+        """Makes the step of the dense optimizer, if there is one, then that of the rows, if they have gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -75,7 +75,7 @@ class RowsOptimizer(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Groups and state are those of the dense optimizer, which goes on reading and writing its own."""
+        """Shares groups and state with the dense optimizer, which keeps reading and writing its own."""
         if self._beside is not None:
             self.param_groups = [self.param_groups[0], *self._beside.param_groups]
             self.state = self._beside.state

@@ -1,4 +1,4 @@
-"""What a model says of a feature field: how wide its rows are, how they learn, and how long they are kept."""
+"""The declaration of a feature field: how wide its rows are, how they learn, and how long they are kept."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ LearningRate: TypeAlias = "float | Callable[[int], float]"
 """A number, or a schedule: any function from the global step to a number."""
 
 IdLayout: TypeAlias = Literal["int64", "raw", "v2", "any"]
-"""What the ids of a slot look like.
+"""The form of a slot's ids.
 
 ``int64``: any int64, such as a 64-bit hash or a negative number; equal ids of two slots never share a row.
-``raw``: the same rows, once every id was seen to be in [0, 2^48): others are refused.
+``raw``: the same rows, after checking that every id is in [0, 2^48): others are rejected.
 ``v2``: ids of `monolith.ids.pack_v2`, which carry the slot's number already.
-``any``: any int64, and a table of its own for the slot, which takes longer; for rows that were saved like that.
+``any``: any int64, and a table of its own for the slot, which is slower; for rows that were saved like that.
 """
 
 
 @config
 class Slice(Config):
-    """Consecutive dimensions of a slot's rows that start and learn alike. What is left out is the slot's.
+    """Consecutive dimensions of a slot's rows that start and learn alike. Options not given are those of the slot.
 
     >>> Slot(slices=[Slice.bias(), Slice(8)]).dim
     9
@@ -74,23 +74,23 @@ class Slot(Config):
     """
 
     dim: int | None = field(default=None, kw_only=False)
-    """Weights of a row; left out, it is that of the slices together."""
+    """Weights of a row; None: the sum of the slices."""
     slices: Sequence[Slice] = ()
-    """Parts of a row, end to end; left out, there is one of `dim`."""
+    """Parts of a row, end to end; empty: one slice of `dim`."""
     combiner: CombinerLike = "sum"
     """How the rows of an example's ids become one output."""
 
     initializer: Initializer = field(default_factory=RandomUniform)
     """The first weights of a new row."""
     optimizer: RowOptimizer | None = None
-    """How rows learn; left out, it is that of the `Embeddings`."""
+    """How rows learn; None: the optimizer of the `Embeddings`."""
     compressor: Compressor = field(default_factory=Fp16)
     """How a serving row keeps the weights; training always has float32."""
     learning_rate: LearningRate | None = None
     """Instead of the optimizer's own."""
 
     min_count: int = 0
-    """An id gets a row after it was trained on so many times; 0: at once."""
+    """An id gets a row after it was trained on this many times; 0: immediately."""
     expire_days: int = NEVER_DAYS
     """Rows that were not trained for this number of days are removed by later steps, and by `Embeddings.evict`."""
 
@@ -98,9 +98,9 @@ class Slot(Config):
     """Name of the slot whose rows this one uses; then only combiner and padding are its own."""
     id_layout: IdLayout = "int64"
     padding_id: int | None = None
-    """Stands for no id, such as -1: left out of every list as if it were not there."""
+    """Stands for no id, such as -1: removed from every list of ids."""
     number: int | None = None
-    """The slot in the bits of its ids, 0..32767; left out, it follows from the slot's name."""
+    """The slot in the bits of its ids, 0..32767; None: derived from the slot's name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "combiner", make_combiner(self.combiner))
@@ -123,7 +123,7 @@ class Slot(Config):
         return [part.dim for part in self.slices]
 
     def split(self, output: Tensor) -> tuple[Tensor, ...]:
-        """The output of this slot, slice by slice.
+        """Splits the output of this slot into its slices.
 
         >>> import torch
         >>> bias, vector = Slot(slices=[Slice.bias(), Slice(8)]).split(torch.zeros(4, 9))
@@ -134,7 +134,7 @@ class Slot(Config):
 
 
 def require_rate(rate: object, subject: str) -> None:
-    """Refuses what is neither a schedule nor a number that can be a learning rate."""
+    """Rejects what is neither a schedule nor a number that can be a learning rate."""
     if callable(rate):
         _require_takes_step(rate, subject)
         return
@@ -172,7 +172,7 @@ def _check_parts(owner: Slice | Slot) -> None:
 
 
 def _settle_dim(slot: Slot) -> None:
-    """After this both `dim` and `slices` say how wide the rows are."""
+    """Sets both `dim` and `slices` from the one that was given."""
     for part in slot.slices:
         if not isinstance(part, Slice):
             raise TypeError(f"Slot: slices must be Slice(...), got {part!r}")
@@ -220,5 +220,5 @@ def _check_sharing(slot: Slot) -> None:
 
 
 def combiner_of(slot: Slot) -> Combiner:
-    """The slot's combiner, which is a `Combiner` once the slot is made."""
+    """Returns the slot's combiner, which is a `Combiner` once the slot is made."""
     return make_combiner(slot.combiner)

@@ -1,4 +1,4 @@
-"""The rows of a slot as ids and vectors: for nearest neighbours, for other tools, for a look at what was learned."""
+"""The rows of a slot as ids and vectors: for nearest neighbours, other tools and inspection."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 __all__ = ["SlotVectors", "export_vectors", "read_vectors"]
 
 _BATCH_BYTES = 16 << 20
-"""Vectors that an export holds at once: enough to write at the disk's speed."""
+"""Size of the vectors that an export holds in memory: enough to write at the disk's speed."""
 
 
 class SlotVectors(NamedTuple):
-    """The rows of one slot at one moment, by ascending id."""
+    """The rows of one slot in a consistent cut, by ascending id."""
 
     ids: Tensor
-    """int64 [n]: as the model was given them."""
+    """int64 [n]: ids as given to the model."""
     vectors: Tensor
     """float32 [n, dim]: the weights of their rows."""
 
 
 def read_vectors(cut: Cut, schema: Schema, slot: PlacedSlot) -> SlotVectors:
-    """The rows of a slot in memory. While they are put in order, most vectors are there twice."""
+    """Reads the rows of a slot into memory. While they are sorted, most vectors are in memory twice."""
     ids_of, parts = [], []
     for ids, vectors in _parts(cut, schema, slot):
         ids_of.append(ids)
@@ -54,17 +54,17 @@ def read_vectors(cut: Cut, schema: Schema, slot: PlacedSlot) -> SlotVectors:
     found = np.empty((len(ids), slot.dim), np.float32)
     end = len(ids)
     while parts:
-        part = parts.pop()  # given up as soon as it was copied
+        part = parts.pop()  # freed as soon as it was copied
         found[place[end - len(part) : end]] = part
         end -= len(part)
     return SlotVectors(torch.from_numpy(ids[order]), torch.from_numpy(found))
 
 
 def export_vectors(cut: Cut, schema: Schema, slot: PlacedSlot, path: str | os.PathLike[str], *, step: int) -> int:
-    """Writes the rows of a slot by ascending id; the end of the name says the format. Releases the cut early.
+    """Writes the rows of a slot by ascending id; the suffix of the name selects the format. Releases the cut early.
 
-    In memory are the ids and some megabytes: the vectors wait in a file without a name beside the new one until all
-    ids are known.
+    Only the ids and some megabytes are in memory: the vectors are spilled to an unnamed file in the same folder until
+    all ids are read.
 
     Returns:
         Number of rows.
@@ -85,7 +85,7 @@ def export_vectors(cut: Cut, schema: Schema, slot: PlacedSlot, path: str | os.Pa
 
 
 def _parts(cut: Cut, schema: Schema, slot: PlacedSlot) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Ids and vectors, block by block, in the order of the store."""
+    """Yields ids and vectors, block by block, in the order of the store."""
     number = schema.names.index(slot.table)
     for block in cut.blocks(ALL_BUCKETS, state=True):
         if block.table == number and block.kind is BlockKind.FULL:
@@ -104,7 +104,7 @@ def _spill(cut: Cut, schema: Schema, slot: PlacedSlot, file: BinaryIO) -> NDArra
 
 
 def _ordered(file: BinaryIO, order: NDArray[np.intp], dim: int) -> Iterator[NDArray[np.float32]]:
-    """The vectors of the file in another order, some megabytes at a time."""
+    """Yields the vectors of the file in another order, some megabytes at a time."""
     if not len(order):  # a file without bytes cannot be mapped
         return
     vectors = np.memmap(file, np.float32, "r", shape=(len(order), dim))

@@ -1,6 +1,6 @@
-"""What a runner says about tables that a model leaves open: who keeps them, how they count occurrences and begin.
+"""Defaults of a runner for tables: the store, the admission filter and the initial size.
 
-A model that is built inside `use_table_defaults` takes them wherever its own `Embeddings` names nothing else.
+A model that is built inside `use_table_defaults` uses them wherever its own `Embeddings` names nothing else.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["TableDefaults", "current_table_defaults", "use_table_defaults"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefaults:
-    """For tables that are made from now on."""
+    """Defaults for tables made while they are in force."""
 
     admission: AdmissionFilter | None = None
     """How occurrences are counted where a slot has a `min_count`; None: a `SlidingHashFilter`."""
     initial_capacity: int | None = None
-    """Rows that a table has room for at once; None: it begins small."""
+    """Rows that a table has room for initially; None: it begins small."""
     evict_every_seconds: float | None = None
-    """Event time within which steps look at every row once and remove those that have expired; 0: only `evict` does.
+    """Event time within which steps scan every row once and remove those that have expired; 0: only `evict` does.
     None: an hour for each day of a table's shortest `expire_days`."""
     store: StoreFactory | None = None
     """Makes the store that keeps the rows; None: a `LocalStore`."""
@@ -43,7 +43,7 @@ _DEFAULTS: ContextVar[TableDefaults] = ContextVar("monolith_table_defaults", def
 
 @contextmanager
 def use_table_defaults(defaults: TableDefaults) -> Iterator[None]:
-    """Inside, new `Embeddings` take these, and what they leave open as it is outside."""
+    """Applies these defaults to `Embeddings` made inside; fields that are None keep the outer values."""
     outer = _DEFAULTS.get()
     chosen = {
         each.name: getattr(outer if getattr(defaults, each.name) is None else defaults, each.name)
@@ -57,5 +57,5 @@ def use_table_defaults(defaults: TableDefaults) -> Iterator[None]:
 
 
 def current_table_defaults() -> TableDefaults:
-    """The innermost ones."""
+    """Returns the innermost defaults."""
     return _DEFAULTS.get()

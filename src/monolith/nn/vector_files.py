@@ -1,4 +1,4 @@
-"""Files of ids and vectors: Parquet for other tools, ``.npz`` for NumPy. The end of a name says which."""
+"""Files of ids and vectors: Parquet for other tools, ``.npz`` for NumPy. The suffix of a name selects the format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["VectorsHead", "write_npz", "write_parquet", "writer_for"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorsHead:
-    """What a file of vectors says of itself."""
+    """Metadata of a file of vectors."""
 
     slot: str
     dim: int
@@ -39,10 +39,10 @@ class VectorsHead:
 
 
 def writer_for(path: str | os.PathLike[str]) -> WriteVectors:
-    """Who writes a file of this name.
+    """Returns the function that writes a file of this name.
 
     Raises:
-        InvalidArgumentError: the name has another end.
+        InvalidArgumentError: the name has another suffix.
     """
     end = Path(path).suffix.lower()
     writers: dict[str, WriteVectors] = {".parquet": write_parquet, ".npz": write_npz}
@@ -55,10 +55,10 @@ def writer_for(path: str | os.PathLike[str]) -> WriteVectors:
 
 
 def write_parquet(path: Path, head: VectorsHead, ids: NDArray[np.int64], batches: Batches) -> None:
-    """Columns ``id`` int64 and ``vector``, a list of dim float32; the head is JSON in the metadata ``monolith``.
+    """Writes columns ``id`` int64 and ``vector``, a list of dim float32; the head is JSON in the metadata ``monolith``.
 
     Raises:
-        ModuleNotFoundError: pyarrow is not installed; says how to install it.
+        ModuleNotFoundError: pyarrow is not installed; names the package to install.
     """
     arrow, parquet = _import_pyarrow()
     item = arrow.field("item", arrow.float32(), nullable=False)
@@ -80,7 +80,7 @@ def write_parquet(path: Path, head: VectorsHead, ids: NDArray[np.int64], batches
 
 
 def write_npz(path: Path, head: VectorsHead, ids: NDArray[np.int64], batches: Batches) -> None:
-    """Arrays ``ids`` int64 [n] and ``vectors`` float32 [n, dim], as `numpy.load` reads them; ``head`` is JSON."""
+    """Writes arrays ``ids`` int64 [n] and ``vectors`` float32 [n, dim] for `numpy.load`; ``head`` is JSON."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         _write_array(archive, "head", np.array(json.dumps(asdict(head))))
         _write_array(archive, "ids", ids)

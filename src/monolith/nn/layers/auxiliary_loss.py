@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class HasAuxiliaryLoss(Protocol):
-    """A layer that asks for a loss of its own: `MMoE` with top-k gates, `SNR`, `iRazor`, and yours."""
+    """A layer with a loss of its own: `MMoE` with top-k gates, `SNR`, `iRazor`, and yours."""
 
     def auxiliary_loss(self) -> Tensor:
         """The loss, a scalar, for the weights as they are and, where it depends on it, the last batch."""

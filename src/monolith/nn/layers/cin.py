@@ -1,4 +1,4 @@
-"""Compressed interactions: crosses of whole embeddings, one degree per layer."""
+"""Compressed interactions: crosses of complete embeddings, one degree per layer."""
 
 from __future__ import annotations
 

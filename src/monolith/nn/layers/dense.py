@@ -71,7 +71,7 @@ class Dense(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draws new weights."""
         with torch.no_grad():
             self.initializer(self.weight)
             if self.bias is not None:

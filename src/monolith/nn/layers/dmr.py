@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from monolith.nn.layers.activations import Activation
 
 
-class DMR_U2I(nn.Module):  # noqa: N801 - the name of the paper and of the original
+class DMR_U2I(nn.Module):  # noqa: N801 - the name of the paper and of ByteDance Monolith
     """The user-to-item network of deep match to rank: ``[B, item_dim]``.
 
     ``a_t = softmax over t of z . (pos_t + x_t E + b)``; ``y = act((sum over t of a_t x_t) W + c) * item``. An empty

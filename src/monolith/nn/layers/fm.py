@@ -31,7 +31,7 @@ class BiInteraction(nn.Module):
 class FM(nn.Module):
     """``y = sum over i < j of <x_i, x_j>``: the second-order part of a factorisation machine, ``[B, 1]``, in O(n k).
 
-    Reference: Rendle, Factorization Machines, ICDM 2010; with an MLP beside it: DeepFM, arXiv:1703.04247.
+    Reference: Rendle, Factorization Machines, ICDM 2010; in parallel with an MLP: DeepFM, arXiv:1703.04247.
 
     >>> FM()(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]))
     tensor([[11.]])

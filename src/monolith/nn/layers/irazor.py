@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from monolith.nn.layers.pooling import OutType
 
 
-class iRazor(nn.Module):  # noqa: N801 - the name of the paper and of the original
+class iRazor(nn.Module):  # noqa: N801 - the name of the paper and of ByteDance Monolith
     """A soft choice, per feature, among groups of embedding dims, the first of which is to drop the feature.
 
     The bounds ``nas_space = [0, d_1, ..., k]`` cut the k dims into groups; group 0 is empty. For feature i,

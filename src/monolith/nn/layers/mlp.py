@@ -102,7 +102,7 @@ class MLP(nn.Module):
 
 
 def dense_blocks(subject: str, input_dim: int, dims: Sequence[int], **options: Unpack[MLPOptions]) -> nn.ModuleList:
-    """One ``Sequential(Dense, BatchNorm if asked and hidden, activation)`` per size; `subject` names the caller."""
+    """Returns one ``Sequential(Dense, BatchNorm if enabled and hidden, activation)`` per size, for `subject`."""
     require_positive(subject, input_dim=input_dim)
     sizes = positive_sizes(subject, "dims", dims)
     activations = per_layer_activations(subject, options.get("activations"), len(sizes))

@@ -87,7 +87,7 @@ class MMoE(nn.Module):
         input_dim: Size of the experts' input.
         expert_dims: Units of an expert's layers: one list for all, or one list per expert that end alike.
         num_tasks: Number of outputs.
-        num_experts: Number of experts; may be left out where `expert_dims` has one list per expert.
+        num_experts: Number of experts; optional where `expert_dims` has one list per expert.
         gate: Options of `ExpertGate`; ``input_dim`` where the gates see something else than the experts.
         options: `MLP` options of the experts.
     """

@@ -9,9 +9,9 @@ from monolith.nn._arguments import require_between, require_last_dim, require_po
 
 
 class LayerNorm(nn.LayerNorm):
-    """``y = (x - mean) / sqrt(variance + 1e-6) * gamma + beta``, moments over the last dim of each row.
+    """``y = (x - mean) / sqrt(variance + 1e-6) * gamma + beta``, mean and variance over the last dim of each row.
 
-    torch's layer with the original's epsilon. The same in training and in evaluation.
+    torch's layer with the epsilon of ByteDance Monolith. The same in training and in evaluation.
     """
 
     def __init__(self, dim: int, *, epsilon: float = 1e-6) -> None:
@@ -20,16 +20,16 @@ class LayerNorm(nn.LayerNorm):
 
 
 class BatchNorm(nn.Module):
-    """``y = (x - mean) / sqrt(variance + epsilon) * gamma + beta``, moments of each column over all rows.
+    """``y = (x - mean) / sqrt(variance + epsilon) * gamma + beta``, mean and variance of each column over all rows.
 
-    In training the moments are those of the batch (variance divided by n), and ``moving = momentum * moving + (1 -
-    momentum) * batch`` follows them; in evaluation the moving ones are used. The moving moments are buffers, not
-    parameters: they need no optimizer of their own. A batch of one row gives ``beta``; an empty one gives nothing and
-    leaves the moving moments as they are.
+    In training the statistics are those of the batch (variance divided by n), and ``moving = momentum * moving + (1 -
+    momentum) * batch`` follows them; in evaluation the moving statistics are used. They are buffers, not
+    parameters: they need no optimizer of their own. A batch of one row gives ``beta``; an empty batch gives nothing and
+    does not change the moving statistics.
 
     Args:
         dim: Size of the last dim; all dims before it are rows.
-        momentum: Share of the old moving moments that is kept.
+        momentum: Share of the old moving statistics that is kept.
         epsilon: Added to the variance.
     """
 

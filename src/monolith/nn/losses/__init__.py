@@ -1,7 +1,8 @@
 """Losses of recommender models: clicks, retrieval, ranking.
 
 May import: torch, `monolith.nn.layers`. Start with `sigmoid.py` for clicks, `batch_softmax.py` for two towers,
-`ranking.py` for lists. Every loss is to be minimised and says what its ``reduction`` averages over; the default is the
+`ranking.py` for lists. Every loss is to be minimised and documents what its ``reduction`` averages over; the default is
+the
 mean, so that learning rate and clipping do not depend on the batch size. A batch of nothing has loss 0.
 """
 

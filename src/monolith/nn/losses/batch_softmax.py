@@ -70,8 +70,8 @@ def batch_softmax_loss(
 ) -> Tensor:
     """``-r_b ln(softmax over c of S_bc at c = b)`` with S of `in_batch_logits`.
 
-    The original's loss was the sum over the batch; here the mean is the default and ``reduction="sum"`` gives the
-    original's. To leave out other rows with the positive's item, take ``cross_entropy`` of `in_batch_logits`.
+    The loss of ByteDance Monolith was the sum over the batch; here the mean is the default and ``reduction="sum"``
+    gives upstream's. To exclude other rows with the positive's item, take ``cross_entropy`` of `in_batch_logits`.
 
     Args:
         query: ``[B, d]``.

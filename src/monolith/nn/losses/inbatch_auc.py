@@ -22,8 +22,8 @@ _INVALID_LABEL = -10000.0
 def inbatch_auc_loss(label: Tensor, logit: Tensor, neg_weight: float = 1.0, *, reduction: Reduction = "mean") -> Tensor:
     """``-ln sigmoid(z_p - z_n)`` over all pairs of a positive p and a negative n.
 
-    The original returned the log-likelihood, of the opposite sign, which had to be negated; this is a loss. Its sum
-    over pairs was the original's; here the mean is the default.
+    ByteDance Monolith returned the log-likelihood, of the opposite sign, which had to be negated; this is a loss.
+    Upstream summed over pairs; here the mean is the default.
 
     Args:
         label: ``[B]``: > 0 is positive, above -10000 up to 0 negative, everything else is ignored.

@@ -41,7 +41,7 @@ def reciprocal_discount(ranks: Tensor) -> Tensor:
 def ranks_by_score(logits: Tensor, is_valid: Tensor) -> Tensor:
     """The rank ``[Q, L]`` of each score in its list, 1 for the highest; ties by position; padding comes last."""
     scores = torch.where(is_valid, logits.detach(), -torch.inf)
-    # Two stable sorts: padding stands behind valid scores of -inf, too.
+    # Two stable sorts: padding comes after valid scores of -inf, too.
     order = torch.argsort(scores, dim=1, descending=True, stable=True)
     is_padding = (~is_valid).gather(1, order).to(torch.int8)
     order = order.gather(1, torch.argsort(is_padding, dim=1, stable=True))
@@ -68,12 +68,12 @@ class LambdaWeight(ABC):
     def pair_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
         """The weight ``[Q, L, L]`` of each pair, >= 0 and symmetric; for pairwise losses."""
 
-    def individual_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:  # noqa: ARG002 - for those who need it
-        """What takes the place of each label in the softmax loss, ``[Q, L]``; itself unless said otherwise."""
+    def individual_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:  # noqa: ARG002 - for subclasses
+        """Returns what replaces each label in the softmax loss, ``[Q, L]``; by default the label itself."""
         return labels.clamp_min(0.0)
 
     def place_weights(self, ranks: Tensor) -> Tensor:
-        """The weight of each place of the ideal order, in ListMLE; 1 unless said otherwise."""
+        """Returns the weight of each place of the ideal order, in ListMLE; 1 by default."""
         return torch.ones_like(ranks)
 
 
@@ -99,7 +99,7 @@ class DCGLambdaWeight(LambdaWeight):
     """
 
     topn: int | None = None
-    """n; the whole list by default."""
+    """n; the complete list by default."""
     smooth_fraction: float = 0.0
     """s in [0, 1]."""
     gain: Callable[[Tensor], Tensor] = linear_gain

@@ -23,7 +23,7 @@ class RankLists(NamedTuple):
     """bool ``[Q, L]``: True up to the end of the list."""
 
     def gather(self, values: Tensor, *, padding: float = 0.0) -> Tensor:
-        """`values` ``[B]`` as ``[Q, L]`` with `padding` behind the ends; differentiable. Use -1 for labels."""
+        """Returns `values` ``[B]`` as ``[Q, L]`` with `padding` after the ends; differentiable. Use -1 for labels."""
         require_shape("RankLists.gather", "values", values, ("B",))
         if values.shape[0] == 0:
             return values.new_full(self.mask.shape, padding)

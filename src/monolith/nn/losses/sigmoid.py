@@ -51,8 +51,8 @@ def get_sigmoid_loss_and_pred(
     With ``z'`` the corrected logit (see `correct_logits`), ``l = max(z', 0) - z' y + ln(1 + exp(-abs(z')))``. The
     prediction is ``sigmoid(z)`` of the logit without correction and clipping: that of unsampled traffic.
 
-    The original's loss was the sum over the batch, which ties learning rate and clipping to the batch size; here the
-    mean is the default and ``reduction="sum"`` gives the original's.
+    The loss of ByteDance Monolith was the sum over the batch, which ties learning rate and clipping to the batch size;
+    here the mean is the default and ``reduction="sum"`` gives upstream's.
 
     Args:
         logits: z, any shape.
@@ -72,7 +72,7 @@ def get_sigmoid_loss_and_pred(
     target = label.to(corrected.dtype)
     weights = _weights(subject, logits, instance_weight, mask)
     if weights is not None:
-        # What does not count may be NaN; it would come back as the gradient's 0 * NaN.
+        # Masked values may be NaN, which would return as 0 * NaN in the gradient.
         corrected, target = (torch.where(weights != 0, each, 0.0) for each in (corrected, target))
     losses = functional.binary_cross_entropy_with_logits(corrected, target, reduction="none")
     return LossAndPrediction(reduce_loss(losses, weights, reduction), torch.sigmoid(logits))
