@@ -19,7 +19,8 @@ std::string TooManyBytes(int64_t rows, int64_t most) {
          " bytes of the batch; raise max_parsed_bytes if the record is meant";
 }
 
-// What is wrong with the number of rows of an ExampleBatch, -1 for one that has none; empty when nothing is.
+// Returns what is wrong with the number of rows of an ExampleBatch, -1 for a record without one; empty when it is
+// valid.
 std::string ProblemOfRows(const Schema& schema, int64_t rows, int64_t most_bytes) {
   if (rows < 0) return "not an ExampleBatch: malformed, or a negative batch_size";
   if (rows > kMostRowsPerRecord)

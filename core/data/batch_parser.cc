@@ -28,7 +28,7 @@ void LeaveOutBad(bool skip_bad, BatchCells* cells, ParsedBatch* batch) {
   }
 }
 
-// One array of the result: which column it holds, and where it lies.
+// One array of the result: its column, and its position.
 struct Part {
   const Column* column;
   bool is_lengths = false;  // of the lists of a column of lists of lists
@@ -72,7 +72,7 @@ void CheckTotal(int64_t values) {
   }
 }
 
-// Counts the values of every row of every part, and places the parts one after another. Returns the number of values.
+// Counts the values of every row of every part, and lays the parts out one after another. Returns the number of values.
 int64_t PlaceRagged(const BatchCells& cells, int64_t rows, std::vector<Part>* parts, std::vector<int64_t>* splits) {
   splits->assign(parts->size() * static_cast<size_t>(rows + 1), 0);
   ParallelFor(static_cast<int>(parts->size()), [&](int i) {
@@ -129,7 +129,7 @@ void FillFloats(const BatchCells& cells, const Part& part, int64_t rows, float* 
   const SourceCells typed(cells, column.source);
   const SourceCells named(cells, column.named_source);
   const ColumnKind kind = column.spec.kind;
-  // sample_rate, the only real number of a LineId, is 1 where it is not said.
+  // sample_rate, the only real number of a LineId, is 1 if it is missing.
   const float fill = kind == ColumnKind::kLabel ? kInvalidLabel : kind == ColumnKind::kDenseFloats ? 0.0f : 1.0f;
   for (int64_t row = 0; row < rows; ++row, to += width) {
     int64_t filled = 0;

@@ -1,8 +1,8 @@
-// From serialized samples to the arrays of a batch, on all threads of the pool. Results do not depend on their number.
+// Parses serialized samples into the arrays of a batch, on all threads of the pool. Results do not depend on their
+// number.
 //
-// Two walks: the first finds where in the records the values of each column lie (data/sample_reader.h), the second
-// decodes them straight into arrays of the right size (data/cell_values.h). Nothing else is copied or allocated per
-// value.
+// Two passes: the first finds the values of each column in the records (data/sample_reader.h), the second decodes them
+// straight into arrays of the right size (data/cell_values.h). Nothing else is copied or allocated per value.
 #pragma once
 
 #include <cstdint>
@@ -27,25 +27,25 @@ struct ParsedBatch {
   std::vector<float> dense_floats;
   std::vector<int64_t> dense_ints;
   std::vector<std::vector<std::string>> texts;
-  // Records that were left out, and why.
+  // Records that were skipped, and why.
   std::vector<int64_t> bad_records;
   std::vector<std::string> problems;
 };
 
-// At most this many problems are told in words; all are counted.
+// At most this many problems are described; all are counted.
 inline constexpr size_t kMostProblems = 16;
 
 struct ParseOptions {
-  bool skip_bad = false;  // leave bad records out, instead of throwing for the first one
-  // What an ExampleBatch record may become in the batch, with a shared list in every row; one that is more is bad.
+  bool skip_bad = false;  // skip bad records, instead of throwing for the first one
+  // Limit of the size of an ExampleBatch record in the batch, with a shared list in every row; a larger record is bad.
   int64_t max_parsed_bytes = int64_t{1} << 27;
 };
 
 // Throws kDataLoss naming the record for the first bad one, unless bad ones are skipped; kResourceExhausted for a batch
-// that is too large for memory, which hostile samples can ask for in a few bytes.
+// that is too large for memory, which hostile samples can request in a few bytes.
 ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, const ParseOptions& options);
 
-// The arrays of some of the columns, of records that have been read. Throws kResourceExhausted as above.
+// Returns the arrays of some of the columns, of records that have been read. Throws kResourceExhausted as above.
 ParsedBatch FillBatch(std::span<const Column> columns, const BatchCells& cells);
 
 }  // namespace monolith

@@ -1,4 +1,4 @@
-// What one sample says about one feature: a view of the bytes that hold its values, not yet decoded. Values; a cell is
+// The value of one feature in one sample: a view of the bytes that hold its values, not yet decoded. Values; a cell is
 // valid as long as the records and the arena it was read with.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace monolith {
 
-// Numbers stand packed one after another; lists of lists and byte strings stand as fields of number 1.
+// Numbers are packed one after another; lists of lists and byte strings are stored as fields of number 1.
 enum class CellKind : uint32_t {
   kAbsent = 0,
   kFidV1,
@@ -19,7 +19,7 @@ enum class CellKind : uint32_t {
   kFloat,
   kDouble,
   kInt64,  // varints
-  kInt32,  // varints, of which the low 32 bits count
+  kInt32,  // varints, of which the low 32 bits are used
   kBytes,
   kFidV1Lists,
   kFidV2Lists,
@@ -31,7 +31,7 @@ enum class CellKind : uint32_t {
   kText,    // one byte string
 };
 
-// "float_list" and the like: how messages name a kind.
+// Returns "float_list" and the like, the form in which messages name a kind.
 const char* NameOf(CellKind kind);
 
 // Sets of kinds.
@@ -57,10 +57,10 @@ inline Cell CellOf(CellKind kind, std::string_view bytes) {
   return cell;
 }
 
-// Whether two cells are views of the same bytes; those of equal bytes in two places are not.
+// Whether two cells are views of the same bytes; equal bytes at different addresses do not count.
 inline bool IsSame(const Cell& a, const Cell& b) { return a.bits == b.bits && a.size == b.size && a.kind == b.kind; }
 
-// Bytes that cells point to and no record has in one piece. Grows only; belongs to one thread.
+// Memory of cells whose bytes are not contiguous in a record. Only grows; belongs to one thread.
 class Arena {
  public:
   std::string_view Keep(std::string bytes) {
@@ -69,11 +69,11 @@ class Arena {
     return kept;
   }
 
-  // From now on several cells point to these bytes: to lengthen one of them makes a copy.
+  // Marks bytes as shared by several cells: extending one of them makes a copy.
   void Share(std::string_view bytes) { owners_.erase(bytes.data()); }
 
-  // `bytes` and then `more`. Takes over bytes that are its own and lengthens them in place, so that a list which comes
-  // in n pieces costs no more than n.
+  // Returns `bytes` followed by `more`. Bytes that the arena owns are extended in place, so that a list of n pieces is
+  // built in linear time.
   std::string_view Extend(std::string_view bytes, std::string_view more) {
     const auto owner = owners_.find(bytes.data());
     if (owner == owners_.end() || owner->second->size() != bytes.size()) {

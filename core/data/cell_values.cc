@@ -13,7 +13,7 @@ namespace {
 constexpr int kSlotShiftV1 = 54;
 constexpr int kSlotShiftV2 = 48;
 constexpr uint64_t kSignatureV2 = (uint64_t{1} << kSlotShiftV2) - 1;
-// Infinities and what is no number share the magnitude behind the largest finite double.
+// Infinities and NaN share the magnitude after that of the largest finite double.
 constexpr uint64_t kNoMagnitude = 1024;
 
 uint64_t FromV1(uint64_t id) { return (id & kSignatureV2) | ((id >> kSlotShiftV1) << kSlotShiftV2); }
@@ -42,7 +42,7 @@ uint64_t Magnitude(float value) {
 
 bool IsIdLists(const Cell& cell) { return cell.kind == CellKind::kFidV1Lists || cell.kind == CellKind::kFidV2Lists; }
 
-// Calls visit(bytes) for each inner list; they were brought into one packed field each when the cell was read.
+// Calls visit(bytes) for each inner list; each was converted to one packed field when the cell was read.
 template <typename Visit>
 void ForEachList(const Cell& cell, const Visit& visit) {
   WireReader reader(cell.view());

@@ -1,4 +1,4 @@
-// Samples that come column by column.
+// Reads samples that are stored column by column.
 #include "data/packed_list.h"
 #include "data/sample_reader.h"
 #include "format/proto_wire.h"
@@ -47,7 +47,7 @@ bool SampleReader::ReadFeatureList(std::string_view message, RowCells row, int64
   if (!reader.ok()) return Refuse("a NamedFeatureList is malformed");
   const int source = Find(name);
   if (source < 0) return true;
-  // Without rows there are no cells, but the list is looked at all the same.
+  // Without rows there are no cells, but the list is checked all the same.
   Cell* cells = rows == 0 ? nullptr : &row[source];
   return type == kShared ? StoreShared(source, cells, rows) : StoreEntries(source, cells, rows);
 }

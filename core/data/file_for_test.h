@@ -1,4 +1,4 @@
-// An open file with given content that nobody else sees and that is gone with the object: for the tests of reading.
+// An open file with given content that is visible to this object only and deleted with it: for the tests of reading.
 #pragma once
 
 #include <gtest/gtest.h>

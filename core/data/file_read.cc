@@ -42,7 +42,7 @@ uint64_t ReadFile(int descriptor, uint64_t offset, std::span<char> target) {
     const uint64_t end = size * (number + 1) / tasks;
     missing[number] = end - begin - ReadOnThisThread(descriptor, offset + begin, target.subspan(begin, end - begin));
   });
-  // A file that grows meanwhile may have bytes behind a piece that was short; they are left for the next call.
+  // A file that grows meanwhile may have bytes after a piece that was short; they are left for the next call.
   for (size_t task = 0; task < tasks; ++task) {
     if (missing[task] != 0) return size * (task + 1) / tasks - missing[task];
   }

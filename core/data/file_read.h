@@ -1,6 +1,6 @@
-// Reads a stretch of an open file, on all threads: copies out of the page cache run side by side.
+// Reads a range of an open file with all threads: copies out of the page cache run in parallel.
 //
-// A pure function of the file; the caller owns the descriptor and the memory, neither is kept. Any thread may call it.
+// A pure function of the file; the caller owns the descriptor and the memory, neither is kept. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace monolith {
 
-// Fills `target` with the bytes of the file from `offset` on, and returns how many there were: all, or less at its end.
-// The place of the descriptor is neither used nor moved.
+// Fills `target` with the bytes of the file from `offset` on, and returns their number: all, or fewer at its end. The
+// position of the descriptor is neither used nor changed.
 //
-// Throws Error: kUnavailable when the operating system refuses, with its reason.
+// Throws Error: kUnavailable when the operating system reports an error, with its reason.
 uint64_t ReadFile(int descriptor, uint64_t offset, std::span<char> target);
 
-// The same on the calling thread alone.
+// As above, on the calling thread alone.
 uint64_t ReadOnThisThread(int descriptor, uint64_t offset, std::span<char> target);
 
 }  // namespace monolith

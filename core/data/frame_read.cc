@@ -14,13 +14,13 @@
 namespace monolith {
 namespace {
 
-// Small enough that it is still in the cache of a core when it is verified, large enough for a call of the system.
+// Small enough to be still in the cache of a core when it is verified, large enough for a system call.
 constexpr uint64_t kBytesPerPiece = uint64_t{256} << 10;
 
-// What is known of one piece. A record belongs to the piece that it ends in.
+// Result of one piece. A record belongs to the piece in which it ends.
 struct Piece {
   std::vector<int64_t> spans;
-  size_t first_bad = 0;  // as many as there are records: none is
+  size_t first_bad = 0;  // the number of records if none is bad
 };
 
 // The turn of a piece: waits for that of the one before, and passes it on at its end, whatever happens.
@@ -57,7 +57,7 @@ class PieceReader {
   }
 
   FrameRead Run() {
-    // Tasks are begun in order, so a piece waits only for threads that are at work.
+    // Tasks are started in order, so a piece only waits for threads that are running.
     ParallelFor(static_cast<int>(pieces_.size()), [this](int task) { Read(static_cast<size_t>(task)); });
     if (error_) std::rethrow_exception(error_);
     Join();
@@ -85,10 +85,10 @@ class PieceReader {
     piece.first_bad = has_checksums_ ? FirstBadChecksum(target_.data(), piece.spans) : piece.spans.size() / 2;
   }
 
-  // In its turn: takes the bytes of the next piece into account, and returns the records that end in it.
+  // Called in its turn: processes the bytes of the next piece, and returns the records that end in it.
   std::vector<int64_t> Walk(uint64_t got, bool is_last, std::exception_ptr error) {
     read_.size += got;
-    is_over_ = is_last;  // a file that grows meanwhile may have bytes behind it; they are left for the next call
+    is_over_ = is_last;  // a file that grows meanwhile may have more bytes; they are left for the next call
     error_ = std::move(error);
     if (error_ || read_.scan.problem != FrameProblem::kNone) return {};
     walk_.GoOn(read_.size, is_last);
@@ -111,7 +111,7 @@ class PieceReader {
   const bool has_checksums_;
   std::vector<Piece> pieces_;
 
-  std::atomic<size_t> turn_{0};  // the piece whose thread may touch the members below
+  std::atomic<size_t> turn_{0};  // the piece whose thread may access the members below
   FrameRead read_;
   FrameWalk walk_;
   bool is_over_ = false;

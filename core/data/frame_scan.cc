@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kBytesPerTask = uint64_t{128} << 10;
 
-// Checks the payloads of all records found, on all threads, and cuts the scan off in front of the first bad one.
+// Checks the payloads of all records found, with all threads, and ends the scan before the first bad one.
 void VerifyPayloads(std::string_view bytes, uint64_t begin, FrameScan* scan) {
   const std::span<const int64_t> spans(scan->spans);
   const size_t records = spans.size() / 2;

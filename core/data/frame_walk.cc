@@ -28,7 +28,7 @@ void FrameWalk::GoOn(uint64_t size, bool at_end) {
   while (records_ < limits_.max_records && Step()) ++records_;
 }
 
-// One record; false at a problem, at the end, or where more bytes are needed.
+// Reads one record; false at a problem, at the end, or if more bytes are needed.
 bool FrameWalk::Step() {
   at_ = scan_->consumed;
   if (at_ == size_) return Wait(at_end_ ? 0 : 1);
@@ -47,7 +47,7 @@ bool FrameWalk::Problem(FrameProblem problem, uint64_t resume, std::string reaso
   return false;
 }
 
-// Whether `size` bytes are there at at_; otherwise the scan ends, for now or with a problem.
+// Whether `size` bytes are available at at_; otherwise the scan ends, for now or with a problem.
 bool FrameWalk::Has(uint64_t size, const char* part) {
   const uint64_t left = size_ - at_;
   if (size <= left) return true;

@@ -1,5 +1,5 @@
-// From record to record of a byte stream, and the checksums of what was found: the parts that scanning bytes in memory
-// and reading a file have in common. A walk belongs to one thread at a time.
+// Steps through the records of a byte stream and verifies their checksums: shared by the scan of bytes in memory and
+// the reading of a file. A walk belongs to one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,7 @@
 
 namespace monolith {
 
-// Finds records by their heads; payloads are not looked at. What it learns goes straight into the scan, which it
-// borrows.
+// Finds records by their heads; payloads are not read. Results go straight into the scan, which it borrows.
 class FrameWalk {
  public:
   FrameWalk(const char* bytes, uint64_t begin, const Framing& framing, const ScanLimits& limits, FrameScan* scan)
@@ -47,13 +46,14 @@ class FrameWalk {
   uint64_t records_ = 0;
 };
 
-// Index of the first record of `spans` whose payload fails its TFRecord checksum; the number of records when none does.
+// Returns the index of the first record of `spans` whose payload fails its TFRecord checksum; the number of records
+// when none does.
 size_t FirstBadChecksum(const char* bytes, std::span<const int64_t> spans);
 
-// Cuts a scan off in front of this record, whose checksum is bad.
+// Ends a scan before this record, whose checksum is bad.
 void CutAtBadChecksum(size_t record, FrameScan* scan);
 
-// Whether a TFRecord head begins here. REQUIRES: 12 bytes are there.
+// Whether a TFRecord head begins here. REQUIRES: 12 bytes are available.
 bool IsTfRecordHead(const char* head);
 
 }  // namespace monolith

@@ -1,7 +1,6 @@
-// What stands around the payload of each record of a stream. Byte grammar: docs/formats/framings.md.
+// The framing of the records of a stream: the bytes around each payload. Byte grammar: docs/formats/framings.md.
 //
-// A value; what it is made of is numbered here and nowhere else: the Python package takes the numbers from the
-// extension.
+// A value. The numbers of its parts are defined here only: the Python package takes them from the extension.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ inline constexpr uint64_t kTfRecordTailBytes = 4;   // u32 masked checksum of th
 
 class Framing {
  public:
-  // Do not change the numbers of existing parts: the values of the package's enum are made of them.
+  // Do not change the numbers of existing parts: the values of the package's enum consist of them.
   enum Part : uint32_t {
     kTfRecord = 1,   // excludes all others
     kLagrangex = 2,  // excludes all others
@@ -23,11 +22,11 @@ class Framing {
   };
 
   Framing() = default;  // the length alone
-  // `parts` is a sum of parts. Throws Error(kInvalidArgument) for one that no framing has.
+  // `parts` is a sum of parts. Throws Error(kInvalidArgument) for an invalid sum.
   explicit Framing(uint32_t parts);
 
   bool Has(Part part) const { return (parts_ & part) != 0; }
-  // Bytes behind a payload.
+  // Number of bytes after a payload.
   uint64_t tail_bytes() const { return Has(kTfRecord) ? kTfRecordTailBytes : 0; }
 
  private:

@@ -1,4 +1,4 @@
-// Samples whose ids stand in one flat list, the slot inside each id.
+// Reads samples whose ids are in one flat list, with the slot inside each id.
 #include <cstring>
 
 #include "data/packed_list.h"
@@ -15,20 +15,20 @@ struct Member {
   CellKind kind;
 };
 
-// In the order in which the first one that holds something is taken.
+// In order of precedence: the first member that has values is used.
 constexpr Member kMembers[] = {
     {2, CellKind::kFidV2},      {3, CellKind::kFloat},      {4, CellKind::kInt64},      {5, CellKind::kBytes},
     {6, CellKind::kFidV2Lists}, {7, CellKind::kFloatLists}, {8, CellKind::kInt64Lists}, {9, CellKind::kBytesLists},
 };
 
-// Fields of number 1, as the lists of an Example have them.
+// Writes fields of number 1, as in the lists of an Example.
 void PutElement(std::string_view element, std::string* body) {
   body->push_back(static_cast<char>(TagOf(1, WireType::kBytes)));
   PutVarint(element.size(), body);
   body->append(element);
 }
 
-// The member of that number as a cell; absent when the feature does not have it.
+// Reads the member of that number as a cell; absent when the feature does not have it.
 bool ReadMember(std::string_view feature, const Member& member, Arena* arena, Cell* cell) {
   WireReader reader(feature);
   std::string body;

@@ -13,7 +13,7 @@ constexpr uint32_t kAction = TagOf(4, WireType::kVarint);
 constexpr uint32_t kActions = TagOf(4, WireType::kBytes);
 constexpr uint32_t kSample = TagOf(5, WireType::kBytes);
 
-// Of an int32 the low 32 bits of its varint count.
+// Only the low 32 bits of an int32's varint are used.
 bool AppendPacked(std::string_view packed, std::vector<int32_t>* actions) {
   const int64_t count = CountVarints(packed);
   if (count < 0) return false;

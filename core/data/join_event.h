@@ -1,5 +1,5 @@
 // One event for the joiner, read from its record: the message JoinEvent of
-// src/monolith/online/joiner/protos/join_event.proto. Pure functions, callable from any thread.
+// src/monolith/online/joiner/protos/join_event.proto. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 namespace monolith {
 
 struct JoinEvent {
-  std::string_view request;  // into the record, as `sample` is
+  std::string_view request;  // view of the record, like `sample`
   uint64_t item = 0;
   int64_t time_ms = 0;
   std::string_view sample;
   std::vector<int32_t> actions;
 };
 
-// Reads a record into `event`, whose memory is used again; what is wrong with it, or nothing.
+// Reads a record into `event`, whose memory is reused; returns the problem, or an empty text.
 std::string ReadJoinEvent(std::string_view record, JoinEvent* event);
 
 }  // namespace monolith

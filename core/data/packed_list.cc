@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kLongestVarint = 10;
 
-// How the elements of a kind stand on the wire when they are not packed.
+// Returns the wire type of the elements of a kind when they are not packed.
 WireType ElementType(CellKind kind) {
   switch (kind) {
     case CellKind::kFidV1:

@@ -1,4 +1,4 @@
-// Lists of numbers inside messages: one packed field as a rule, but the wire form also allows several, and single
+// Lists of numbers inside messages: usually one packed field, but the wire format also allows several, and single
 // elements between them. Pure functions.
 #pragma once
 
@@ -11,22 +11,23 @@
 namespace monolith {
 
 // Adds the element or elements of one field to a cell of that kind; false iff they are malformed. `field` has just been
-// read and its number is right; a wire type that the kind does not have is passed over, as protocol buffers do.
+// read and its number is right; a wire type that the kind does not have is skipped, as protocol buffers do.
 bool AppendField(const WireReader& field, CellKind kind, Arena* arena, Cell* cell);
 
-// The field 1 of a list message as a cell; false iff the bytes are no such message.
+// Reads the field 1 of a list message as a cell; false iff the bytes are no such message.
 bool ReadList(std::string_view message, CellKind kind, Arena* arena, Cell* cell);
 
-// Lists of id lists as a cell in which every inner list is one packed field; false iff the bytes are no such message.
+// Reads lists of id lists as a cell in which every inner list is one packed field; false iff the bytes are no such
+// message.
 bool ReadIdLists(std::string_view message, CellKind kind, Arena* arena, Cell* cell);
 
 // Joins the values of two cells of one kind.
 void Append(const Cell& more, Arena* arena, Cell* cell);
 
-// Number of varints, -1 when the bytes are not varints one after another.
+// Returns the number of varints, -1 when the bytes are not varints one after another.
 int64_t CountVarints(std::string_view bytes);
 
-// Steps over one varint that CountVarints has counted.
+// Reads one varint that CountVarints has counted, and steps over it.
 inline uint64_t TakeVarint(const char** at) {
   uint64_t value = 0;
   for (int shift = 0;; shift += 7) {

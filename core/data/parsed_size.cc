@@ -50,7 +50,7 @@ int64_t ParsedBytes(const Schema& schema, RowCells row, int64_t rows, int64_t mo
     const Cell* cells = &row[column.source];
     int64_t of_row = 0;
     for (int64_t i = 0; i < rows && bytes <= most; ++i) {
-      // The cells of a shared list are one cell many times: its values are counted once.
+      // The cells of a shared list are one cell repeated: its values are counted once.
       if (i == 0 || !IsSame(cells[i], cells[i - 1])) {
         of_row = ValueBytes(column, cells[i]);
       } else if (column.spec.kind == ColumnKind::kAnyIds) {

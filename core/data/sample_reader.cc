@@ -13,7 +13,7 @@ constexpr uint32_t kScalarFloat = 13;
 constexpr uint32_t kScalarDouble = 14;
 constexpr uint32_t kScalarBytes = 15;
 
-// The list that each member of Feature holds, by field number.
+// The kind of list that each member of Feature holds, by field number.
 constexpr CellKind kFeatureKinds[] = {
     CellKind::kAbsent,     CellKind::kFidV1,      CellKind::kFidV2,      CellKind::kFloat,      CellKind::kDouble,
     CellKind::kInt64,      CellKind::kBytes,      CellKind::kFidV2Lists, CellKind::kFloatLists, CellKind::kDoubleLists,
@@ -23,7 +23,7 @@ constexpr CellKind kFeatureKinds[] = {
 
 bool IsIdLists(CellKind kind) { return kind == CellKind::kFidV1Lists || kind == CellKind::kFidV2Lists; }
 
-// A bare scalar as a list of one.
+// Reads a bare scalar as a list of one.
 bool ReadScalar(const WireReader& field, Arena* arena, Cell* cell) {
   std::string bytes;
   if (field.tag() == TagOf(kScalarInt, WireType::kVarint)) {
@@ -43,7 +43,8 @@ bool ReadScalar(const WireReader& field, Arena* arena, Cell* cell) {
   return true;
 }
 
-// The usual feature: a list of ids in one packed field, of fewer than 128 bytes. False: it is another, or malformed.
+// Reads the common case of a feature: a list of ids in one packed field, of fewer than 128 bytes. False: it is another,
+// or malformed.
 bool ReadShortIds(std::string_view feature, Cell* cell) {
   constexpr size_t kHeads = 4;  // tag and size of the list, tag and size of its field
   const size_t size = feature.size();
@@ -107,7 +108,7 @@ bool SampleReader::ReadFeatureField(uint32_t number, CellKind kind, std::string_
   Cell list;
   const bool is_good = IsIdLists(kind) ? ReadIdLists(bytes, kind, arena_, &list) : ReadList(bytes, kind, arena_, &list);
   if (!is_good) return Refuse(std::string("a ") + NameOf(kind) + " is malformed");
-  // The wire form lets a member come in parts; another member takes its place.
+  // The wire format allows a member in parts; another member replaces it.
   if (*last == number) {
     Append(list, arena_, cell);
   } else {
@@ -136,7 +137,7 @@ bool SampleReader::ReadFeature(std::string_view feature, Cell* cell) {
 bool SampleReader::ReadNamedFeature(std::string_view message, RowCells row) {
   WireReader reader(message);
   std::string_view name;
-  Cell feature;  // a view of the message, lengthened when it comes in parts
+  Cell feature;  // a view of the message, extended when it comes in parts
   while (reader.Next()) {
     if (reader.tag() == TagOf(1, WireType::kBytes)) {
       name = reader.bytes();

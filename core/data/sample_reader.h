@@ -1,7 +1,7 @@
-// From the wire form of a sample to the cells that a schema asks for, without decoding values or copying them.
+// Reads the cells of a schema from the wire format of a sample, without decoding values or copying them.
 //
-// One reader per thread: it remembers in which order the features of the last sample came, because the next one has
-// them in the same order as a rule. The schema and the arena stay the caller's and outlive the cells.
+// One reader per thread: it caches the order of the features of the last sample, because the next one usually has the
+// same. The caller owns the schema and the arena, which outlive the cells.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace monolith {
 
-// The cells of one row: those of each source stand together, `stride` cells from those of the next.
+// The cells of one row: those of each source are contiguous, `stride` cells from those of the next.
 struct RowCells {
   Cell* first;
   size_t stride;
@@ -25,20 +25,20 @@ struct RowCells {
 
 class SampleReader {
  public:
-  // `most_joined` bytes may be copied into the arena for the rows of one record, where a shared list is joined to what
-  // a row has already: the only place where more is kept than the record has.
+  // At most `most_joined` bytes may be copied into the arena for the rows of one record, when a shared list is appended
+  // to the list of a row: the only case in which more is stored than the record has.
   SampleReader(const Schema& schema, Arena* arena, int64_t most_joined)
       : schema_(schema), arena_(arena), most_joined_(most_joined) {}
 
   // Each fills the cells of a row, or returns false with problem() set when the bytes are no such message or a feature
-  // has another type than its column takes. REQUIRES: the cells are absent.
+  // has another type than its column accepts. REQUIRES: the cells are absent.
   bool ReadExample(std::string_view record, RowCells row);
   bool ReadInstance(std::string_view record, RowCells row);
   bool ReadTfExample(std::string_view record, RowCells row);
-  // `rows` rows, of which `row` is the first. REQUIRES: rows is what BatchSize gave for the record.
+  // Fills `rows` rows, of which `row` is the first. REQUIRES: rows is the BatchSize() of the record.
   bool ReadExampleBatch(std::string_view record, RowCells row, int64_t rows);
 
-  // The rows of an ExampleBatch; -1 when the bytes are no message or the number is negative.
+  // Returns the number of rows of an ExampleBatch; -1 when the bytes are no message or the number is negative.
   static int64_t BatchSize(std::string_view record);
 
   const std::string& problem() const { return problem_; }
@@ -65,7 +65,7 @@ class SampleReader {
   bool StoreShared(int source, Cell* cells, int64_t rows);
   bool ReadLineIds(RowCells row, int64_t rows);
   bool ReadLineId(std::string_view message, RowCells row);
-  // The LineId of a row: the reserved feature where it is there, else the typed field.
+  // Reads the LineId of a row: from the reserved feature if it exists, else from the typed field.
   bool ReadLineIdOf(RowCells row, const Cell& typed);
 
   const Schema& schema_;

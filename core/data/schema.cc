@@ -36,7 +36,7 @@ constexpr CellKinds kReals = SetOf(CellKind::kFloat) | SetOf(CellKind::kDouble);
 CellKinds AcceptedBy(const ColumnSpec& spec, SampleFormat format) {
   switch (spec.kind) {
     case ColumnKind::kIds:
-      // The sequences of an Instance stand one after another in the row of their feature, as in the original.
+      // The sequences of an Instance are concatenated in the row of their feature, as in ByteDance Monolith.
       if (format == SampleFormat::kInstance) return kFids | SetOf(CellKind::kFidV2Lists);
       if (format != SampleFormat::kTfExample) return kFids;
       return SetOf(CellKind::kInt64) | (spec.slot >= 0 ? SetOf(CellKind::kFloat) : 0);

@@ -1,4 +1,4 @@
-// Which columns a batch is made of, and where in a sample each comes from. Built once, then read by any thread.
+// The columns of a batch, and the source of each in a sample. Built once, then read by any thread.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ enum class ColumnKind {
   kFirstBytes = 6,   // one byte string for each row
   kLabel = 7,        // float [rows, width], kInvalidLabel where there is none
   kWeight = 8,       // float [rows], 1 where there is none or it is not positive
-  kLineId = 9,       // a field of LineId, in the form its type has
-  kAnyIds = 10,      // ids or whole numbers, ragged int64; a shared list counts once (serving/feature_ids.h)
+  kLineId = 9,       // a field of LineId, in the form of its type
+  kAnyIds = 10,      // ids or integers, ragged int64; a shared list counts once (serving/feature_ids.h)
 };
 
 enum class LineIdForm { kInt, kFloat, kInts, kText };
@@ -39,7 +39,7 @@ struct LineIdField {
   bool is_int32 = false;
 };
 
-// nullptr when LineId has no such field.
+// Returns nullptr when LineId has no such field.
 const LineIdField* FindLineIdField(std::string_view name);
 // Names of all fields, for messages and for the Python side.
 std::vector<std::string> LineIdFieldNames();
@@ -48,10 +48,10 @@ struct ColumnSpec {
   std::string name;
   ColumnKind kind = ColumnKind::kIds;
   int64_t width = 1;
-  int64_t slot = -1;  // put into the ids; -1 leaves them as they are
+  int64_t slot = -1;  // replaces the slot of the ids; -1 keeps them unchanged
 };
 
-// A place in a sample that cells are read from. Several columns may share one.
+// A field of a sample from which cells are read. Several columns may share one.
 struct Source {
   std::string name;
   CellKinds accepted = 0;
@@ -61,7 +61,7 @@ struct Column {
   ColumnSpec spec;
   const LineIdField* line_field = nullptr;
   int source = -1;        // the typed field for label and weight
-  int named_source = -1;  // the reserved feature that stands for the field, of label and weight
+  int named_source = -1;  // the reserved feature that replaces the field, of label and weight
 };
 
 class Schema {
@@ -73,17 +73,17 @@ class Schema {
   const std::vector<Column>& columns() const { return columns_; }
   const std::vector<Source>& sources() const { return sources_; }
 
-  // Source of a named feature, -1 when no column wants it.
+  // Source of a named feature, -1 when no column uses it.
   int FindNamed(std::string_view name) const;
-  // Source of a v1 slot of the flat ids of an Instance, -1 when no column wants it.
+  // Source of a v1 slot of the flat ids of an Instance, -1 when no column uses it.
   int FindSlot(uint32_t slot) const { return slot_sources_[slot]; }
-  // Sources of typed fields, -1 when no column wants them.
+  // Sources of typed fields, -1 when no column uses them.
   int label() const { return label_; }
   int weight() const { return weight_; }
   // Whether some column is a field of LineId; sources of those fields by their number.
   bool wants_line_id() const { return !line_sources_.empty(); }
   const std::unordered_map<uint32_t, std::pair<int, const LineIdField*>>& line_sources() const { return line_sources_; }
-  // Source of the reserved feature that holds a serialized LineId, -1 when no column wants one.
+  // Source of the reserved feature that holds a serialized LineId, -1 when no column uses one.
   int line_id_feature() const { return line_id_feature_; }
 
  private:

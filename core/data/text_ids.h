@@ -1,7 +1,6 @@
-// Ids of texts: a 64-bit hash of the column's name and the text's bytes, for texts that lie end to end as Arrow has
-// them. Pure functions: they own nothing, keep nothing, and may be called from any thread; many texts are shared out
-// over the threads of the pool. The rule may never change, since trained rows are found by it:
-// docs/formats/text_ids.md.
+// Ids of texts: a 64-bit hash of the column's name and the text's bytes, for texts that lie end to end as in Arrow.
+// Pure functions: they own nothing, keep nothing, and are thread-safe; many texts are divided among the threads of the
+// pool. The rule may never change, since trained rows are found by it: docs/formats/text_ids.md.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +10,11 @@
 
 namespace monolith {
 
-// The id of one text.
+// Returns the id of one text.
 int64_t TextId(std::string_view column, std::string_view text);
 
-// The ids of offsets.size() - 1 texts: text i is bytes[offsets[i] .. offsets[i + 1]).
-// Throws Error(kInvalidArgument) where offsets decrease or leave the bytes.
+// Returns the ids of offsets.size() - 1 texts: text i is bytes[offsets[i] .. offsets[i + 1]). Throws
+// Error(kInvalidArgument) if offsets decrease or exceed the bytes.
 std::vector<int64_t> TextIds(std::string_view column, std::string_view bytes, std::span<const int32_t> offsets);
 std::vector<int64_t> TextIds(std::string_view column, std::string_view bytes, std::span<const int64_t> offsets);
 

@@ -34,7 +34,7 @@ bool SampleReader::ReadTfEntry(std::string_view message, RowCells row) {
   if (source < 0) return true;
   Cell cell;
   if (!ReadTfFeature(feature.view(), &cell)) return RefuseFeature(source, ("is malformed: " + problem_).c_str());
-  // A map: of two entries with one name the later one counts.
+  // A map: of two entries with one name the later one is used.
   row[source] = {};
   return Store(source, cell, &row[source]);
 }

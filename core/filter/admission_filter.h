@@ -1,5 +1,5 @@
-// Keeps rare ids out of a table. One slice per bucket: a slice is touched only under its bucket's lock, so it needs
-// none of its own, is part of the cut, and moves with the bucket.
+// Keeps rare ids out of a table. One slice per bucket: a slice is accessed only under its bucket's lock, so it needs no
+// lock itself, is part of the cut, and moves with the bucket.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +29,11 @@ class FilterSlice {
 
   // True iff the id must be dropped now.
   virtual bool ShouldDrop(const Offer& offer) = 0;
-  // Drops what was counted for an id; `hash` as in Offer. Its next offer counts as the first.
+  // Drops the count of an id; `hash` as in Offer. Its next offer counts as the first.
   virtual void Forget(uint64_t hash) = 0;
 
-  // Exact state as bytes, and back; the format carries its own parameters and refuses bytes of other ones with
-  // kDataLoss or kInvalidArgument, leaving the slice as it was. Empty bytes: nothing was ever counted.
+  // Exact state as bytes, and back; the format includes its parameters and rejects bytes with other ones with kDataLoss
+  // or kInvalidArgument, leaving the slice unchanged. Empty bytes: nothing was ever counted.
   virtual std::string Save() const = 0;
   virtual void Load(const std::string& bytes) = 0;
   virtual void Clear() = 0;
@@ -41,18 +41,18 @@ class FilterSlice {
   virtual std::unique_ptr<FilterSlice> Clone() const = 0;
 };
 
-// Makes the slices. Immutable, shared by all threads; slices do not need it to live on.
+// Makes the slices. Immutable, thread-safe; slices may outlive it.
 class AdmissionFilter {
  public:
   virtual ~AdmissionFilter() = default;
   virtual std::unique_ptr<FilterSlice> MakeSlice() const = 0;
-  // The largest threshold it can tell apart; whoever takes thresholds refuses greater ones (CheckThreshold).
+  // The largest threshold that the filter can represent; callers reject greater ones (CheckThreshold).
   virtual uint32_t max_threshold() const = 0;
   // Throws kInvalidArgument, naming `subject` ("slot 12 of table 'user'"), iff the threshold can never be reached.
   void CheckThreshold(uint32_t threshold, const std::string& subject) const;
 };
 
-// Kinds: sliding_hash (capacity: ids of the whole group, divided by kNumBuckets for a slice; split_num), probabilistic
+// Kinds: sliding_hash (capacity: ids of the group, divided by kNumBuckets for a slice; split_num), probabilistic
 // (equal_probability). Throws kInvalidArgument for an unknown kind or a bad parameter.
 std::unique_ptr<AdmissionFilter> MakeAdmissionFilter(const std::string& kind, const Params& params);
 

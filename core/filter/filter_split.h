@@ -3,11 +3,11 @@
 //
 // Invariants
 // 1. A cell is zero (free) or holds a count of 1..15 in its low 4 bits and a 12-bit signature above them.
-// 2. A cell never becomes free again except through Clear(), so an id's cell is found by walking from its start cell
-// until
-//    a free one: nothing the id could have used lies behind it.
+// 2. A cell never becomes free again except through Clear(), so an id's cell is found by probing from its start cell to
+//    the first free one: no later cell can belong to the id.
 // 3. num_elements() is the number of cells in use.
-// Two ids with equal signatures whose walks meet share a cell: their counts add up, and one may be admitted early.
+// Two ids with equal signatures whose probe sequences overlap share a cell: their counts add up, and one may be
+// admitted early.
 #pragma once
 
 #include <cstddef>
@@ -23,26 +23,26 @@ class FilterSplit {
   static constexpr uint32_t kMaxCount = (1u << kCountBits) - 1;
   static constexpr uint32_t kProbeLimit = 16;
 
-  // What a hash means in every split of one size. Position and signature come from different bits of the hash, and
-  // neither from the topmost, which are equal for all ids of a bucket.
+  // Position and signature of a hash in every split of one size. They come from different bits of the hash, and neither
+  // from the topmost, which are equal for all ids of a bucket.
   struct Key {
-    uint32_t start;      // first cell to look at
+    uint32_t start;      // first cell to probe
     uint16_t signature;  // 12 bits
   };
 
-  // Where an id is counted (count > 0) or could be (count 0); cell kNoCell when all cells of the walk belong to others.
+  // The cell in which an id is counted (count > 0) or could be (count 0); cell kNoCell when all probed cells belong to
+  // other ids.
   struct Place {
     uint32_t cell;
     uint32_t count;
   };
   static constexpr uint32_t kNoCell = UINT32_MAX;
 
-  // Fullness is declared at `capacity` elements less one, over 1.2 times as many cells. REQUIRES: 2 <= capacity <=
-  // 2^31.
+  // A split counts as full at `capacity` - 1 elements, with 1.2 times as many cells. REQUIRES: 2 <= capacity <= 2^31.
   explicit FilterSplit(uint32_t capacity) : capacity_(capacity) {}
 
   static uint32_t NumStarts(uint32_t capacity) { return static_cast<uint32_t>(uint64_t{capacity} * 6 / 5); }
-  // A walk that begins in the last start cell still has its full length, so it never wraps.
+  // Probing from the last start cell still has its full length, so it never wraps.
   static uint32_t NumCells(uint32_t capacity) { return NumStarts(capacity) + kProbeLimit; }
   static Key KeyOf(uint64_t hash, uint32_t num_starts) {
     const uint64_t position = hash & 0xffffffffu;
@@ -52,10 +52,10 @@ class FilterSplit {
   Place Find(Key key) const;
   // Counts `count` occurrences, saturating, in a cell that Find(key) returned. REQUIRES: count > 0.
   void Write(uint32_t cell, Key key, uint32_t count);
-  // Find(key) returns no count from now on. The cell stays in use (invariant 2): it counts 1 for the inverted
-  // signature, which at worst shares it with another id.
+  // Removes the count of an id: Find(key) returns no count from now on. The cell stays in use (invariant 2): it counts
+  // 1 for the inverted signature, which at worst shares it with another id.
   void Forget(Key key);
-  // Gives the memory back as well.
+  // Frees the memory as well.
   void Clear();
 
   bool full() const { return num_elements_ + 1 >= capacity_; }

@@ -52,7 +52,7 @@ T ReadAt(const std::string& bytes, size_t offset) {
   throw Error(Code::kDataLoss, "probabilistic filter: the saved bytes are damaged: " + reason);
 }
 
-// The header, after everything but the entries themselves was checked.
+// Returns the header, after everything but the entries themselves was checked.
 Header CheckedHeader(const std::string& bytes) {
   if (bytes.size() < sizeof(Header) + sizeof(Trailer) || ReadAt<uint32_t>(bytes, 0) != kMagic) {
     throw Error(Code::kInvalidArgument,

@@ -1,5 +1,5 @@
-// How often ids without a row were offered, exactly: what a filter that draws takes for the step of a call that has
-// none. A value type without a lock; owned by one filter slice. Format of Save(): docs/formats/filter.md.
+// The exact number of offers of ids without a row: a filter that draws uses it in calls without a step. A value type
+// without a lock; owned by one filter slice. Format of Save(): docs/formats/filter.md.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@ namespace monolith {
 
 class OfferCounts {
  public:
-  // The number of earlier offers of this id; this one counts from now on, up to 2^32 - 1.
+  // Counts an offer, up to 2^32 - 1, and returns the number of earlier offers of this id.
   uint32_t Add(uint64_t hash);
-  // The id has a row now, or was erased.
+  // Drops the count: the id has a row now, or was erased.
   void Forget(uint64_t hash) {
     if (!counts_.empty()) counts_.erase(hash);
   }
@@ -22,8 +22,8 @@ class OfferCounts {
   size_t size() const { return counts_.size(); }
   size_t MemoryBytes() const;
 
-  // Empty bytes: there are none. Load throws kInvalidArgument for bytes of something else or of another version and
-  // kDataLoss for damaged ones, and leaves the counts as they were.
+  // Empty bytes: no counts. Load throws kInvalidArgument for bytes of another kind or version and kDataLoss for damaged
+  // ones, and leaves the counts unchanged.
   std::string Save() const;
   void Load(const std::string& bytes);
 

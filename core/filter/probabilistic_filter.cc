@@ -10,11 +10,11 @@ namespace monolith {
 namespace {
 
 constexpr double kMissedAfterThreshold = 0.05;
-// Far from the counters that others use: were the word shared with an initializer, ids would be admitted by the weights
-// they are going to start with.
+// Far from the counters of other users: if the word were shared with an initializer, admission would depend on the
+// initial weights of an id.
 constexpr uint64_t kCounter = 0x61646d6974000000ull;
 
-// P(draw * threshold < count * 2^32) is count / threshold to within 2^-32; neither product leaves 64 bits.
+// P(draw * threshold < count * 2^32) is count / threshold to within 2^-32; neither product exceeds 64 bits.
 bool AdmitsInProportion(uint64_t word, uint32_t count, uint32_t threshold) {
   const uint64_t draw = word >> 32;
   return draw * threshold < (uint64_t{count} << 32);
@@ -23,7 +23,7 @@ bool AdmitsInProportion(uint64_t word, uint32_t count, uint32_t threshold) {
 bool AdmitsEveryOccurrenceAlike(uint64_t word, uint32_t count, uint32_t threshold) {
   const double draw = static_cast<double>(word >> 11) * 0x1p-53;
   const double occurrences = static_cast<double>(count) / static_cast<double>(threshold);
-  // 1 - 0.05^(count / threshold), without the cancellation of writing it so.
+  // 1 - 0.05^(count / threshold), without the cancellation of the direct formula.
   return draw < -std::expm1(occurrences * std::log(kMissedAfterThreshold));
 }
 

@@ -1,12 +1,12 @@
 // Admits a new id by a draw instead of a count.
 //
-// Unequal: an id seen `count` times in a call enters with probability min(1, count / threshold).
-// Equal: every single occurrence enters with p = 1 - 0.05^(1 / threshold), so `count` of them with 1 - (1 - p)^count;
-// after `threshold` occurrences 95 of 100 ids are in.
+// Unequal: an id seen `count` times in a call is admitted with probability min(1, count / threshold).
+// Equal: every single occurrence is admitted with p = 1 - 0.05^(1 / threshold), so `count` of them with 1 - (1 -
+// p)^count; after `threshold` occurrences 95 of 100 ids are admitted.
 //
 // The draw is a function of the seed of (table, id) and the step of the call, hence the same for any number of threads,
-// after a restart, anywhere, and nothing is kept. A call without a step has the number of earlier offers of the id in
-// its place: these are counted until the id is in, and are all of a slice's state.
+// after a restart and on any machine, and it needs no state. A call without a step uses the number of earlier offers of
+// the id instead: these are counted until the id is admitted, and are the only state of a slice.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ constexpr double kLargestCapacity = 1e12;
 uint32_t SplitCapacity(uint64_t capacity, uint32_t split_num) {
   MONOLITH_CHECK(capacity <= (uint64_t{1} << 31));
   MONOLITH_CHECK(split_num >= SlidingHashFilterSlice::kMinSplits && split_num <= SlidingHashFilterSlice::kMaxSplits);
-  // The split after the head is kept free; the others hold `capacity` ids together.
+  // The split after the head is kept free; the others together hold `capacity` ids.
   const uint64_t share = std::max(capacity, SlidingHashFilterSlice::kMinCapacity) / (split_num - 1);
   return static_cast<uint32_t>(std::max<uint64_t>(share, SlidingHashFilterSlice::kMinSplitCapacity));
 }

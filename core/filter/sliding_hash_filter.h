@@ -1,11 +1,11 @@
-// Counts how often ids outside the table were seen, approximately and in fixed memory, and forgets those not seen for
+// Counts how often ids outside the table were seen, approximately and in fixed memory, and evicts those not seen for
 // long.
 //
-// A slice is a ring of splits. New counts go to the head split (or the one after it, where the head has no cell left
-// for an id); an id found in an older split has its count carried along. A full head moves on by one, and the split
-// after the new head is cleared: it held the counts that nobody touched for a whole turn.
+// A slice is a ring of splits. New counts go to the head split (or the one after it, if the head has no cell left for
+// an id); the count of an id found in an older split is carried over. When the head is full, the next split becomes the
+// head, and the split after it is cleared: it held the counts that did not change for a full rotation.
 //
-// A slice is touched only under its bucket's lock (admission_filter.h). Format of Save(): docs/formats/filter.md.
+// A slice is accessed only under its bucket's lock (admission_filter.h). Format of Save(): docs/formats/filter.md.
 #pragma once
 
 #include <cstddef>
@@ -21,21 +21,21 @@ namespace monolith {
 
 class SlidingHashFilterSlice final : public FilterSlice {
  public:
-  // An id looks for its cell in the head, then in the split that will be head next.
+  // The cell of an id is searched in the head, then in the split that will be head next.
   static constexpr uint32_t kMaxForwardStep = 2;
-  // With fewer splits, what is forgotten at once would be more than a quarter of all.
+  // With fewer splits, more than a quarter of all counts would be evicted at a time.
   static constexpr uint32_t kMinSplits = 5;
   static constexpr uint32_t kMaxSplits = 1000;
-  // Below these a slice would hold so few ids that the uneven spread of ids over buckets decides who is forgotten.
+  // Below these a slice would hold so few ids that the uneven spread of ids over buckets determines which are evicted.
   static constexpr uint64_t kMinCapacity = 300;
   static constexpr uint32_t kMinSplitCapacity = 3;
 
-  // `capacity`: ids remembered at a time, raised to kMinCapacity. REQUIRES: kMinSplits <= split_num <= kMaxSplits,
+  // `capacity`: number of ids held at a time, raised to kMinCapacity. REQUIRES: kMinSplits <= split_num <= kMaxSplits,
   // capacity <= 2^31.
   SlidingHashFilterSlice(uint64_t capacity, uint32_t split_num);
 
-  // An empty slice of the size of the one that saved these bytes; null for bytes of another kind of filter. Throws
-  // kDataLoss for a size that no slice has.
+  // Returns an empty slice of the size of the one that saved these bytes; null for bytes of another kind of filter.
+  // Throws kDataLoss for a size that no slice has.
   static std::unique_ptr<SlidingHashFilterSlice> LikeSaved(const std::string& bytes);
 
   bool ShouldDrop(const Offer& offer) override;
@@ -46,9 +46,9 @@ class SlidingHashFilterSlice final : public FilterSlice {
   size_t MemoryBytes() const override;
   std::unique_ptr<FilterSlice> Clone() const override;
 
-  // The count before this addition; 15 (admitted) when neither head nor its successor has a cell for the id.
+  // Returns the count before this addition; 15 (admitted) when neither head nor its successor has a cell for the id.
   uint32_t Add(uint64_t hash, uint32_t count);
-  // What Add would return.
+  // Returns what Add would return.
   uint32_t Count(uint64_t hash) const;
 
   uint32_t split_num() const { return static_cast<uint32_t>(splits_.size()); }
@@ -63,10 +63,10 @@ class SlidingHashFilterSlice final : public FilterSlice {
  private:
   struct Forward {
     uint32_t split;
-    FilterSplit::Place place;  // kNoCell: nowhere
+    FilterSplit::Place place;  // kNoCell: in no cell
   };
   Forward FindForward(FilterSplit::Key key) const;
-  // The id's count in the splits behind the head, 0 if none has it.
+  // Returns the id's count in the splits before the head, 0 if none has it.
   uint32_t CountBehind(FilterSplit::Key key) const;
   void MoveHead();
 
@@ -80,7 +80,7 @@ class SlidingHashFilterSlice final : public FilterSlice {
 
 class SlidingHashFilter final : public AdmissionFilter {
  public:
-  // Parameters: capacity, ids remembered by the whole group, 1..10^12; split_num, kMinSplits..kMaxSplits.
+  // Parameters: capacity, ids held by the group, 1..10^12; split_num, kMinSplits..kMaxSplits.
   explicit SlidingHashFilter(const Params& params);
   std::unique_ptr<FilterSlice> MakeSlice() const override;
   uint32_t max_threshold() const override { return FilterSplit::kMaxCount; }

@@ -114,7 +114,7 @@ std::vector<uint16_t> ReadCells(Reader* reader, uint32_t num_cells, uint32_t num
   return cells;
 }
 
-// Header and body (the bytes between header and trailer), checked as far as that needs no knowledge of the slice.
+// Returns header and body (the bytes between header and trailer), checked as far as possible without the slice.
 std::pair<Header, std::string_view> Open(std::string_view bytes) {
   if (bytes.size() < sizeof(Header) + sizeof(Trailer)) Damaged(std::to_string(bytes.size()) + " bytes are too few");
   Header header;

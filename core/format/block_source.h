@@ -1,4 +1,4 @@
-// Where row blocks come from, one after another: a cut, a delta, a test's list. Used by one thread at a time.
+// A source of row blocks, one after another: a cut, a delta, a test's list. Used by one thread at a time.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@ namespace monolith {
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
-  // Puts the next block into *block, whose memory may be reused, and returns true; false at the end.
-  // Blocks come in ascending bucket order; all blocks of a bucket follow each other.
+  // Writes the next block to *block, whose memory may be reused, and returns true; false at the end. Blocks come in
+  // ascending bucket order; all blocks of a bucket are consecutive.
   virtual bool Next(std::string* block) = 0;
 };
 

@@ -53,11 +53,11 @@ inline uint64_t LoadWord(const unsigned char* bytes) {
 #if defined(__x86_64__) || defined(__aarch64__)
 #define MONOLITH_CRC_HARDWARE 1
 
-// x^(64 n - 33) modulo the polynomial, for n words, bit-reversed: a crc register times this, without carries, and taken
-// through the crc instruction, is the register after n words of zeros. (The instruction adds 32 to the power, and the
-// product of two bit-reversed 32-bit numbers lacks 1.)
+// x^(64 n - 33) modulo the polynomial, for n words, bit-reversed. The carry-less product of a crc register and this
+// value, passed through the crc instruction, is the register after n words of zeros. (The instruction adds 32 to the
+// power, and the product of two bit-reversed 32-bit numbers lacks 1.)
 constexpr size_t kMostWords = 512;
-constexpr size_t kFewestWords = 4;  // below, one stream is done before three are joined
+constexpr size_t kFewestWords = 4;  // below, one stream is faster than three that have to be joined
 
 constexpr std::array<uint32_t, 2 * kMostWords + 1> MakeWordPowers() {
   std::array<uint32_t, 2 * kMostWords + 1> powers{};
@@ -92,7 +92,7 @@ bool HasInstructions() { return __builtin_cpu_supports("sse4.2") != 0 && __built
 #define MONOLITH_CRC_TARGET
 
 // Assembly instead of <arm_acle.h>: gcc and clang spell the target attribute differently, and clang's header hides the
-// intrinsics unless the whole file is compiled for the extension.
+// intrinsics unless the complete file is compiled for the extension.
 inline uint32_t StepWord(uint32_t crc, uint64_t word) {
   asm(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(word));
   return crc;
@@ -119,8 +119,9 @@ bool HasInstructions() {
 }
 #endif
 
-// The instruction takes two or three cycles but one can start in each, so three streams of any length run side by side
-// and are joined at their end. Any length: records are short, and what a fixed one leaves over would run in one stream.
+// The instruction takes two or three cycles but one can start in each, so three streams of any length run in parallel
+// and are joined at their end. Any length: records are short, and the remainder of a fixed length would run in one
+// stream.
 MONOLITH_CRC_TARGET inline uint32_t ThreeStreams(size_t words, uint32_t crc, const unsigned char* bytes) {
   const size_t stride = 8 * words;
   uint32_t second = 0;

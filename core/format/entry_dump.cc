@@ -27,7 +27,7 @@ std::string NameOfMessage(uint32_t field) {
 
 [[noreturn]] void DoesNotFit(const std::string& reason) { throw Error(Code::kInvalidArgument, reason); }
 
-// Words of 4 bytes of a member; 0 for one per run, which takes what the others leave.
+// Number of 4-byte words of a member; 0 for one per run, which takes the remaining words.
 uint32_t WordsOf(StateMember::Form form, int dim) {
   if (form == StateMember::Form::kPerWeight) return static_cast<uint32_t>(dim);
   if (form == StateMember::Form::kPerRun) return 0;
@@ -38,7 +38,7 @@ bool IsRepeated(StateMember::Form form) {
   return form == StateMember::Form::kPerWeight || form == StateMember::Form::kPerRun;
 }
 
-// Collects the values of a repeated float field into a place of fixed size.
+// Collects the values of a repeated float field into memory of fixed size.
 class FloatFill {
  public:
   FloatFill(std::byte* place, size_t count) : place_(place), count_(count) {}

@@ -1,7 +1,8 @@
-// One row of a table as the original's EntryDump message, and back. Message layout: docs/formats/entry_dump.md.
+// Converts one row of a table to ByteDance Monolith's EntryDump message, and back. Message layout:
+// docs/formats/entry_dump.md.
 //
-// A codec is immutable and may be used by many threads at once. "Payload" is that of a training row: weights f32[dim],
-// then the optimizer state of each segment.
+// A codec is immutable and thread-safe. "Payload" is that of a training row: weights f32[dim], then the optimizer state
+// of each segment.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +23,12 @@ struct DumpSegment {
 
 class EntryDumpCodec {
  public:
-  // `initial_state` is what a new row's state holds, for members that a record leaves out. `weights_only` passes over
-  // the optimizer dumps of records, whatever they are: a serving table has no use for them. Throws
-  // Error(kInvalidArgument) for an optimizer whose state has no dump message, or state that does not fit its kind. A
-  // segment without state and without a message leaves nothing in a record.
-  // `shared_table`: the name of a table that slots share, whose negative keys are no ids (table/slot_keys.h): they are
-  // refused, written or read, by kInvalidArgument. Empty for any other table.
+  // `initial_state` is the state of a new row, for members that a record omits. `weights_only` skips the optimizer
+  // dumps of records, whatever they are: a serving table has no use for them. Throws Error(kInvalidArgument) for an
+  // optimizer whose state has no dump message, or state that does not fit its kind. A segment without state and without
+  // a message adds nothing to a record.
+  // `shared_table`: the name of a table that slots share, whose negative keys are no ids (table/slot_keys.h): both
+  // directions reject them with kInvalidArgument. Empty for any other table.
   EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state, bool weights_only = false,
                  std::string shared_table = "");
 
@@ -36,11 +37,12 @@ class EntryDumpCodec {
 
   // Replaces *record.
   void Encode(int64_t key, uint32_t time, const std::byte* payload, std::string* record) const;
-  // The same message without its id, as the original hands out single entries.
+  // Writes the same message without its id, the form in which upstream returns single entries.
   void EncodeWithoutId(uint32_t time, const std::byte* payload, std::string* record) const;
 
-  // False iff the bytes are not an EntryDump message at all. Throws Error(kInvalidArgument) for a message that does not
-  // fit the table: other dimensions, another optimizer, a time outside 32 bits. *payload is written in both cases.
+  // Returns false iff the bytes are not an EntryDump message at all. Throws Error(kInvalidArgument) for a message that
+  // does not fit the table: other dimensions, another optimizer, a time outside 32 bits. *payload is written in both
+  // cases.
   bool Decode(std::string_view record, int64_t* key, uint32_t* time, std::byte* payload) const;
 
  private:

@@ -13,10 +13,10 @@
 namespace monolith {
 namespace {
 
-// Rows are regrouped by bucket in batches of about this many bytes: enough rows per bucket to make blocks worth while.
+// Rows are regrouped by bucket in batches of about this many bytes: enough rows per bucket for efficient blocks.
 constexpr size_t kBatchBytes = size_t{64} << 20;
 
-// Rows in any order, handed on as one block per bucket.
+// Collects rows in any order and passes them on as one block per bucket.
 class BlockCollector {
  public:
   BlockCollector(const RowBlockHeader& header, size_t payload_bytes, const BlockSink& sink)
@@ -24,7 +24,7 @@ class BlockCollector {
     header_.payload_bytes_per_row = static_cast<uint32_t>(payload_bytes);
   }
 
-  // Where the payload of the next row is to be written; Keep() accepts it.
+  // Returns the destination of the payload of the next row; Keep() accepts it.
   std::byte* Place() {
     payloads_.resize((keys_.size() + 1) * payload_bytes_);
     return payloads_.data() + keys_.size() * payload_bytes_;
@@ -127,8 +127,8 @@ uint64_t ReadSection(const DumpSection& section, RecordReader* reader, const Blo
   return collector.kept();
 }
 
-// The records of one table while the blocks of a cut come bucket by bucket. The first table writes into the file
-// itself; the others wait in files of their own, whose bytes are moved behind it at the end.
+// Writes the records of one table while the blocks of a cut arrive bucket by bucket. The first table writes to the file
+// itself; the others are buffered in temporary files, whose bytes are appended to it at the end.
 class TableStream {
  public:
   TableStream(OutputFile* file, RecordCompression compression) : file_(file), writer_(file, compression) {}

@@ -1,5 +1,5 @@
-// Whole EntryDump files: from record files to row blocks, and from the blocks of a cut to record files.
-// Each call is done by its caller's thread; different files may be read or written by different threads at once.
+// Reading and writing of EntryDump files: from record files to row blocks, and from the blocks of a cut to record
+// files. Each call runs in its caller's thread; different threads may read or write different files concurrently.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ namespace monolith {
 struct DumpSection {
   static constexpr uint64_t kToTheEnd = ~uint64_t{0};
 
-  const EntryDumpCodec* codec;  // null: the records are read past
+  const EntryDumpCodec* codec;  // null: the records are skipped
   RowBlockHeader header;        // kind, digest and table of the blocks to make
   uint64_t entries;             // how many, or kToTheEnd
-  bool skip_zero = false;       // leave out rows whose weights are all (almost) zero
+  bool skip_zero = false;       // skip rows whose weights are all (almost) zero
 
   bool IsCounted() const { return entries != kToTheEnd; }
 };
 
-// Takes blocks of mixed buckets; may be called several times for one file.
+// Receives blocks of mixed buckets; may be called several times for one file.
 using BlockSink = std::function<void(const std::vector<std::string>& blocks)>;
 
-// Reads a file section by section and hands its rows on in full blocks; without a sink the file is only checked.
+// Reads a file section by section and passes its rows on in full blocks; without a sink the file is only checked.
 // Returns the number of rows. Throws, with file and offset: kDataLoss for damaged bytes; for a record that cannot be
 // parsed kFailedPrecondition in a plain file, kDataLoss in a sectioned one; kInvalidArgument for a row that does not
 // fit its table.
@@ -44,8 +44,8 @@ struct DumpFilePlan {
 };
 
 // Writes the rows of all blocks of `source`, table after table in the order of their numbers; codecs[t] is null for a
-// table that is left out. Returns the number of entries by table. Throws kFailedPrecondition for serving blocks: they
-// hold no state.
+// table to skip. Returns the number of entries by table. Throws kFailedPrecondition for serving blocks: they hold no
+// state.
 std::vector<uint64_t> WriteEntryDumpFile(BlockSource* source, const std::vector<const EntryDumpCodec*>& codecs,
                                          const DumpFilePlan& plan, TransferProgress* progress);
 

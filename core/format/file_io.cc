@@ -20,7 +20,7 @@
 namespace monolith {
 namespace {
 
-// Linux writes at most 2^31 - 4096 bytes a call; asking for less keeps every platform in its documented range.
+// Linux writes at most 2^31 - 4096 bytes a call; smaller writes stay in the documented range of every platform.
 constexpr size_t kLargestTransfer = size_t{1} << 30;
 
 #if defined(__linux__)
@@ -39,7 +39,7 @@ Code CodeOf(int error) {
     case EFBIG: return Code::kStorageFull;
     case ENOENT: return Code::kNotFound;
     case ENAMETOOLONG:
-    case ELOOP: return Code::kInvalidArgument;  // no other day and no other disk takes such a name
+    case ELOOP: return Code::kInvalidArgument;  // such a name fails on any disk, at any time
     default: return Code::kUnavailable;
   }
 }
@@ -92,7 +92,7 @@ void OutputFile::WriteFully(const char* data, size_t size) {
     const ssize_t done = ::write(descriptor_, data, std::min(size, kLargestTransfer));
     if (done < 0) {
       if (errno == EINTR) continue;
-      if (errno == EINVAL && direct_) {  // some file systems take the flag and refuse the write
+      if (errno == EINVAL && direct_) {  // some file systems accept the flag and reject the write
         LeaveDirect();
         continue;
       }
@@ -105,8 +105,7 @@ void OutputFile::WriteFully(const char* data, size_t size) {
   StartWriteback();
 }
 
-// Without this the disk idles until fsync and then holds up everyone who writes; a hint, so its failure does not
-// matter.
+// Without this the disk idles until fsync and then stalls all other writers; a hint, so its failure does not matter.
 void OutputFile::StartWriteback() {
 #if defined(__linux__)
   if (direct_ || written_ - writeback_started_ < kWritebackStep) return;
@@ -179,7 +178,8 @@ void OutputFile::Commit() {
 }
 
 InputFile::InputFile(std::string path, Caching caching) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // or a pipe without a writer blocks
+  descriptor_ =
+      ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: otherwise a pipe without a writer blocks
   if (descriptor_ < 0) ThrowSystemError(path_, "opening", errno);
   struct stat status{};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -204,8 +204,8 @@ InputFile::~InputFile() {
   ::close(descriptor_);
 }
 
-// Reading past the cache what is in it would be slower. A file of somebody else counts as cached: the system does not
-// say.
+// Reading cached bytes past the cache would be slower. A file of another user counts as cached: the system does not
+// report it.
 bool InputFile::IsCached(uint64_t offset, size_t size) const {
 #if defined(__linux__)
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -227,7 +227,7 @@ void InputFile::ReadUnits(uint64_t offset, char* data, size_t size) const {
       const ssize_t got = ::pread(direct_, data + done, wanted, static_cast<off_t>(offset + done));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0 || UnitsBefore(static_cast<uint64_t>(got)) == 0)
-        break;  // the plain read below says what is wrong, if anything
+        break;  // the plain read below reports the error, if there is one
       done += UnitsBefore(static_cast<uint64_t>(got));
     }
   }
@@ -265,7 +265,7 @@ void SyncDirectory(const std::string& path) {
   const int result = ::fsync(descriptor);
   const int error = errno;
   ::close(descriptor);
-  // Some file systems cannot sync a folder and say EINVAL: they order renames themselves.
+  // Some file systems cannot sync a folder and return EINVAL: they order renames themselves.
   if (result != 0 && error != EINVAL) ThrowSystemError(path, "fsync of the folder", error);
 }
 

@@ -1,8 +1,8 @@
-// Checked file access: every call of the operating system that can fail is looked at, and every failure names the file.
+// Checked file access: every system call that can fail is checked, and every failure names the file.
 //
-// An object belongs to one thread at a time, except that InputFile::ReadAt may be called by many threads at once.
-// "No space" (also quota and file-size limits) is Error(kStorageFull), a missing file kNotFound, all else
-// kUnavailable.
+// An object belongs to one thread at a time, except that InputFile::ReadAt is thread-safe. "No space" (also quota and
+// file-size limits) is Error(kStorageFull), a missing file kNotFound, a path that is too long or has too many links
+// kInvalidArgument, all else kUnavailable.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 
 namespace monolith {
 
-// Whether bytes go through the page cache. Past it a transfer costs next to no processor time and leaves the cache to
-// others, but nothing is kept for who reads the file next. Where a file system cannot do it, the cache is used.
+// Whether bytes go through the page cache. Bypassing it costs next to no processor time and leaves the cache to others,
+// but caches nothing for the next reader of the file. If a file system does not support this, the cache is used.
 enum class Caching { kThroughCache, kPastCache };
 
-// What offset, length and memory of a transfer past the page cache are multiples of.
+// Alignment of offset, length and memory of a transfer that bypasses the page cache.
 constexpr size_t kTransferUnit = 4096;
 
 // Uninitialised memory that begins on a transfer unit; grows, never shrinks.
 class TransferBuffer {
  public:
-  // Room for this many bytes; what it held is lost when it has to grow.
+  // Makes room for this many bytes; the content is lost when it has to grow.
   char* Reserve(size_t bytes);
   char* data() { return memory_.get(); }
 
@@ -35,7 +35,7 @@ class TransferBuffer {
   size_t capacity_ = 0;
 };
 
-// A file that comes into being whole or not at all: bytes go to a temporary name, Commit() makes them durable and
+// A file that is created completely or not at all: bytes go to a temporary name, Commit() makes them durable and
 // renames. Destroyed without Commit(), it removes what it wrote.
 class OutputFile {
  public:
@@ -50,7 +50,7 @@ class OutputFile {
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }
 
-  // Hands all bytes to the operating system and says under which name they can be read back before Commit().
+  // Passes all bytes to the operating system and returns the name under which they can be read back before Commit().
   const std::string& Written();
   // Flush, fsync, close, rename. The folder itself is synced by SyncDirectory, once for all its files.
   void Commit();
@@ -72,11 +72,11 @@ class OutputFile {
   std::string temporary_path_;
   int descriptor_ = -1;
   uint64_t size_ = 0;     // appended by the caller
-  uint64_t written_ = 0;  // given to the operating system
+  uint64_t written_ = 0;  // passed to the operating system
   uint64_t writeback_started_ = 0;
   std::string gathered_;
-  bool direct_ = false;   // past the page cache: only whole units of `units_` are written
-  TransferBuffer units_;  // kGather bytes where direct_ was ever true
+  bool direct_ = false;   // bypasses the page cache: only complete units of `units_` are written
+  TransferBuffer units_;  // kGather bytes if direct_ was ever true
   size_t num_units_bytes_ = 0;
 };
 
@@ -89,12 +89,12 @@ class InputFile {
 
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }
-  // Exactly `size` bytes; a file that ends before is Error(kDataLoss).
+  // Reads exactly `size` bytes; throws Error(kDataLoss) if the file ends before.
   void ReadAt(uint64_t offset, char* data, size_t size) const;
-  // The same, by the way the file was opened for, if offset and data begin on a transfer unit. Bytes that are in the
-  // page cache come from there.
+  // As ReadAt(), in the caching mode of the file, if offset and data begin on a transfer unit. Bytes that are in the
+  // page cache are read from there.
   void ReadUnits(uint64_t offset, char* data, size_t size) const;
-  // The same for any offset, into a buffer; says where in it the bytes are.
+  // As ReadUnits() for any offset, into a buffer; returns the bytes, which lie somewhere in it.
   std::string_view ReadInto(uint64_t offset, size_t size, TransferBuffer* buffer) const;
 
  private:
@@ -102,15 +102,15 @@ class InputFile {
 
   std::string path_;
   int descriptor_ = -1;
-  int direct_ = -1;         // past the page cache; -1: not wanted or not possible
-  void* mapped_ = nullptr;  // never read, only asked what of it is in the page cache; null where direct_ is -1
+  int direct_ = -1;         // bypasses the page cache; -1: not wanted or not possible
+  void* mapped_ = nullptr;  // never read, only used to query which pages are cached; null if direct_ is -1
   uint64_t size_ = 0;
 };
 
 // Makes renames and removals inside a folder durable.
 void SyncDirectory(const std::string& path);
 
-// "file '<path>'": how messages name a file.
+// Returns "file '<path>'", the form in which messages name a file.
 std::string QuotedFile(const std::string& path);
 
 }  // namespace monolith

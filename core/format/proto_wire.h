@@ -1,5 +1,5 @@
-// The wire form of protocol buffer messages, as far as the original's messages use it: groups are refused. Values; one
-// thread at a time.
+// The wire format of protocol buffer messages, as far as ByteDance Monolith's messages use it: groups are rejected.
+// Values; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ enum class WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32
 
 inline constexpr uint32_t TagOf(uint32_t field, WireType type) { return (field << 3) | static_cast<uint32_t>(type); }
 
-// Walks over the fields of one message.
+// Iterates over the fields of one message.
 class WireReader {
  public:
   explicit WireReader(std::string_view message) : at_(message.data()), end_(message.data() + message.size()) {}
 
-  // Steps to the next field; false at the end or where the bytes are no message, which ok() tells apart.
+  // Steps to the next field; false at the end or if the bytes are no message, which ok() distinguishes.
   bool Next() {
     if (at_ == end_) return false;
     uint64_t tag;
@@ -34,7 +34,7 @@ class WireReader {
   }
 
   bool ok() const { return ok_; }
-  const char* position() const { return at_; }  // behind the field that Next() gave
+  const char* position() const { return at_; }  // after the current field
   uint32_t tag() const { return tag_; }
   uint64_t number() const { return number_; }        // of a varint or fixed field
   std::string_view bytes() const { return bytes_; }  // of a bytes field
@@ -99,7 +99,7 @@ inline void PutVarint(uint64_t value, std::string* to) {
   to->push_back(static_cast<char>(value));
 }
 
-// `count` unpacked float fields of one number. REQUIRES: field < 16, so that a tag is one byte.
+// Writes `count` unpacked float fields of one number. REQUIRES: field < 16, so that a tag is one byte.
 inline void PutFloats(uint32_t field, const std::byte* floats, size_t count, std::string* to) {
   const size_t before = to->size();
   to->resize(before + 5 * count);

@@ -12,7 +12,7 @@ int64_t NowNanoseconds() {
       .count();
 }
 
-constexpr int64_t kLongestSleep = 20'000'000;  // 20 ms: how late a cancellation may be noticed
+constexpr int64_t kLongestSleep = 20'000'000;  // 20 ms: the longest delay of a cancellation
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // A shared limit of bytes per second. Thread-safe without a lock: a caller books its time slot with one atomic step and
-// then sleeps on its own, so nobody ever waits for a sleeper.
+// then sleeps, so no caller ever waits for a sleeping one.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ class RateLimit {
   // 0 means no limit.
   explicit RateLimit(uint64_t bytes_per_second) : bytes_per_second_(bytes_per_second) {}
 
-  // Sleeps until `bytes` more may go out. Returns early once *cancelled is true; `cancelled` may be null.
+  // Sleeps until `bytes` more may be sent. Returns early once *cancelled is true; `cancelled` may be null.
   void Wait(uint64_t bytes, const std::atomic<bool>* cancelled);
 
  private:

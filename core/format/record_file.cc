@@ -14,8 +14,8 @@ constexpr size_t kFrameHead = 12;  // u64 length, u32 masked checksum of it
 constexpr size_t kFrameTail = 4;   // u32 masked checksum of the payload
 constexpr uint64_t kReadStep = uint64_t{4} << 20;
 constexpr size_t kWriteStep = size_t{1} << 20;
-// The original's reader holds a compressed and an uncompressed block in 256 KiB each; half of that fits, however badly
-// it compresses.
+// ByteDance Monolith's reader holds a compressed and an uncompressed block in 256 KiB each; half of that fits, however
+// badly it compresses.
 constexpr size_t kSnappyBlock = size_t{128} << 10;
 constexpr uint32_t kLargestSnappyBlock = uint32_t{256} << 20;
 

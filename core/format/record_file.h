@@ -1,6 +1,6 @@
-// Record files of the original: a length, a payload and their masked checksums, record after record; optionally inside
-// a stream of Snappy blocks. Byte grammar: docs/formats/entry_dump.md. A writer or reader belongs to one thread at a
-// time.
+// Record files of ByteDance Monolith: a length, a payload and their masked checksums, record after record; optionally
+// inside a stream of Snappy blocks. Byte grammar: docs/formats/entry_dump.md. A writer or reader belongs to one thread
+// at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ enum class RecordCompression { kNone, kSnappy };
 
 class RecordWriter {
  public:
-  // `file` stays the caller's, who commits it after Flush().
+  // The caller owns `file` and commits it after Flush().
   RecordWriter(OutputFile* file, RecordCompression compression) : file_(file), compression_(compression) {}
 
   void Append(std::string_view record);
-  // Hands every byte so far to the file. A stream may be flushed and gone on with.
+  // Passes every byte so far to the file. Writing may continue after a flush.
   void Flush();
 
  private:
@@ -35,10 +35,10 @@ class RecordReader {
  public:
   RecordReader(std::string path, RecordCompression compression) : file_(std::move(path)), compression_(compression) {}
 
-  // The next record, valid until the next call; false at the end of the file.
-  // Throws Error(kDataLoss) with file, offset and reason for a damaged or truncated file.
+  // Returns the next record, valid until the next call; false at the end of the file. Throws Error(kDataLoss) with
+  // file, offset and reason for a damaged or truncated file.
   bool Next(std::string_view* record);
-  // "file '<path>': offset <n>" of the record that Next() gave last, n counted in the uncompressed stream.
+  // Returns "file '<path>': offset <n>" of the record that Next() returned last, n counted in the uncompressed stream.
   std::string Place() const;
   uint64_t bytes_read() const { return file_offset_; }
 

@@ -19,7 +19,7 @@ constexpr uint16_t kVersion = 1;
 constexpr uint64_t kHeaderBytes = 48;
 constexpr uint64_t kTrailerBytes = 8;
 
-// The header as it lies in the file. Persisted: its size and the order of its members are the format.
+// The header as stored in the file. Persisted: its size and the order of its members are the format.
 struct WireHeader {
   uint32_t magic;
   uint16_t version;
@@ -66,7 +66,7 @@ std::string Hex(uint64_t value) {
   return text;
 }
 
-// Where a block came from, so that every complaint says file, offset and reason.
+// The origin of a block, so that every error message has file, offset and reason.
 class Complaint {
  public:
   Complaint(std::string_view origin, uint64_t offset) : origin_(origin), offset_(offset) {}
@@ -172,7 +172,7 @@ RowBlockBuilder::RowBlockBuilder(const RowBlockHeader& header, uint32_t max_rows
   header_.count = max_rows;
   header_.payload_bytes = uint64_t{max_rows} * header.payload_bytes_per_row;
   const uint64_t needed = RowBlockBytes(header_);
-  if (bytes_.capacity() < needed) bytes_.clear();  // else growing would copy bytes nobody reads again
+  if (bytes_.capacity() < needed) bytes_.clear();  // otherwise growing would copy bytes that are not read again
   bytes_.resize(needed);  // zero-fills only beyond the old size: next to nothing in a reused buffer
 }
 

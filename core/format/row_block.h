@@ -1,6 +1,5 @@
-// The one contiguous byte format of rows: snapshot files, delta logs and the parameter-server wire all carry it.
-// Byte grammar: docs/formats/row_block.md. A block holds rows (or tombstones, or the filter) of one table and one
-// bucket.
+// The one contiguous byte format of rows: used by snapshot files, delta logs and the parameter-server protocol. Byte
+// grammar: docs/formats/row_block.md. A block holds rows (or tombstones, or the filter) of one table and one bucket.
 //
 // RowBlockBuilder and RowBlockView are values used by one thread at a time. A builder owns its buffer until Finish();
 // a view owns nothing and is valid as long as the bytes it was made from.
@@ -35,13 +34,14 @@ struct RowBlockHeader {
   uint64_t epoch = 0;
 };
 
-// How many bytes a block of this header takes. REQUIRES: count and payload_bytes are set and do not overflow 2^63.
+// Returns the number of bytes of a block with this header. REQUIRES: count and payload_bytes are set and do not
+// overflow 2^63.
 uint64_t RowBlockBytes(const RowBlockHeader& header);
 
-// The checksum stored at the end of a block. REQUIRES: `block` is exactly one whole block.
+// Returns the checksum stored at the end of a block. REQUIRES: `block` is exactly one complete block.
 uint32_t RowBlockChecksum(std::string_view block);
 
-// Writes each row once: room is taken for `max_rows`, and only a block that ends up with fewer rows is moved together.
+// Writes each row once: room is allocated for `max_rows`, and only a block that ends up with fewer rows is compacted.
 //   RowBlockBuilder builder(header, live_rows, std::move(*block));
 //   for (...) std::memcpy(builder.Add(key, time), row, row_bytes);
 //   *block = builder.Finish();
@@ -49,12 +49,12 @@ class RowBlockBuilder {
  public:
   static constexpr uint32_t kMaxRows = 1u << 30;
 
-  // `header.count` and `header.payload_bytes` are ignored. `memory` is only taken for its capacity, so that a caller
-  // who builds block after block does not allocate. REQUIRES: max_rows <= kMaxRows; kind is not kFilter
+  // `header.count` and `header.payload_bytes` are ignored. `memory` is only used for its capacity, so that a caller
+  // that builds block after block does not allocate. REQUIRES: max_rows <= kMaxRows; kind is not kFilter
   // (BuildFilterBlock); tombstones have payload_bytes_per_row 0.
   RowBlockBuilder(const RowBlockHeader& header, uint32_t max_rows, std::string memory = {});
 
-  // Where the caller writes the payload of this row: payload_bytes_per_row bytes, at no particular alignment; valid
+  // Returns the destination of the payload of this row: payload_bytes_per_row bytes, at no particular alignment; valid
   // until Finish(). REQUIRES: fewer than max_rows rows so far.
   std::byte* Add(int64_t key, uint32_t time) {
     char* base = bytes_.data();
@@ -68,7 +68,7 @@ class RowBlockBuilder {
   uint32_t count() const { return count_; }
   uint32_t max_rows() const { return max_rows_; }
 
-  // The finished block, checksum included. The builder is empty afterwards and can only be destroyed.
+  // Returns the finished block, checksum included. The builder is empty afterwards and can only be destroyed.
   std::string Finish();
 
  private:
@@ -83,36 +83,37 @@ class RowBlockBuilder {
   std::string bytes_;
 };
 
-// A filter block: table 0, no keys, `filter` (FilterSlice::Save()) as payload.
+// Builds a filter block: table 0, no keys, `filter` (FilterSlice::Save()) as payload.
 std::string BuildFilterBlock(uint32_t bucket, uint64_t epoch, std::string_view filter, std::string memory = {});
 
-// A parsed block. Construction checks everything that can be known from the bytes alone: magic, version, kind, sizes
-// against the buffer and against each other, reserved zeros, checksum. Whether digest, table and row size fit a group
-// is for the loader to say.
+// A parsed block. Construction checks everything that follows from the bytes alone: magic, version, kind, sizes against
+// the buffer and against each other, reserved zeros, checksum. The loader checks whether digest, table and row size fit
+// a group.
 class RowBlockView {
  public:
-  // `bytes` is exactly one block. `origin` and `offset` say where it came from, for messages only.
-  // Throws Error(kDataLoss) with origin, offset and reason.
+  // `bytes` is exactly one block. `origin` and `offset` name its source, for messages only. Throws Error(kDataLoss)
+  // with origin, offset and reason.
   explicit RowBlockView(std::string_view bytes, std::string_view origin = "row block", uint64_t offset = 0);
 
   // For bytes that this process has just built or checked: everything but the checksum is checked.
   struct Trusted {};
   RowBlockView(std::string_view bytes, Trusted);
 
-  // Header of the block at the start of `bytes`, which may go on behind it (RowBlockBytes() says how far the block
-  // reaches); checks the header and that the block fits, not the checksum. Throws as the constructor does.
+  // Returns the header of the block at the start of `bytes`, which may continue after the block (RowBlockBytes()
+  // returns the block's size); checks the header and that the block fits, not the checksum. Throws as the constructor
+  // does.
   static RowBlockHeader HeaderAt(std::string_view bytes, std::string_view origin = "row block", uint64_t offset = 0);
 
-  // The same rows under another table number: groups number their tables by sorted name, so numbers differ between
-  // groups.
+  // Returns the same rows under another table number: groups number their tables by sorted name, so numbers differ
+  // between groups.
   RowBlockView WithTable(uint32_t table) const {
     RowBlockView view = *this;
     view.header_.table = table;
     return view;
   }
 
-  // Blocks that are given one by one, and those that lie end to end in `bytes`; all of them checked. An offset in a
-  // complaint about the latter counts from the beginning of `bytes`.
+  // Views of blocks that are given one by one, and of those that lie end to end in `bytes`; all of them checked. An
+  // offset in an error about the latter counts from the beginning of `bytes`.
   static std::vector<RowBlockView> AllOf(std::span<const std::string_view> blocks);
   static std::vector<RowBlockView> AllIn(std::string_view bytes);
 
@@ -132,7 +133,7 @@ class RowBlockView {
   const std::byte* payload(uint32_t row) const {
     return reinterpret_cast<const std::byte*>(payload_) + uint64_t{header_.payload_bytes_per_row} * row;
   }
-  // The whole payload area; for filter blocks the filter's bytes.
+  // The complete payload area; for filter blocks the filter's bytes.
   std::string_view payload_bytes() const { return {payload_, header_.payload_bytes}; }
 
  private:
@@ -144,8 +145,8 @@ class RowBlockView {
   const char* payload_;
 };
 
-// Where the blocks begin that lie end to end in `bytes`, and their end; checks headers, not checksums. Throws as
-// RowBlockView does.
+// Returns the offsets of the blocks that lie end to end in `bytes`, and their end; checks headers, not checksums.
+// Throws as RowBlockView does.
 std::vector<int64_t> PackedBlockOffsets(std::string_view bytes);
 
 }  // namespace monolith

@@ -44,7 +44,7 @@ void PutLiteral(const char* bytes, size_t size, std::string* block) {
 
 void PutCopy(size_t offset, size_t size, std::string* block) {
   while (size > 0) {
-    // Never leaves a rest below 4: copies with an 11-bit offset cannot express it.
+    // Never leaves a rest below 4, which copies with an 11-bit offset cannot express.
     const size_t part = size > 64 ? (size < 68 ? 60 : 64) : size;
     if (part >= 4 && part <= 11 && offset < 2048) {
       block->push_back(static_cast<char>(1 | ((part - 4) << 2) | ((offset >> 8) << 5)));
@@ -64,7 +64,7 @@ size_t MatchLength(const char* earlier, const char* here, const char* end) {
   return static_cast<size_t>(here - start);
 }
 
-// Greedy search for the last place with the same four bytes; steps grow where nothing matches.
+// Greedy search for the last position with the same four bytes; steps grow while nothing matches.
 void CompressFragment(const char* begin, const char* end, std::string* block) {
   std::array<uint16_t, size_t{1} << kHashBits> last_seen{};
   const char* literal = begin;
@@ -105,7 +105,7 @@ uint32_t LoadLittle(const char* at, size_t bytes) {
   return word;
 }
 
-// Where reading and writing stand inside one block.
+// Read and write position inside one block.
 struct Decoder {
   const char* in;
   const char* in_end;

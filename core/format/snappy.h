@@ -1,4 +1,4 @@
-// Raw Snappy blocks, as the record files of the original hold them. Pure functions, callable from any thread.
+// Raw Snappy blocks, as used in the record files of ByteDance Monolith. Pure functions; thread-safe.
 // The format: https://github.com/google/snappy/blob/main/format_description.txt
 #pragma once
 
@@ -8,12 +8,12 @@
 
 namespace monolith {
 
-// Appends the block to *block: at most SnappyLargest(bytes.size()) bytes. REQUIRES: bytes.size() < 2^32.
+// Appends the compressed block to *block: at most SnappyLargest(bytes.size()) bytes. REQUIRES: bytes.size() < 2^32.
 void SnappyCompress(std::string_view bytes, std::string* block);
 size_t SnappyLargest(size_t size);
 
-// Appends what the block holds to *bytes and returns true; false, with *bytes as it was, iff it is not a Snappy block.
-// A block that claims more than its elements could ever yield is refused before memory is taken for it.
+// Appends the uncompressed bytes to *bytes and returns true; false, with *bytes unchanged, iff `block` is not a Snappy
+// block. A block that claims more than its elements could ever yield is rejected before memory is allocated for it.
 bool SnappyUncompress(std::string_view block, std::string* bytes);
 
 }  // namespace monolith

@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "snapshot files are little-endian memory images");
 
-// Version of header, index and footer. To change the layout: raise it, describe the new layout in
+// Version of header, index and footer. To change the layout: increment it, describe the new layout in
 // docs/formats/snapshot.md, keep reading the old one, and store a real file of the old version under tests/format/.
 constexpr uint16_t kVersion = 1;
 constexpr uint32_t kHeaderMagic = 0x464e534du;  // "MSNF"

@@ -1,6 +1,5 @@
-// One file of a snapshot: the row blocks of a range of whole buckets, an offset index, a footer.
-// Byte grammar: docs/formats/snapshot.md. A file is written front to back by one thread; an open file is immutable and
-// may be read by many threads at once.
+// One file of a snapshot: the row blocks of a range of buckets, an offset index, a footer. Byte grammar:
+// docs/formats/snapshot.md. A file is written front to back by one thread; an open file is immutable and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +13,15 @@
 
 namespace monolith {
 
-// What ties a file to its snapshot: the manifest holds these, and a file that differs in one of them is refused.
+// What ties a file to its snapshot: the manifest holds these values, and a file that differs in one of them is
+// rejected.
 struct SnapshotFileInfo {
   std::string path;
   uint64_t snapshot_id = 0;  // drawn once for a snapshot, so that files of two snapshots cannot be mixed
   uint32_t begin = 0;        // buckets [begin, end)
   uint32_t end = 0;
   uint64_t bytes = 0;      // size of the file
-  uint32_t index_crc = 0;  // of the index, which holds the checksum of every block: one number covers the whole file
+  uint32_t index_crc = 0;  // of the index, which holds the checksum of every block: so it covers the complete file
   std::map<uint32_t, uint64_t> rows_by_table;  // filled by the writer; not compared
 };
 
@@ -38,14 +38,13 @@ struct BlockEntry {
 
 class SnapshotFileWriter {
  public:
-  // Creates `<path>.tmp`; the file appears under its name at Finish() and not before, a destroyed writer leaves
-  // nothing.
+  // Creates `<path>.tmp`; the file gets its name at Finish() and not before, a destroyed writer leaves nothing.
   SnapshotFileWriter(std::string path, uint64_t snapshot_id, uint32_t begin, uint32_t end,
                      Caching caching = Caching::kThroughCache);
 
   // Blocks come in ascending bucket order, inside [begin, end). The bytes are not copied.
   void Append(std::string_view block);
-  // Index, footer, fsync, rename.
+  // Writes index and footer, then fsync and rename.
   SnapshotFileInfo Finish();
 
  private:
@@ -64,9 +63,10 @@ class SnapshotFile {
   const std::vector<BlockEntry>& blocks() const { return blocks_; }
   const std::string& path() const { return file_.path(); }
 
-  // Reads blocks [first, last) of the index, which lie next to each other, into *memory. Thread-safe.
+  // Reads blocks [first, last) of the index, which are adjacent, into *memory. Thread-safe.
   std::string_view Read(size_t first, size_t last, TransferBuffer* memory) const;
-  // Block `index` out of what Read(first, ...) brought: checks its bytes, and that it is the block the index announced.
+  // Returns block `index` from the bytes that Read(first, ...) returned: checks its bytes, and that it is the block
+  // listed in the index.
   RowBlockView View(size_t index, size_t first, std::string_view memory) const;
 
  private:

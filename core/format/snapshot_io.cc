@@ -8,12 +8,13 @@
 namespace monolith {
 namespace {
 
-// What one call reads, unless a single block is larger: enough for any disk, and it stays in the processor's cache.
+// Size of one read, unless a single block is larger: enough for any disk, and it fits the processor's cache.
 constexpr uint64_t kLargestRead = uint64_t{2} << 20;
 
 SnapshotFileInfo WriteOneFile(const FilePlan& plan, const SourceFactory& open_source, const WriteOptions& options,
                               const TaskTeam& team, RateLimit* limit, TransferProgress* progress) {
-  // Keeping the page cache would take more processor time than all the rest, from those who work beside a limited save.
+  // Maintaining the page cache would take more processor time than all the rest, from training that runs during a
+  // limited save.
   const Caching caching = options.bytes_per_second == 0 ? Caching::kThroughCache : Caching::kPastCache;
   SnapshotFileWriter writer(plan.path, options.snapshot_id, plan.begin, plan.end, caching);
   const std::unique_ptr<BlockSource> source = open_source(plan.begin, plan.end);
@@ -29,7 +30,7 @@ SnapshotFileInfo WriteOneFile(const FilePlan& plan, const SourceFactory& open_so
   return writer.Finish();
 }
 
-// Blocks of one or more whole buckets that lie next to each other in one file: what one thread reads at a time.
+// Blocks of one or more complete buckets that are adjacent in one file: the unit that one thread reads.
 struct BucketRun {
   const SnapshotFile* file;
   size_t first;

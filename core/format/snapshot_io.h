@@ -1,5 +1,5 @@
-// All files of a snapshot at once, by several threads. Every function blocks its caller until all its threads have
-// ended, and rethrows the first error one of them met; what it shares with other threads is stated at each member.
+// Reads and writes all files of a snapshot with several threads. Every function blocks its caller until all its threads
+// have ended, and rethrows the first error of any of them; data shared with other threads is stated at each member.
 #pragma once
 
 #include <cstdint>
@@ -29,22 +29,22 @@ struct WriteOptions {
 // Opens the blocks of buckets [begin, end). Called by the writing threads, each for its own file.
 using SourceFactory = std::function<std::unique_ptr<BlockSource>(uint32_t begin, uint32_t end)>;
 
-// Writes each planned file from its own source; with a limit, past the page cache: somebody works beside it. On any
-// error, or when cancelled (Error kFailedPrecondition), no file of the plan is left behind. The folder must exist; the
-// caller syncs it (SyncDirectory) before it commits a manifest.
+// Writes each planned file from its own source; with a limit, past the page cache, since training runs concurrently. On
+// any error, or when cancelled (Error kFailedPrecondition), all files of the plan are removed. The folder must exist;
+// the caller syncs it (SyncDirectory) before it commits a manifest.
 std::vector<SnapshotFileInfo> WriteSnapshotFiles(const std::vector<FilePlan>& plan, const SourceFactory& open_source,
                                                  const WriteOptions& options, TransferProgress* progress);
 
-// Called by several threads at once, for different buckets; the blocks of one bucket come in file order from one
+// Called by several threads concurrently, for different buckets; the blocks of one bucket come in file order from one
 // thread. The view is valid during the call only.
 using BlockVisitor = std::function<void(const RowBlockView& block)>;
 
 struct ReadOptions {
-  int threads = 1;  // more than processors: those that wait for the disk leave them to the others
+  int threads = 1;  // more than processors: threads that wait for the disk leave them to the others
   Caching caching = Caching::kThroughCache;
 };
 
-// Opens and checks all files, then reads and checks every block of buckets [begin, end) and hands it to `visit`.
+// Opens and checks all files, then reads and checks every block of buckets [begin, end) and passes it to `visit`.
 // REQUIRES: files do not overlap in buckets.
 void VisitSnapshotBlocks(const std::vector<SnapshotFileInfo>& files, uint32_t begin, uint32_t end,
                          const ReadOptions& options, const BlockVisitor& visit, TransferProgress* progress);

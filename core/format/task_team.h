@@ -1,6 +1,7 @@
-// A few threads that share numbered tasks: one file or one bucket each. Made for one Run(); the caller works too.
+// A few threads that share numbered tasks: one file or one bucket each. Made for one Run(); the caller's thread works
+// too.
 //
-// Plain threads instead of the core's pool, because these tasks wait for disks and must not hold back lookups.
+// Plain threads instead of the core's pool, because these tasks wait for disks and must not delay lookups.
 #pragma once
 
 #include <atomic>
@@ -11,7 +12,7 @@
 
 namespace monolith {
 
-// How far a save or restore is, and the wish to stop it. Any thread may read and cancel at any time.
+// Progress of a save or restore, and the flag that cancels it. Thread-safe.
 struct TransferProgress {
   std::atomic<uint64_t> bytes{0};
   std::atomic<uint64_t> blocks{0};
@@ -22,17 +23,17 @@ class TaskTeam {
  public:
   using Task = std::function<void(size_t task, size_t worker)>;  // workers are numbered from 0
 
-  // `progress` stays the caller's.
+  // The caller owns `progress`.
   explicit TaskTeam(const TransferProgress& progress) : progress_(progress) {}
 
-  // How many workers Run() will use.
+  // Returns the number of workers that Run() will use.
   static size_t Size(size_t tasks, int threads);
 
-  // Does tasks 0..tasks-1, each once. The first error stops the handing out and is rethrown when all workers have
-  // ended.
+  // Runs tasks 0..tasks-1, each once. After the first error no further task is started; it is rethrown when all workers
+  // have ended.
   void Run(size_t tasks, int threads, const Task& task);
 
-  // To be called now and then inside long tasks: ends them, by Error(kFailedPrecondition), soon after the caller
+  // To be called periodically inside long tasks: ends them, by Error(kFailedPrecondition), soon after the caller
   // cancelled or another task failed.
   void ThrowIfStopped() const;
 

@@ -57,7 +57,7 @@ struct PushQuestion {
   uint32_t num_rates = 0;
   uint64_t num_times = 0;       // 1, or one for each id
   uint32_t newest_time = 0;     // of the ids at all owners
-  uint32_t known_time = 0;      // newest at any owner before this push, as far as the client can tell from its answers
+  uint32_t known_time = 0;      // newest at any owner before this push, as far as the client has learned from answers
   uint64_t num_values = 0;      // floats of the gradients
   uint64_t ticket = kNoTicket;  // of the plan that a pull left; none: the ids are in the body
   IdSizes ids;
