@@ -73,7 +73,7 @@ class FileCalls:
         return parameter_server_pb2.Done()
 
     def GiveBack(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """Returns the unread files of a worker, for the other workers."""
+        """Returns the unread files of a worker to the queue, for the other workers."""
         self._require(place_in(request.seat), request.seat.token)
         progress = None
         if request.HasField("progress"):

@@ -193,14 +193,14 @@ class PsCluster:
 
     @contextmanager
     def held(self, seconds: float = 10.0) -> Iterator[None]:
-        """Blocks pushes on all servers after they have applied the same batches. Reentrant.
+        """Holds pushes to all servers, with the same batches applied on all of them. Reentrant.
 
         Waits for pushes that only some servers have applied; this may take several holds. A worker that died between
         two servers never completes its push: the servers then stay at different batches, which is logged once, and a
         checkpoint of that state restores only into the same number of servers.
 
         Args:
-            seconds: Maximum length of the hold. Servers unblock pushes after it in any case.
+            seconds: Maximum length of the hold. Servers let pushes pass after it in any case.
         """
         with self._push_hold.held(seconds):
             yield

@@ -245,7 +245,7 @@ class DenseClient:
     # State
 
     def held(self) -> AbstractContextManager[None]:
-        """Blocks pushes, with all servers at the same batches; see `PsCluster.held`."""
+        """Holds pushes, with the same batches applied on all servers; see `PsCluster.held`."""
         held: Callable[[], AbstractContextManager[None]] | None = getattr(self._servers, "held", None)
         return nullcontext() if held is None else held()
 

@@ -125,7 +125,7 @@ class DenseShard:
     # Server side
 
     def capture(self, known_version: int) -> CapturedDense | None:
-        """Returns a copy of all state, valid until the next capture; None: there is none newer than that version."""
+        """Returns a copy of the state, valid until the next capture; None: no valid one newer than `known_version`."""
         with self._lock:
             if self._weights is None or self._failure is not None or self._version == known_version:
                 return None
@@ -180,7 +180,7 @@ class DenseShard:
             raise InvalidArgumentError(f"dense weights: {peer} must greet with {wire.WORDS!r}, got {words[:80]!r}")
         return b""
 
-    def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:  # noqa: ARG002 - a handler's
+    def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:  # noqa: ARG002 - interface
         """Answers a call; None: not now, the server retries it when the gate has opened.
 
         Raises:
@@ -284,7 +284,7 @@ class DenseShard:
             self._clock.record(stamp)
             self._version += 1
         except BaseException as error:
-            # Some weights may have changed already: a retry of this push would apply it twice.
+            # Some weights may have changed already: a retry would apply the push twice, so later calls must fail.
             self._failure = f"batch {stamp.seq} of worker {stamp.worker}: {error!r}"
             raise
         finally:

@@ -70,7 +70,7 @@ class JobFileQueue(FileQueue):
         self._line.ask("TakeFile", request)
 
     def give_back(self, worker: int, position: bytes | None = None) -> int:
-        """Returns the unread files of a worker that will not reconnect; its index is not used again."""
+        """Returns the unread files of a lost worker to the queue; its index is not used again."""
         request = messages.GiveBackRequest(queue=self.name, worker=worker)
         if position is not None:
             progress = progress_in(position, worker=worker, digest=self.digest)

@@ -156,7 +156,7 @@ class PsServer:
         self._stop_request = StopRequest()
         self._drain_seconds = _DRAIN_SECONDS
         self._credentials = options.credentials()
-        # Recover before clients can connect: a worker must never see a server with some of its rows.
+        # Recover before clients can connect: a worker must never see a server with only part of its rows.
         self._keeping = Keeping(options.recovery, (index, options.num_ps))
         self._keeping.bring_back(self.dense)
         with self._keeping.abandoned_on_error():

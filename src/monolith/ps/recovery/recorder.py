@@ -163,7 +163,7 @@ class Recorder:
         self.wake()
 
     def note(self, *, is_needed: bool = False) -> None:
-        """Writes lifetimes, snapshots and owners immediately."""
+        """Writes `life`, snapshots and owners immediately."""
         with self._being_alone():
             self._write_note(is_needed=is_needed)
 

@@ -35,7 +35,7 @@ class Recording(Protocol):
         ...
 
     def note(self, *, is_needed: bool = False) -> None:
-        """Writes the current lifetimes, snapshots and owners immediately; the rest follows with the next increment.
+        """Writes the current `life`, snapshots and owners immediately; the rest follows with the next increment.
 
         Args:
             is_needed: The existing record would be wrong without it.
