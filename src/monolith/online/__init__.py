@@ -1,4 +1,4 @@
-"""Online: from what users do to examples, and from trained rows to whoever serves them.
+"""Online: turns user events into training examples, and brings trained rows to serving processes.
 
 May import everything below `monolith.launch`. `monolith.publishing` writes the changes of a run to a delta log,
 `follower.py` keeps the tables of another process up to date from it, `monolith.online.joiner` makes examples of

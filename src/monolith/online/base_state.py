@@ -1,4 +1,4 @@
-"""What a base of a delta log holds: tables and dense weights, of a folder of snapshots or of a checkpoint."""
+"""Reads a base of a delta log: tables and dense weights, from a folder of snapshots or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class BaseState:
-    """Reads a base; nothing is kept open.
+    """Reader of a base. Keeps no file open.
 
-    Every method raises NotFoundError where files of the base have gone, and DataLossError where one is damaged.
+    Every method raises NotFoundError if a file of the base was removed, and DataLossError if one is damaged.
     """
 
     def __init__(self, base: Base) -> None:
@@ -40,11 +40,12 @@ class BaseState:
     def load(self, part: str, store: Store, *, own: range = ALL_BUCKETS) -> None:
         """Replaces the rows of a part by those of the base; an error leaves the store as it was.
 
-        Who reads meanwhile finds every row as it was or as it is to be, and never none for one that both have.
+        Concurrent readers see each row either before or after the replacement; a row that both states have is never
+        missing.
 
         Args:
-            part: Of rows; of any other nothing is loaded.
-            store: Where its rows go.
+            part: A part of rows; for any other part nothing is loaded.
+            store: Store that receives the rows.
             own: Buckets that the store keeps; files of others are not read.
         """
         found = store_of(part)
@@ -54,19 +55,19 @@ class BaseState:
             replace(store, self._folder(name), buckets=shared_buckets(buckets, own))
 
     def schema(self, store: str) -> Schema:
-        """Of the serving rows of a store."""
+        """Returns the schema of the serving rows of a store."""
         with closing(open_source(self._folder(store))) as source:
             tables = (TableSchema.parse(each.name, each.schema) for each in source.manifest.tables)
             return serving_schema(Schema(tuple(tables)))
 
     def dense(self) -> dict[str, Tensor]:
-        """The dense weights by name."""
+        """Reads the dense weights by name."""
         if self.base.kind == "checkpoint":
             return self._checkpoint.weights()
         return tensors_from_bytes(self.dense_bytes(), origin=f"base {self.base.name!r}")
 
     def dense_bytes(self) -> bytes:
-        """The dense weights as a safetensors file."""
+        """Reads the dense weights as a safetensors file."""
         if self.base.kind == "checkpoint":
             return tensors_to_bytes(self._checkpoint.weights())
         if self.base.dense is None:
@@ -78,7 +79,7 @@ class BaseState:
         return data
 
     def verify(self) -> None:
-        """Reads every byte and checks it."""
+        """Reads all files and verifies their checksums."""
         if self.base.kind == "checkpoint":
             self._checkpoint.verify()
             return

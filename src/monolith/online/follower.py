@@ -1,4 +1,4 @@
-"""`Follower`: keeps the tables of this process as those of a trainer in another one, from its delta log."""
+"""`Follower`: keeps the tables of this process up to date with those of a trainer, from its delta log."""
 
 from __future__ import annotations
 
@@ -35,35 +35,38 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _REMEMBERED = 4096
-"""Increments whose staleness is known."""
+"""Number of recent increments over which staleness is computed."""
 POLL_SECONDS = 0.5
 
 
 class Staleness(NamedTuple):
-    """How old what was applied is, in seconds."""
+    """Age of the applied data, in seconds."""
 
     p50: float
-    """From the oldest event of an increment to the moment it was applied; NaN: no increment names its events."""
+    """Time from the oldest event of an increment to its application; NaN: no increment has event times."""
     p99: float
     now: float
-    """Since the newest event that was applied, or since its increment was written where it names none. It grows with
-    the clock while no increment comes."""
+    """Time since the newest applied event, or since its increment was written if that has no event times. It grows with
+    the clock while no increment arrives."""
 
 
 class Follower:
-    """Keeps tables up to date. Any thread may ask; one applies: that of `start`, or that which calls `catch_up`.
+    """Keeps tables up to date with a delta log.
 
-    Row times come along, so that rows expire here as they would there. Tables with `skip_zero` leave zero rows out.
+    Any thread may query it; one thread applies increments: that of `start`, or the caller of `catch_up`.
+
+    Row times are replicated, so that rows expire here as they do at the trainer. Tables with `skip_zero` skip zero
+    rows.
 
     Args:
-        stores: Serving tables of the same shape as those that are trained: one store, or several by name.
+        stores: Serving tables with the schema of the trained ones: one store, or several by name.
         log: A path or URL, or a `DeltaLog`.
-        on_dense: Called with the dense weights by name, in the thread that applies, once their rows are here.
-        on_increment: Called with every increment, in the same thread, once it is here.
-        buckets: Consecutive ones that the tables keep, of a model that several processes share; None: all.
-        rows_elsewhere: Whether other processes have the rows: dense weights are taken as they come, and `dense_needs`
-            tells what rows they go with. Takes no stores.
-        clock: Of this machine.
+        on_dense: Called with the dense weights by name, in the applying thread, once their rows are applied.
+        on_increment: Called with every increment, in the same thread, once it is applied.
+        buckets: Consecutive buckets that the tables keep, for a model that several processes share; None: all.
+        rows_elsewhere: Whether other processes have the rows: dense weights are applied as they arrive, and
+            `dense_needs` gives the rows that they need. `stores` must then be empty.
+        clock: Clock of this machine; None: the system clock.
     """
 
     def __init__(
@@ -94,40 +97,41 @@ class Follower:
         )
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
         self._newest_ms = 0
-        """Time of the newest event that was applied, or of its increment; 0: there was none."""
+        """Time of the newest applied event, or of its increment; 0: none."""
         self._began = False
         self._look_again = 0.0
-        """When parts are looked for that were not there yet."""
+        """When to poll for new parts next."""
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._running = threading.Event()
         self._running.set()
         self._thread: threading.Thread | None = None
         self.error: OpError | None = None
-        """What following has ended with, or stands still at until a base comes; None: it goes on."""
+        """Error that ended following, or that stalls it until a newer base is available; None: running."""
         self.away: OpError | None = None
-        """Why the log could not be read when it was tried last; it is tried again. None: it could."""
+        """Error of the last attempt to read the log, which is retried; None: it succeeded."""
         self.is_caught_up = False
-        """Whether all was applied that the log had at some moment since the thread began, or since it stood still."""
+        """Whether the follower has reached the end of the log at least once since the thread started, or since it
+        stalled."""
 
     @property
     def version(self) -> dict[str, int]:
-        """Part -> number of its last increment that is here; it never goes back."""
+        """Part -> number of its last applied increment; never decreases."""
         return dict(self._applier.version)
 
     @property
     def dense_number(self) -> int:
-        """Of the dense weights that `on_dense` is called with, or was last; -1: there were none."""
+        """Number of the dense weights of the current or last call of `on_dense`; -1: none."""
         return self._applier.dense_number
 
     @property
     def dense_needs(self) -> dict[str, int]:
-        """Part -> number of the increment of rows that those weights were trained with."""
+        """Part -> number of the increment of rows with which those weights were trained."""
         return dict(self._applier.dense_needs)
 
     @property
     def lag(self) -> Lag:
-        """How far it is behind, over all parts: increments and bytes that come, seconds of the slowest."""
+        """Lag over all parts: total increments and bytes to come, and the seconds of the slowest part."""
         with self._lock:
             lags = [reader.lag for reader in self._applier.readers.values()]
             held = len(self._applier.held)
@@ -139,7 +143,7 @@ class Follower:
 
     @property
     def staleness(self) -> Staleness | None:
-        """Of the last increments and of this moment; None: no increment was applied yet."""
+        """Staleness of the last increments and as of now; None: no increment was applied yet."""
         if not self._newest_ms:
             return None
         seen = sorted(self._seen) or [math.nan]
@@ -147,10 +151,10 @@ class Follower:
         return Staleness(seen[len(seen) // 2], seen[min(len(seen) - 1, len(seen) * 99 // 100)], now)
 
     def begin(self) -> bool:
-        """Loads the newest bases now, instead of in the thread; whether all tables have rows of the log by that.
+        """Loads the newest bases now, instead of in the thread; returns whether all tables then have rows of the log.
 
         Raises:
-            OpError: the log is away or of another model; what was loaded stays.
+            OpError: the log is unreachable or belongs to another model; loaded rows stay.
         """
         with self._lock:
             if not self._began:
@@ -159,15 +163,15 @@ class Follower:
             return self._applier.has_all_rows()
 
     def catch_up(self, timeout_seconds: float | None = None) -> None:
-        """Applies all that is in the log now.
+        """Applies everything that is in the log now.
 
-        An unfinished record at the end of the log, of a writer that is writing it or was killed, is left out; `lag`
-        counts it.
+        An unfinished record at the end of the log, of a writer that is active or was killed, is skipped; `lag` counts
+        it.
 
         Raises:
-            GapError, DataLossError: increments are missing or damaged, and no base is behind them.
-            FailedPreconditionError: the log is of another model.
-            DeadlineExceededError: there is more than could be applied in that time; what was applied stays.
+            GapError, DataLossError: increments are missing or damaged, and there is no base after them.
+            FailedPreconditionError: the log belongs to another model.
+            DeadlineExceededError: the time did not suffice; applied increments stay.
         """
         deadline = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
         with self._lock:
@@ -177,25 +181,25 @@ class Follower:
                     raise DeadlineExceededError(f"follower of '{self.log.place}': not up to date in time; it goes on")
 
     def start(self) -> None:
-        """Follows in a thread."""
+        """Starts a thread that follows the log."""
         self._thread = threading.Thread(target=self._run, name="monolith-follower", daemon=True)
         self._thread.start()
 
     def pause(self) -> None:
-        """Stands still; returns when no increment is being applied."""
+        """Pauses following; returns when no increment is being applied."""
         self._running.clear()
         with self._lock:
             pass
 
     def resume(self) -> None:
-        """Goes on."""
+        """Resumes following."""
         self._running.set()
 
     def save_base(self, name: str, *, keep_bases: int = 1) -> Base:
-        """Saves what is here as a base and lets the log go of what is before it: compaction, beside a live writer.
+        """Saves the tables as a base and trims the log before it: compaction, concurrent with a live writer.
 
         Raises:
-            FailedPreconditionError: only some buckets are here.
+            FailedPreconditionError: this follower keeps only some buckets.
         """
         if self._buckets != ALL_BUCKETS:
             raise FailedPreconditionError(
@@ -210,7 +214,7 @@ class Follower:
         return base
 
     def close(self) -> None:
-        """Ends following; the tables stay. Again: does nothing."""
+        """Stops following; the tables stay. Idempotent."""
         self._stop.set()
         self._running.set()
         if self._thread is not None:
@@ -224,7 +228,7 @@ class Follower:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Inside
+    # Internals
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -239,10 +243,10 @@ class Follower:
                 continue
             except NotFoundError as error:
                 self.away = error
-                self._stop.wait(POLL_SECONDS)  # there is no log yet
+                self._stop.wait(POLL_SECONDS)  # the log does not exist yet
                 continue
             except (GapError, DataLossError) as error:
-                # A base behind what is missing may still come: from who compacts, or from a new generation.
+                # A base after the missing increments may still appear: from a compaction, or from a new generation.
                 if self.error is None:
                     _log.error("follower: stands still until there is a base behind this: %s", error)
                 self.error = error
@@ -266,7 +270,7 @@ class Follower:
             self._stop.wait(0.02)
 
     def _apply_some(self) -> bool:
-        """Applies what each part has next; whether there was anything."""
+        """Applies the next increment of each part; returns whether there was any."""
         self.begin()
         if self._clock.monotonic() >= self._look_again:
             self._applier.look_for_parts()
@@ -277,7 +281,7 @@ class Follower:
         if found.kind is not IncrementKind.OPENING:
             self._newest_ms = max(self._newest_ms, found.newest_event_ms or found.oldest_event_ms or found.published_ms)
         if found.oldest_event_ms:
-            # A clock that was put back makes nothing younger than new.
+            # Not below 0, even if the clock was set back.
             self._seen.append(max(0.0, self._clock.now() - found.oldest_event_ms / 1000))
         if self._on_increment is not None:
             self._on_increment(found)

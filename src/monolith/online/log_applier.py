@@ -1,4 +1,4 @@
-"""Applies the increments of a log to tables, part by part: where to begin, in which order, and what to do at damage."""
+"""Applies the increments of a log to tables: selects bases, orders the parts, and recovers from damage."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _log = logging.getLogger(__name__)
 
 
 class LogApplier:
-    """Keeps the tables of a follower. One thread at a time may call it.
+    """Updates the tables of a follower. Not thread-safe: calls must not overlap.
 
     Args:
         stores: Serving tables by name.
-        log: What they follow.
-        on_applied: Called with every increment that is here now.
-        on_dense: Called with the dense weights by name, once their rows are here.
-        buckets: Consecutive ones that the tables keep; rows of others are passed over, and their parts not read.
-        rows_elsewhere: Whether somebody else has the rows: weights are taken as they come, `dense_needs` with them.
+        log: Log to apply.
+        on_applied: Called with every increment once it is applied.
+        on_dense: Called with the dense weights by name, once their rows are applied.
+        buckets: Consecutive buckets that the tables keep; rows of other buckets are skipped, and their parts not read.
+        rows_elsewhere: Whether other processes have the rows: weights are applied as they arrive, with `dense_needs`.
     """
 
     def __init__(
@@ -54,22 +54,23 @@ class LogApplier:
         self._on_dense = on_dense
         self.readers: dict[str, PartReader] = {}
         self.held: dict[str, Increment] = {}
-        """Part -> what was read of it and is not here yet: others come first, or what it needs is away for a moment."""
+        """Part -> increment that was read and not applied yet: others come first, or a base is temporarily
+        unreachable."""
         self._waiting: dict[str, Base] = {}
-        """Part -> the base that it begins at, once what must come before it is here."""
+        """Part -> the base at which it starts, once everything that must come before it is applied."""
         self.version: dict[str, int] = {}
-        """Part -> number of its last increment that is here; it never goes back."""
+        """Part -> number of its last applied increment; never decreases."""
         self.step = 0
-        """Steps trained of the newest rows that are here."""
+        """Number of steps trained, of the newest applied rows."""
         self.dense_number = -1
-        """Of the increment, or in the base, that `on_dense` was called with the weights of last."""
+        """Number, in the log or in the base, of the weights of the last call of `on_dense`."""
         self.dense_needs: dict[str, int] = {}
-        """Part -> number of the increment of rows that these weights were trained with."""
+        """Part -> number of the increment of rows with which these weights were trained."""
         self._dense_from: int | Base | None = None
-        """Number of the increment that has the newest dense weights, or the base that has them."""
+        """Number of the increment with the newest dense weights, or the base that has them."""
 
     def begin(self) -> None:
-        """Loads of every part the newest base that there is."""
+        """Loads the newest base of every part."""
         bases = self._log.bases()
         parts = {part for base in bases for part in base.numbers}
         for part in sorted(parts, key=lambda part: part == DENSE_PART):  # rows first, weights need them
@@ -77,7 +78,7 @@ class LogApplier:
                 self._load_newest(part, bases, at_least=-1)
 
     def has_all_rows(self) -> bool:
-        """Whether the log had something for every bucket of every store that is kept here."""
+        """Returns whether the log had rows for every bucket of every store that is kept here."""
         places = [place for part in self.version if (place := store_of(part)) is not None]
         return all(
             {bucket for name, buckets in places if name == store for bucket in buckets}.issuperset(self._own)
@@ -85,7 +86,7 @@ class LogApplier:
         )
 
     def look_for_parts(self) -> None:
-        """Opens what is in the log by now."""
+        """Opens readers for parts that are new in the log."""
         for part in self._log.parts():
             if part not in self.readers and part not in self._waiting and self._is_ours(part):
                 place = store_of(part)
@@ -94,12 +95,12 @@ class LogApplier:
                 self.readers[part] = self._log.open_reader(part, number=following, schema=schema)
 
     def apply_next(self) -> bool:
-        """Applies what each part has next; whether anything was to be done.
+        """Applies the next increment of each part; returns whether there was anything to do.
 
         Raises:
-            GapError, DataLossError: increments are missing or damaged, and no base is behind them.
-            FailedPreconditionError: the log is of another model.
-            UnavailableError: the log is away; what was read is applied the next time.
+            GapError, DataLossError: increments are missing or damaged, and there is no base after them.
+            FailedPreconditionError: the log belongs to another model.
+            UnavailableError: the log is unreachable; the next call applies what was read.
         """
         applied = self._load_waiting()
         for part in list(self.readers):
@@ -111,7 +112,7 @@ class LogApplier:
         return applied
 
     def dense_bytes(self) -> bytes | None:
-        """The newest dense weights that are here as a safetensors file; None: there are none."""
+        """Returns the newest applied dense weights as a safetensors file; None: there are none."""
         if self._dense_from is None or self.version.get(DENSE_PART) is None:
             return None
         if not isinstance(self._dense_from, int):
@@ -121,7 +122,7 @@ class LogApplier:
         return None if found is None else found.payload
 
     def close(self) -> None:
-        """Gives back what it holds of the log."""
+        """Closes the readers."""
         for reader in self.readers.values():
             reader.close()
         self.readers = {}
@@ -171,10 +172,10 @@ class LogApplier:
     # Bases
 
     def _load_named(self, part: str, found: Increment) -> None:
-        """The base that an opening begins with.
+        """Loads the base at which an opening starts.
 
         Raises:
-            GapError: it has gone, and one behind it is needed.
+            GapError: the base was removed; a newer one is needed.
         """
         try:
             self._load(part, self._log.base(found.base or ""))
@@ -185,10 +186,10 @@ class LogApplier:
             ) from error
 
     def _begin_behind(self, part: str, error: OpError) -> None:
-        """Begins anew at a base that has what is missing.
+        """Restarts at a base that contains the missing increments.
 
         Raises:
-            OpError: the error, where there is none.
+            OpError: the given error, if there is no such base.
         """
         held = self.held.get(part)
         wanted = held.number if held is not None else self.readers[part].next_number or 0
@@ -201,14 +202,14 @@ class LogApplier:
         self.look_for_parts()
 
     def _load_waiting(self) -> bool:
-        """Loads bases whose turn has come; whether there were any."""
+        """Loads waiting bases that are due; returns whether there were any."""
         due = [part for part, base in self._waiting.items() if self._is_due(part, base)]
         for part in due:
             base = self._waiting[part]
             try:
                 self._load(part, base)
                 self.version[part] = base.numbers[part]
-            except (NotFoundError, DataLossError) as error:  # what is in the log of it is read instead
+            except (NotFoundError, DataLossError) as error:  # its increments in the log are read instead
                 _log.warning("follower: base %r cannot be used, and is passed over: %s", base.name, error)
             del self._waiting[part]
         if due:
@@ -216,9 +217,9 @@ class LogApplier:
         return bool(due)
 
     def _is_due(self, part: str, base: Base) -> bool:
-        """Whether all is here that must come before it; of a part that has gone nothing can come any more.
+        """Returns whether all increments that must come before a base are applied; a removed part has none left.
 
-        Dense weights of a base go with its rows: they must not be ahead of those.
+        Dense weights of a base belong to its rows and must not be applied before them.
         """
         wanted = {**base.after, **(base.numbers if part == DENSE_PART else {})}
         missing = {
@@ -229,7 +230,7 @@ class LogApplier:
         return self._rows_elsewhere or not missing or not missing & set(self._log.parts())
 
     def _load_newest(self, part: str, bases: list[Base], *, at_least: int) -> Base | None:
-        """The newest base that holds a part and can be read, by its numbers: clocks jump. None: there is none."""
+        """Loads the newest readable base of a part, by its numbers, since clocks jump; None if there is none."""
         holding = [base for base in bases if base.holds(part) and base.numbers[part] >= at_least]
         for base in sorted(holding, key=lambda base: base.numbers[part], reverse=True):
             if not self._is_due(part, base):

@@ -1,4 +1,4 @@
-"""Serving tables for a delta log whose training code is not at hand: made from the schema that the log carries."""
+"""Serving tables for a delta log without its training code, built from the schema in the log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def schemas_of(log: DeltaLog) -> dict[str, Schema]:
-    """Store -> what its serving rows look like: as its newest base says, or the opening that the log begins with.
+    """Returns store -> schema of its serving rows, from its newest base or from the first opening of the log.
 
     Raises:
-        NotFoundError: there is no log.
-        FailedPreconditionError: neither is there, as in a topic whose first messages have gone.
+        NotFoundError: the log does not exist.
+        FailedPreconditionError: the log has neither, as in a topic whose first messages have expired.
     """
     while True:
         bases = log.bases()
@@ -46,7 +46,7 @@ def _schemas(log: DeltaLog, bases: Mapping[str, Base]) -> dict[str, Schema]:
 
 
 def stores_of_log(log: DeltaLog) -> dict[str, LocalStore]:
-    """Empty serving tables for every store of a log; they keep rows as they come, and none of them expires."""
+    """Creates empty serving tables for every store of a log; rows are kept as they arrive and never expire."""
     return {store: LocalStore(serving_tables(schema)) for store, schema in schemas_of(log).items()}
 
 

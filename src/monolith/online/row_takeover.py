@@ -1,4 +1,4 @@
-"""Rows of a snapshot instead of those that a store has, while others read it: no row is ever away in between."""
+"""Replaces the rows of a store by those of a snapshot, without a gap for concurrent readers."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ __all__ = ["take_over_rows"]
 
 _READER = "takeover"
 _BUCKETS_AT_ONCE = 64
-"""Whose rows are copied together."""
+"""Number of buckets whose rows are copied together."""
 
 
 def take_over_rows(store: Store, folder: str, *, buckets: range) -> None:
-    """Gives serving rows of some buckets the values of a snapshot, one by one, and removes those that it does not have.
+    """Updates the serving rows of buckets to the values of a snapshot, row by row, and removes rows not in it.
 
-    `restore` empties the buckets first, and who reads meanwhile finds nothing; here they find each row as it was or as
-    it is to be. For a while the rows of the snapshot are in memory twice. An error leaves the store as it was.
+    `restore` empties the buckets first, so that concurrent readers miss rows; here they see each row with its old or
+    its new value. Meanwhile the rows of the snapshot are in memory twice. An error leaves the store unchanged.
 
     Args:
         store: Serving tables.
-        folder: The snapshot.
-        buckets: Consecutive ones.
+        folder: Folder of the snapshot.
+        buckets: Consecutive buckets.
 
     Raises:
-        OpError: as `restore`.
+        OpError: as for `restore`.
     """
     with closing(LocalStore(serving_tables(serving_schema(store.schema)))) as copy:
         restore(copy, folder, buckets=buckets)
         now = copy.open_reader(_READER).mark
         reader = copy.open_reader(_READER, at=Mark(now.generation, now.life, 0))  # all rows count as changed
-        _touch_all(copy, store, buckets)  # removals are remembered for who reads already
+        _touch_all(copy, store, buckets)  # the open reader records the removals
         for begin in range(buckets.start, buckets.stop, _BUCKETS_AT_ONCE):
             some = range(begin, min(begin + _BUCKETS_AT_ONCE, buckets.stop))
             store.load(reader.packed_changes(state=False, buckets=some), buckets=some, replace=False)
 
 
 def _touch_all(copy: LocalStore, store: Store, buckets: range) -> None:
-    """The ids of a store count as changed in its copy: those that it does not have are told as removed."""
+    """Marks the ids of a store as changed in its copy, so that ids missing there are reported as removed."""
     names = store.schema.names
     with store.cut() as cut:
         for block in cut.blocks(buckets, state=False):

@@ -1,7 +1,7 @@
 """The joiner: impressions and actions in, numbered examples out, each exactly once.
 
-`machine` decides, `state` keeps what is undecided, `partition` brings both together with inputs and output, and
-`service` runs partitions in threads. Read `machine` first.
+`machine` decides, `state` stores undecided entries, `partition` connects both to inputs and output, and `service` runs
+partitions in threads. Read `machine` first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a joiner process is told."""
+"""Configuration of a joiner process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PARTITION = "{partition}"
 
 @config
 class JoinerConfig(Config):
-    """Where events come from, where examples go, and how they are joined.
+    """Sources of events, destination of examples, and how events are joined.
 
     A place is ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``, or a path with ``{partition}`` in it. The path of an input may
-    have a ``*`` in its last part, for files that come and go, such as those of a request log. Events of one request
-    must lie in partitions of one number: write both topics with the request as key.
+    have a ``*`` in its last component, for rotated files such as those of a request log. Events of one request must be
+    in partitions of the same number: write both topics with the request as key.
     """
 
     impressions: str
@@ -34,22 +34,22 @@ class JoinerConfig(Config):
     """Folder for the state of every partition, on a file system that all joiner processes share, or of one machine."""
     rules: JoinRules = field(default_factory=JoinRules)
     partitions: int | None = None
-    """How many there are; None: as many as the topic of the impressions has."""
+    """Number of partitions; None: that of the impressions topic."""
     num_joiners: int = 1
-    """Processes that share the partitions: each takes the same number of free ones, at most. A process that finds none
-    waits until one is free."""
+    """Number of processes that share the partitions; each claims at most an equal share of the free ones. A process
+    that finds none waits until one is free."""
     sample: str = "example"
-    """What the samples of impressions are: ``"example"`` or ``"instance"``."""
+    """Message type of the samples of impressions: ``"example"`` or ``"instance"``."""
     framing: str = "plain"
-    """Of the records in input files."""
+    """Framing of the records in input files."""
     memory_bytes: int = 1 << 30
-    """For what is undecided, of all partitions of this process together; what goes beyond is on disk only."""
+    """Memory for undecided entries, over all partitions of this process; entries beyond it are kept on disk only."""
     max_state_bytes: int | None = None
-    """Of the state of one partition on disk; None: as much as there is room."""
+    """Maximum size of the state of one partition on disk; None: unlimited."""
     max_bad_records: int = 0
-    """Records that may be left out because they cannot be read, in the life of a process."""
+    """Number of unreadable records that may be skipped during the lifetime of a process."""
     stop_at_end: bool = False
-    """End when all inputs have been read, and close all windows then."""
+    """Whether to close all windows and exit when all inputs have been read."""
     kafka: Mapping[str, str] = field(default_factory=dict)
     """Further settings of librdkafka, such as ``security.protocol``."""
 
@@ -79,7 +79,7 @@ class JoinerConfig(Config):
             raise ValueError("JoinerConfig: partitions must be given, as impressions is no topic that would tell")
 
     def path(self, place: str, number: int) -> str:
-        """The file of a partition."""
+        """Returns the file of a partition."""
         return place.replace(_PARTITION, f"{number:05d}")
 
 

@@ -1,4 +1,4 @@
-"""What became of the events: every one is counted under what happened to it."""
+"""Counts the events by their outcome."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ __all__ = ["JoinCounts"]
 
 @dataclass(slots=True)
 class JoinCounts:
-    """Since the state was made; they are saved with it, so that no event is counted twice."""
+    """Counts since the state was created. They are saved with it, so that no event is counted twice."""
 
     impressions: int = 0
     actions: int = 0
     positives: int = 0
-    """Examples with an action, the first of their key."""
+    """First examples of their key that have an action."""
     negatives: int = 0
     corrections: int = 0
-    """Examples that name in `pre_actions` what went out before."""
+    """Examples whose `pre_actions` name the actions of the example that they correct."""
     sampled_out: int = 0
-    """Negatives that were drawn not to go out."""
+    """Negatives dropped by sampling."""
     duplicate_impressions: int = 0
     duplicate_actions: int = 0
-    """The same action of the same key again, or the one that stands for none: they tell nothing new."""
+    """Repeated actions of a key, and the action that stands for none; both are redundant."""
     late_impressions: int = 0
-    """Their window had closed before they came; they are left out: nobody knows whether they came before."""
+    """Impressions that arrived after their window had closed; skipped, since they may be duplicates."""
     late_actions: int = 0
-    """Their example was out already."""
+    """Actions whose example had already been emitted."""
     unmatched_actions: int = 0
-    """No impression came within the window."""
+    """Actions without an impression within the window."""
     ahead: int = 0
-    """Events left out because they lie in the future."""
+    """Events skipped because their time is in the future."""
     bad: int = 0
-    """Records left out because they could not be read."""
+    """Records skipped because they were unreadable."""
 
     def to_dict(self) -> dict[str, int]:
-        """As plain numbers."""
+        """Returns the counts as plain numbers."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, int]) -> JoinCounts:
-        """What `to_dict` gave, perhaps of an older version."""
+        """Reads the result of `to_dict`, possibly of an older version."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: int(value) for name, value in values.items() if name in known})
 

@@ -1,4 +1,4 @@
-"""Where events come from and examples go to: what a file and a topic have in common."""
+"""Interfaces of inputs and outputs, common to files and topics."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ __all__ = ["Arrived", "JoinInput", "JoinOutput", "JoinPosition", "KafkaPlace", "
 _SCHEME = "kafka://"
 
 JoinPosition: TypeAlias = "int | dict[str, list[int]]"
-"""How far an input was read: an offset, or one for each of its files. It is kept as JSON."""
+"""Position of an input: an offset, or one for each of its files. Stored as JSON."""
 
 
 class Arrived(NamedTuple):
-    """Records that came."""
+    """A batch of received records."""
 
     records: Sequence[bytes]
     places: Sequence[int | str]
-    """The offset of each, for messages."""
+    """Offset of each record, for messages."""
     following: JoinPosition | None
-    """Where to go on behind them; None: nobody asked."""
+    """Position after them; None: not requested."""
 
 
 class JoinInput(Protocol):
-    """One partition of the impressions or of the actions. Belongs to one thread."""
+    """One partition of the impressions or of the actions. Not thread-safe."""
 
     name: str
-    """For messages: file, or topic and partition."""
+    """File, or topic and partition, for messages."""
 
     def open(self, offset: JoinPosition | None) -> None:
-        """Goes to a position; None: where an input begins that nobody has read."""
+        """Seeks to a position; None: the beginning of the input."""
         ...
 
     def read(self, limit: int) -> Arrived:
-        """At most `limit` records; none when none came in a short time."""
+        """Returns at most `limit` records; none if none arrived within a short time."""
         ...
 
     def is_at_end(self) -> bool:
-        """Whether nothing is there that was not read; False when nobody can tell."""
+        """Returns whether everything available was read; False if unknown."""
         ...
 
     def close(self) -> None:
@@ -51,23 +51,23 @@ class JoinInput(Protocol):
 
 
 class JoinOutput(Protocol):
-    """One partition of the examples. Belongs to one thread."""
+    """One partition of the examples. Not thread-safe."""
 
     name: str
 
     def open(self, place: int) -> tuple[int, int]:
-        """Looks behind a place at which a record began or begins, and goes to the end.
+        """Scans from a record boundary to the end, and seeks there.
 
         Returns:
-            The number of the last example behind that place, 0 if there is none, and the place of the end.
+            The number of the last example after `place`, 0 if there is none, and the position of the end.
 
         Raises:
-            DataLossError: the output ends before that place, or is not that of a joiner.
+            DataLossError: the output ends before `place`, or was not written by a joiner.
         """
         ...
 
     def append(self, packed: bytes) -> int:
-        """Appends packed examples, see `numbered`; they are safe when it returns the place behind them."""
+        """Appends packed examples (see `numbered`) durably; returns the position after them."""
         ...
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class KafkaPlace(NamedTuple):
 
 
 def kafka_place(url: str) -> KafkaPlace | None:
-    """What ``kafka://host:port,host:port/topic`` means; None for what is a path.
+    """Parses ``kafka://host:port,host:port/topic``; None for a path.
 
     >>> kafka_place("kafka://10.0.0.7:9092/clicks")
     KafkaPlace(brokers='10.0.0.7:9092', topic='clicks')
@@ -97,10 +97,10 @@ def kafka_place(url: str) -> KafkaPlace | None:
 
 
 def plain_offset(position: JoinPosition | None, name: str) -> int:
-    """The offset of an input that has one; 0 where nobody has read it.
+    """Returns the offset of an input with a single offset; 0 if the input was not read yet.
 
     Raises:
-        InvalidArgumentError: it is the position of several files.
+        InvalidArgumentError: the position is that of several files.
     """
     if isinstance(position, dict):
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""What is known of one key: its impression, the actions that wait for it, and what went out."""
+"""The state of one key: its impression, the waiting actions, and what was emitted."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 __all__ = ["OVERHEAD_BYTES", "Entry", "Held", "Stage", "pack_entries", "unpack_entries"]
 
 OVERHEAD_BYTES = 400
-"""Of an entry, its key and its timer in memory; measured with 10^6 of them."""
+"""Memory of an entry, its key and its timer; measured with 10^6 of them."""
 _HEAD = struct.Struct("<IBqqiII")
-"""Length of the key, stage, time, due, number of actions that went out or -1, of those held, length of the sample."""
+"""Length of the key, stage, time, due, number of emitted actions or -1, number of held ones, length of the sample."""
 _HELD = struct.Struct("<qi")
 _ACTION = struct.Struct("<i")
 _GONE = 255
-"""The stage of a key that is kept elsewhere."""
+"""Stage of a key that is stored elsewhere."""
 
 
 class Stage(enum.IntEnum):
-    """Where an entry is in its life."""
+    """Stage in the lifetime of an entry."""
 
     EARLY = 0
-    """Actions whose impression has not come."""
+    """Actions whose impression has not arrived."""
     OPEN = 1
     CLOSED = 2
-    """The window has closed; the key is known for the sake of late actions and of duplicates."""
+    """The window has closed; the key is kept to detect late actions and duplicates."""
 
 
 _STAGES = tuple(Stage)
 
 
 class Held(NamedTuple):
-    """An action that waits: for its impression, or for the window to close."""
+    """An action that waits for its impression, or for the window to close."""
 
     time_ms: int
     action: int
@@ -44,22 +44,25 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """One key. `step` says in which step it was saved last, 0: in none; whoever saves it owns that field."""
+    """The state of one key.
+
+    `step` is the step in which it was last saved, 0: none; the code that saves owns that field.
+    """
 
     stage: Stage
     time_ms: int
-    """Of the impression; without one, of the first action."""
+    """Time of the impression; without one, of the first action."""
     due_ms: int
-    """When the time of events has come this far, it is closed or forgotten."""
+    """Watermark at which the entry is closed or discarded."""
     sample: bytes = b""
     out: tuple[int, ...] | None = None
-    """The actions of the example that went out last; None: none did."""
+    """Actions of the last emitted example; None: none was emitted."""
     held: tuple[Held, ...] = ()
     step: int = 0
 
 
 def pack_entries(entries: Iterable[tuple[bytes, Entry]], gone: Iterable[bytes] = ()) -> bytes:
-    """Keys with their entries, and keys that are kept elsewhere from now on, end to end."""
+    """Encodes keys with their entries, and keys that are stored elsewhere from now on."""
     parts: list[bytes] = []
     append, head = parts.append, _HEAD.pack
     for key, entry in entries:
@@ -78,10 +81,10 @@ def pack_entries(entries: Iterable[tuple[bytes, Entry]], gone: Iterable[bytes] =
 
 
 def unpack_entries(data: bytes, *, step: int = 0) -> Iterator[tuple[bytes, Entry | None]]:
-    """What `pack_entries` was given, as of a step; None for a key that is kept elsewhere.
+    """Decodes the output of `pack_entries`, as of a step; None for a key that is stored elsewhere.
 
     Raises:
-        ValueError: the bytes are cut off.
+        ValueError: the bytes are truncated.
     """
     at = 0
     while at < len(data):

@@ -1,7 +1,7 @@
-"""Which saved steps still have the last word on an entry: what may be deleted, and what must be saved anew first.
+"""Tracks which saved steps hold the latest version of an entry: which may be deleted, and what to rewrite first.
 
-Every step saves the entries that came or changed in it, in one piece. Steps are deleted from the oldest one on: then a
-later word on a key is never deleted before an earlier one, and nobody has to look for what an entry was before.
+Every step saves the entries that were added or changed in it as one blob. Steps are deleted from the oldest one on, so
+that a later version of a key is never deleted before an earlier one, and older versions need no lookup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["EntryLog"]
 
 _SLACK_BYTES = 1 << 20
-"""Of steps beyond twice what is known: a small state is not saved anew all the time."""
+"""Bytes of steps allowed beyond twice the live entries, so that a small state is not rewritten all the time."""
 
 
 @dataclass(slots=True)
@@ -28,15 +28,15 @@ class _Step:
 
 
 class EntryLog:
-    """The steps that are on disk. Belongs to one thread; whoever owns it does the saving."""
+    """The steps on disk. Not thread-safe; the owner does the saving."""
 
     def __init__(self) -> None:
         self._steps: dict[int, _Step] = {}
         self.num_bytes = 0
-        """Of all steps."""
+        """Total size of all steps."""
 
     def add(self, number: int, entries: Mapping[bytes, Entry], *, num_bytes: int) -> None:
-        """A step saved these entries; where they were saved before does not count any longer."""
+        """Records that a step saved these entries, which supersedes earlier saves."""
         steps = self._steps
         for entry in entries.values():
             if entry.step:
@@ -46,13 +46,13 @@ class EntryLog:
         self.num_bytes += num_bytes
 
     def release(self, steps: Iterable[int]) -> None:
-        """An entry of each of these steps was forgotten, or is kept elsewhere."""
+        """Records that an entry of each of these steps was discarded, or is stored elsewhere."""
         for step in steps:
             if step:
                 self._steps[step].num_live -= 1
 
     def stale(self, entries: Mapping[bytes, Entry], *, known_bytes: int) -> dict[bytes, Entry]:
-        """What of the oldest steps must be saved anew, so that they can go: some, when steps hold much that is old."""
+        """Returns the live entries to rewrite so that old steps can be deleted; none if there is little garbage."""
         found: dict[bytes, Entry] = {}
         left = self.num_bytes
         for number, step in self._steps.items():
@@ -67,7 +67,7 @@ class EntryLog:
         return found
 
     def take_dead(self) -> int:
-        """Forgets the oldest steps that nothing needs; the number of the last one, 0: there are none."""
+        """Drops the oldest steps without live entries; returns the number of the last one, 0 if there is none."""
         last = 0
         for number, step in self._steps.items():
             if step.num_live:

@@ -1,4 +1,4 @@
-"""What the joiner is told: that an item was shown, and what a user did with it."""
+"""Events of the joiner: an item was shown (impression), or a user acted on it (action)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 _ITEM_BYTES = 8
 PlainEvent = tuple[bytes, int, bytes, tuple[int, ...]]
-"""An `Event` without the names of its fields, which take longer to make than all the rest of it."""
+"""An `Event` as a plain tuple: creating the named tuple would dominate the cost of decoding."""
 
 
 class Event(NamedTuple):
@@ -38,30 +38,30 @@ class Event(NamedTuple):
 
 
 def key_of(request_id: bytes, item_id: int) -> bytes:
-    """What impressions and actions are joined by."""
+    """Returns the join key of impressions and actions."""
     return request_id + item_id.to_bytes(_ITEM_BYTES, "little")
 
 
 def request_of(key: bytes) -> bytes:
-    """The request of a key."""
+    """Returns the request of a key."""
     return key[:-_ITEM_BYTES]
 
 
 def item_of(key: bytes) -> bytes:
-    """The item of a key, as it stands on the wire."""
+    """Returns the item of a key, as encoded on the wire."""
     return key[-_ITEM_BYTES:]
 
 
 def decode_events(records: Sequence[bytes]) -> tuple[list[PlainEvent], list[tuple[int, str]]]:
-    """The events of records and, of those that are none or cannot be joined, which they are and why."""
+    """Decodes records into events; returns also the index of and reason for each record that cannot be joined."""
     return _core.decode_join_events(list(records))
 
 
 def decode_event(record: bytes) -> Event:
-    """The event of a record.
+    """Decodes the event of a record.
 
     Raises:
-        DataLossError: the bytes are no event, or one that cannot be joined; says why.
+        DataLossError: the bytes are no event, or one that cannot be joined; the message gives the reason.
     """
     events, problems = decode_events([record])
     if problems:
@@ -70,7 +70,7 @@ def decode_event(record: bytes) -> Event:
 
 
 def impression_record(request_id: bytes, item_id: int, *, time_ms: int, sample: bytes) -> bytes:
-    r"""The record of an impression, for whoever writes the input of a joiner.
+    r"""Encodes an impression as a record, for writers of a joiner's input.
 
     >>> decode_event(impression_record(b"r1", 7, time_ms=1000, sample=b"..."))
     Event(key=b'r1\x07\x00\x00\x00\x00\x00\x00\x00', time_ms=1000, sample=b'...', actions=())
@@ -80,5 +80,5 @@ def impression_record(request_id: bytes, item_id: int, *, time_ms: int, sample: 
 
 
 def action_record(request_id: bytes, item_id: int, *, time_ms: int, actions: Iterable[int]) -> bytes:
-    """The record of what a user did with an item."""
+    """Encodes the actions of a user on an item as a record."""
     return JoinEvent(request_id=request_id, item_id=item_id, time_ms=time_ms, actions=actions).SerializeToString()

@@ -1,7 +1,7 @@
-"""From what was joined to the bytes of an example: the impression's sample with labels and what happened.
+"""Encodes joined events as an example: the sample of the impression with labels and actions.
 
 Nothing is parsed: bytes that follow a serialized message are merged into it by every reader of protocol buffers. Fields
-of the line id that are set here replace those of the sample; labels come behind those that it has.
+of the line id that are set here replace those of the sample; labels are appended to those that it has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ExampleWriter"]
 
 _FIELDS = {SampleFormat.EXAMPLE: (100, 101), SampleFormat.INSTANCE: (5, 3)}
-"""Numbers of line id and label."""
+"""Field numbers of line id and label."""
 _REQ_TIME, _ITEM_ID, _ACTIONS, _PRE_ACTIONS, _SAMPLE_RATE = 3, 4, 6, 23, 27
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MASK = (1 << 64) - 1
@@ -33,8 +33,8 @@ class ExampleWriter:
     """Completes samples of one format. Thread-safe.
 
     Args:
-        rules: Say which labels an example has.
-        sample: What the samples of impressions are: Example or Instance.
+        rules: Rules that define the labels of an example.
+        sample: Message type of the samples of impressions: Example or Instance.
     """
 
     def __init__(self, rules: JoinRules, sample: SampleFormat | str = SampleFormat.EXAMPLE) -> None:
@@ -54,30 +54,30 @@ class ExampleWriter:
         self._tails: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[bytes, bytes]] = {}
 
     def example(self, joined: Joined) -> bytes:
-        """The bytes of an example."""
+        """Returns the encoded example."""
         ((_, _, _, example),) = self.numbered([joined], 0)
         return example
 
     def numbered(self, outgoing: Iterable[Joined], number: int) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """What `NumberedExample` has of each example, the first of which gets this number."""
+        """Yields the fields of a `NumberedExample` for each example, numbered from `number` on."""
         tails, line_id_tag = self._tails, self._line_id_tag
         last_second, shown = -1, b""
         for key, shown_ms, known_ms, sample, actions, pre_actions in outgoing:
             tail = tails.get((actions, pre_actions))
             if tail is None:
                 tail = self._tail(actions, pre_actions)
-                if len(tails) < 1 << 12:  # as a rule the same few come again and again
+                if len(tails) < 1 << 12:  # usually few distinct ones
                     tails[actions, pre_actions] = tail
             happened, labels = tail
             second = shown_ms // 1000
-            if second != last_second:  # as a rule many follow of the same second
+            if second != last_second:  # usually many share a second
                 last_second, shown = second, _REQ_TIME_TAG + _varint(second) + _ITEM_ID_TAG
             line_id = shown + item_of(key) + happened
             yield number, known_ms, request_of(key), sample + line_id_tag + _varint(len(line_id)) + line_id + labels
             number += 1
 
     def labels(self, actions: tuple[int, ...]) -> list[float]:
-        """One for each task."""
+        """Returns one label per task."""
         happened = {action for action in actions if action != self._nothing}
         if not self._tasks:
             return [1.0 if happened else self._negative_label]
@@ -90,7 +90,7 @@ class ExampleWriter:
 
 
 def _varint(value: int) -> bytes:
-    """A number as protocol buffers write it; a negative one as its two's complement of 64 bits."""
+    """Encodes a number as a protobuf varint; a negative one as its 64-bit two's complement."""
     if 0 <= value < len(_SMALL):
         return _SMALL[value]
     value &= _MASK

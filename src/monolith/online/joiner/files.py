@@ -1,4 +1,4 @@
-"""Events from files that grow, and examples to one: a file for each partition."""
+"""Events from growing files, and examples to a file; one file per partition."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _CHUNK = 1 << 20
 
 
 class FileInput:
-    """Reads the whole records of a file that may grow, and waits at a torn one; a file that is not there is empty.
+    """Reads the complete records of a file that may grow, and waits at a torn one. A missing file counts as empty.
 
     Args:
         path: A local file.
-        framing: What stands around each record.
-        bad: What to do with records that cannot be read.
+        framing: Framing of the records.
+        bad: Policy for unreadable records.
     """
 
     def __init__(self, path: str, framing: Framing, bad: BadRecords) -> None:
@@ -45,7 +45,7 @@ class FileInput:
         self._came_to_end = False
 
     def open(self, offset: JoinPosition | None) -> None:
-        """Goes to an offset."""
+        """Seeks to an offset."""
         self._offset = plain_offset(offset, self.name)
         self._descriptor = open_if_there(self._path)
         if self._offset and (self._descriptor is None or os.fstat(self._descriptor).st_size < self._offset):
@@ -55,7 +55,7 @@ class FileInput:
             )
 
     def read(self, limit: int) -> Arrived:
-        """At most `limit` records, at once."""
+        """Returns at most `limit` records, without waiting."""
         if self._descriptor is None:
             self._descriptor = open_if_there(self._path)
         if self._descriptor is None:
@@ -75,7 +75,7 @@ class FileInput:
         if problem and not pairs:
             self._leave_out(reason, resume)
             return Arrived((), (), self._offset)
-        # A record may be larger than what was read of it.
+        # A record may be larger than the chunk that was read.
         self._wanted = max(_CHUNK, wanted if not pairs else 0)
         self._came_to_end = not pairs and len(data) < self._wanted
         began, self._offset = self._offset, self._offset + end
@@ -86,7 +86,7 @@ class FileInput:
         )
 
     def is_at_end(self) -> bool:
-        """Whether the last reading found nothing more; a torn record is nothing."""
+        """Returns whether the last read found no further complete record."""
         return self._came_to_end
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class FileInput:
 
 
 class FileOutput:
-    """Appends to a file; what is appended is on disk when the call returns."""
+    """Appends to a file, synced before the call returns."""
 
     def __init__(self, path: str) -> None:
         self.name = f"file '{path}'"
@@ -113,7 +113,7 @@ class FileOutput:
         self._end = 0
 
     def open(self, place: int) -> tuple[int, int]:
-        """Finds the last whole record behind a place, and cuts off a torn one."""
+        """Finds the last complete record after `place`, and truncates a torn one."""
         refuse_special_file(self._path)
         with named_errors(self._path, "written"):
             Path(self._path).parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ class FileOutput:
         return number, self._end
 
     def append(self, packed: bytes) -> int:
-        """Appends packed examples; they are on disk when it returns."""
+        """Appends packed examples and syncs the file."""
         descriptor = self._opened()
         with named_errors(self._path, "written"):
             rest = memoryview(packed)

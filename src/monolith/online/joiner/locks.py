@@ -1,4 +1,4 @@
-"""Who has a partition: a lock on a file beside its state, which the system releases when a process dies."""
+"""Ownership of a partition: a lock on a file next to its state, which the system releases when a process dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PartitionLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Whether the partition is ours now; False: another process has it."""
+        """Tries to acquire the lock; returns False if another process has it."""
         with named_errors(self.path, "written"):
             Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -35,7 +35,7 @@ class PartitionLock:
         return True
 
     def release(self) -> None:
-        """Leaves the partition to others."""
+        """Releases the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

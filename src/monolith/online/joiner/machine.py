@@ -1,7 +1,7 @@
-"""The decision of the joiner: events and the time of events in, examples out. No clock, no files, no threads.
+"""Decision logic of the joiner: events and watermarks in, examples out. No clock, no files, no threads.
 
-What goes out is a function of what came in, in its order. An entry (`Entry`) goes from EARLY (actions only) or from
-nothing to OPEN with its impression, to CLOSED when its window closes, and is forgotten `late_ms` later.
+The output is a function of the ordered input. An entry (`Entry`) starts as EARLY (actions only) or OPEN, becomes OPEN
+with its impression and CLOSED when its window closes, and is discarded `late_ms` later.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ _EARLY, _OPEN, _CLOSED = Stage  # looked up once, not for every event
 
 
 class Joined(NamedTuple):
-    """An example that goes out."""
+    """An emitted example."""
 
     key: bytes
     shown_ms: int
     """Time of the impression."""
     known_ms: int
-    """Since when this could be known: the time of the action, or of the close of the window."""
+    """Earliest time at which this could be known: that of the action, or of the close of the window."""
     sample: bytes
     actions: tuple[int, ...]
     pre_actions: tuple[int, ...]
 
 
 class JoinMachine:
-    """Joins the events of one partition. Belongs to one thread.
+    """Joins the events of one partition. Not thread-safe.
 
-    Whoever keeps part of the entries elsewhere brings in (`bring_in`) those of the keys that come, and those that are
-    due, before the call that is about them, and reads from `changed` and `removed` what it has to save.
+    An owner that stores some entries elsewhere must add them with `bring_in` before a call that concerns them: the
+    entries of incoming keys, and those that are due. `changed` and `removed` list what it has to save.
     """
 
     def __init__(self, rules: JoinRules, *, counts: JoinCounts | None = None, watermark_ms: int = 0) -> None:
         self.rules = rules
         self.counts = JoinCounts() if counts is None else counts
         self.watermark_ms = watermark_ms
-        """How far the time of events has come."""
+        """Watermark of event time, in milliseconds."""
         self.entries: dict[bytes, Entry] = {}
         self.num_bytes = 0
-        """What the entries take in memory, about."""
+        """Approximate memory of the entries."""
         self.changed: dict[bytes, Entry] = {}
-        """Entries that came or changed since `saved`."""
+        """Entries added or changed since `saved`."""
         self.removed: list[int] = []
-        """Of entries that were forgotten since then, the steps in which they were saved."""
+        """Steps in which entries discarded since `saved` were stored."""
         self._timers: dict[int, list[bytes]] = {}
-        """The keys that are due at a time; some may have been put off since."""
+        """Due time -> keys; some may have been postponed since."""
         self._due_times: list[int] = []
-        """A heap of these times."""
+        """Heap of the due times."""
         self._num_timers = 0
         self._outgoing: list[Joined] = []
         self._window_ms, self._late_ms = rules.window_ms, rules.late_ms
@@ -71,37 +71,37 @@ class JoinMachine:
         self._seed = rules.seed.to_bytes(8, "little", signed=True)
 
     def bring_in(self, key: bytes, entry: Entry) -> None:
-        """Takes an entry that was saved before."""
+        """Adds an entry that was saved before."""
         self.entries[key] = entry
         self.num_bytes += OVERHEAD_BYTES + len(entry.sample) + len(key)
         self._set_timer(key, entry.due_ms)
 
     def put_out(self, keys: Iterable[bytes]) -> None:
-        """Forgets entries that are kept elsewhere from now on."""
+        """Drops entries that are stored elsewhere from now on."""
         for key in keys:
             self._drop(key)
         if self._num_timers > 2 * len(self.entries):
-            # Those of entries that are gone would take the memory that is to be saved here.
+            # Rebuild the timers: those of dropped entries would retain the memory that is to be freed here.
             self._timers, self._due_times, self._num_timers = {}, [], 0
             for key, entry in self.entries.items():
                 self._set_timer(key, entry.due_ms)
 
     def saved(self) -> None:
-        """What `changed` and `removed` tell is saved."""
+        """Clears `changed` and `removed` after they were saved."""
         self.changed, self.removed = {}, []
 
     @property
     def num_outgoing(self) -> int:
-        """Examples that `take_outgoing` would return."""
+        """Number of examples that `take_outgoing` would return."""
         return len(self._outgoing)
 
     def take_outgoing(self) -> list[Joined]:
-        """The examples that came out since the last call."""
+        """Returns the examples emitted since the last call."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     def take(self, events: Iterable[PlainEvent]) -> None:
-        """Takes events in their order."""
+        """Processes events in order."""
         take_impression, take_action = self._take_impression, self._take_action
         for key, time_ms, sample, actions in events:
             if sample:
@@ -110,20 +110,20 @@ class JoinMachine:
                 take_action(key, time_ms, action)
 
     def advance(self, watermark_ms: int) -> None:
-        """The time of events has come this far: closes and forgets what is due. It never goes back."""
+        """Advances the watermark; closes and discards entries that are due. The watermark never decreases."""
         self.watermark_ms = max(self.watermark_ms, watermark_ms)
         due_times, entries = self._due_times, self.entries
         while due_times and due_times[0] <= self.watermark_ms:
             due_ms = heapq.heappop(due_times)
             keys = self._timers.pop(due_ms)
             self._num_timers -= len(keys)
-            for key in sorted(keys):  # an order that does not depend on when each came to memory
+            for key in sorted(keys):  # deterministic, whenever each was loaded
                 entry = entries.get(key)
                 if entry is not None and entry.due_ms == due_ms:
                     self._come_due(key, entry)
 
     def has_due(self, watermark_ms: int) -> bool:
-        """Whether `advance` would find anything to do."""
+        """Returns whether `advance` would find an entry that is due."""
         return bool(self._due_times) and self._due_times[0] <= watermark_ms
 
     def _take_impression(self, key: bytes, time_ms: int, sample: bytes) -> None:
@@ -153,7 +153,7 @@ class JoinMachine:
             self._emit_negative(key, entry, time_ms)
 
     def _join_held(self, key: bytes, entry: Entry, held: tuple[Held, ...]) -> None:
-        """The actions that came before their impression: one example with all that belong to it."""
+        """Emits one example with all matching actions that arrived before their impression."""
         begin, end = entry.time_ms - self._window_ms, entry.time_ms + self._window_ms
         joined = tuple(each for each in held if begin <= each.time_ms <= end)
         if joined:
@@ -185,7 +185,7 @@ class JoinMachine:
             self._take_late(key, entry, Held(time_ms, action))
 
     def _take_early(self, key: bytes, held: Held) -> None:
-        """An action of a key that is not known."""
+        """Holds an action of an unknown key."""
         due_ms = held.time_ms + self._window_ms
         if due_ms <= self.watermark_ms:
             self.counts.unmatched_actions += 1
@@ -193,9 +193,9 @@ class JoinMachine:
         self._add(key, Entry(_EARLY, held.time_ms, due_ms, held=(held,)))
 
     def _may_belong(self, entry: Entry, time_ms: int) -> bool:
-        """Whether an action is near enough to an impression.
+        """Returns whether an action is close enough in time to an impression.
 
-        An entry that is there longer, because a step is large, must not change what is counted.
+        An entry that is kept longer because a step is large must not change the counts.
         """
         return -self._window_ms <= time_ms - entry.time_ms <= self._window_ms + self._late_ms
 
@@ -203,7 +203,7 @@ class JoinMachine:
         return entry.out is None or self._is_fast
 
     def _take_late(self, key: bytes, entry: Entry, held: Held) -> None:
-        """An action whose example is out, or that happened behind the window of an example that is not."""
+        """Handles an action whose example was emitted, or that happened after the window of a pending example."""
         if entry.out is not None and held.action in entry.out:
             self.counts.duplicate_actions += 1
             return
@@ -211,7 +211,7 @@ class JoinMachine:
         if not self._corrects:
             return
         if entry.stage is _OPEN and held.time_ms > entry.time_ms + self._window_ms:
-            # Its example goes out first, as it is at the close of the window.
+            # The example is emitted first, at the close of the window.
             self._hold(key, entry, held)
         else:
             self._emit(key, entry, held.time_ms, (held.action,))
@@ -273,7 +273,7 @@ class JoinMachine:
         self.changed[key] = entry
 
     def _emit(self, key: bytes, entry: Entry, action_ms: int, new: tuple[int, ...]) -> None:
-        """An example with these actions and those that it had before."""
+        """Emits an example with these actions and the previous ones."""
         before = entry.out
         if before is None:
             self.counts.positives += 1

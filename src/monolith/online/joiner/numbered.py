@@ -1,7 +1,8 @@
-"""Examples with their numbers, as they wait in the state and lie in an output file: records with a sort id.
+"""Numbered examples, as stored in the state and in an output file: records with a sort id.
 
-The sort id of an example is its number (8 bytes, big-endian, so that ids sort as numbers do), the time in milliseconds
-since which it could be known (8 bytes, big-endian), and the request. Numbers of a partition begin at 1, without gaps.
+The sort id of an example is its number (8 bytes, big-endian, so that ids sort as numbers do), the earliest time in
+milliseconds at which it could be known (8 bytes, big-endian), and the request. Numbers of a partition begin at 1,
+without gaps.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class NumberedExample(NamedTuple):
 
 
 def pack_examples(examples: Iterable[NumberedExample | tuple[int, int, bytes, bytes]]) -> bytes:
-    """The examples as records; each may be a plain tuple of what a `NumberedExample` has."""
+    """Encodes examples as records; each may be a plain tuple of the fields of a `NumberedExample`."""
     parts: list[bytes] = []
     length, head, id_bytes = _LENGTH.pack, _ID.pack, _ID.size
     for number, known_ms, request, example in examples:
@@ -44,10 +45,10 @@ def pack_examples(examples: Iterable[NumberedExample | tuple[int, int, bytes, by
 
 
 def split_examples(data: bytes) -> Iterator[NumberedExample]:
-    """What `pack_examples` was given.
+    """Decodes the output of `pack_examples`.
 
     Raises:
-        DataLossError: the bytes are not such records from the first to the last.
+        DataLossError: the bytes are not a sequence of such records.
     """
     examples, end = whole_examples(data)
     if end != len(data):
@@ -56,10 +57,10 @@ def split_examples(data: bytes) -> Iterator[NumberedExample]:
 
 
 def whole_examples(data: bytes) -> tuple[list[NumberedExample], int]:
-    """The examples that are there whole, and where the last one ends.
+    """Returns the complete examples, and the offset at which the last one ends.
 
     Raises:
-        DataLossError: the bytes are no records of a joiner.
+        DataLossError: the bytes are not records of a joiner.
     """
     spans, end, _, problem, reason, _ = _core.scan_frames(
         np.frombuffer(data, np.uint8),

@@ -1,9 +1,8 @@
-"""One partition of a join: reads both inputs, decides, commits, and sends what came out. Exactly once.
+"""One partition of a join: reads both inputs, joins, commits, and sends the examples. Exactly once.
 
-A step commits, in one transaction, what is undecided, how far both inputs were read, and the examples that came out
-with their numbers. Only then they are sent. Where much is due on disk, further transactions follow. A partition that is
-opened again looks at the end of its output, and sends what is committed and not there; what was not committed is read
-again.
+A step commits, in one transaction, the undecided entries, the positions of both inputs, and the numbered examples. Only
+then the examples are sent. If many entries on disk are due, further transactions follow. A reopened partition reads the
+end of its output and sends the committed examples that are missing there; uncommitted input is read again.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ __all__ = ["JoinPartition"]
 
 _MOST_PARSED_BYTES = 1 << 40
 _MOST_EXAMPLES = 8192
-"""Of entries on disk that are committed and sent together: all that is due may be more than memory has room for."""
+"""Maximum number of due entries on disk that are committed and sent together; all of them may not fit in memory."""
 
 
 class JoinPartition:
-    """Joins one partition. Belongs to one thread, and owns what it is given.
+    """Joins one partition. Not thread-safe; owns its inputs, output and state.
 
     Args:
-        writer: Makes the bytes of examples, and knows the rules.
-        inputs: ``impressions`` and ``actions``; the first one is taken first.
-        output: Where examples go.
-        state: What was committed.
-        bad: What to do with records that cannot be read.
-        clock: What time it is.
-        batch_records: Records of one input in a step, at most.
+        writer: Encodes examples; has the rules.
+        inputs: ``impressions`` and ``actions``; the first one is processed first.
+        output: Destination of the examples.
+        state: The committed state.
+        bad: Policy for unreadable records.
+        clock: Clock of this machine.
+        batch_records: Maximum number of records of one input in a step.
     """
 
     def __init__(
@@ -78,21 +77,21 @@ class JoinPartition:
 
     @property
     def counts(self) -> JoinCounts:
-        """What became of the events."""
+        """Counts of the events by outcome."""
         return self.machine.counts
 
     @property
     def lag_ms(self) -> float:
-        """How far the time of events is behind the clock; 0 before the first event."""
+        """Difference between the clock and the watermark, in milliseconds; 0 before the first event."""
         return max(0.0, self._now_ms() - self.machine.watermark_ms) if self.machine.watermark_ms else 0.0
 
     @property
     def num_waiting(self) -> int:
-        """Keys that are known."""
+        """Number of keys in memory and on disk."""
         return len(self.machine.entries) + self._state.head.num_spilled
 
     def open(self) -> None:
-        """Goes on where the last one stopped, and completes the output."""
+        """Resumes from the committed state, and completes the output."""
         head = self._state.head
         self._state.load(self.machine)
         found, head.sent_place = self._output.open(head.sent_place)
@@ -103,21 +102,21 @@ class JoinPartition:
                 f" {head.last_number}; another joiner wrote there, or the state is an older copy"
             )
         self._send_rest()
-        if self._state.has_due(self.machine, head.watermark_ms):  # the last one was killed between two commits
+        if self._state.has_due(self.machine, head.watermark_ms):  # the previous process was killed between two commits
             self._state.begin()
             self._close_due(head.watermark_ms)
         for name, each in self._inputs.items():
             each.open(head.offsets.get(name))
 
     def close(self) -> None:
-        """Closes inputs, output and state; a step under way is undone."""
+        """Closes inputs, output and state; a step in progress is rolled back."""
         for each in self._inputs.values():
             each.close()
         self._output.close()
         self._state.close()
 
     def step(self) -> int:
-        """Takes what came, and sends what came out; the number of records that came."""
+        """Processes the available records and sends the emitted examples; returns the number of records."""
         arrived = {name: self._read(name, each) for name, each in self._inputs.items()}
         events = {name: self._events(name, came) for name, came in arrived.items()}
         now_ms = self._steady_ms()
@@ -128,11 +127,11 @@ class JoinPartition:
         return sum(len(came.records) for came in arrived.values())
 
     def is_at_end(self) -> bool:
-        """Whether both inputs were read up to their ends."""
+        """Returns whether both inputs were read up to their ends."""
         return all(each.is_at_end() for each in self._inputs.values())
 
     def drain(self) -> None:
-        """Closes all windows, as if their time had come: the inputs have ended."""
+        """Closes all windows, since the inputs have ended."""
         while last := self._state.last_due(self.machine):
             self._take([], {}, last)
 
@@ -140,7 +139,7 @@ class JoinPartition:
         return self._clock.now() * 1000
 
     def _steady_ms(self) -> float:
-        """For silence: a clock that is set would make inputs idle, and close windows whose actions still come."""
+        """Monotonic time for idle detection: a clock step would make inputs idle and close windows too early."""
         return self._clock.monotonic() * 1000
 
     def _read(self, name: str, source: JoinInput) -> Arrived:
@@ -149,7 +148,7 @@ class JoinPartition:
         return source.read(self._batch_records)
 
     def _events(self, name: str, came: Arrived) -> list[PlainEvent]:
-        """The events of some records, without those that cannot be joined."""
+        """Returns the events of records, without those that cannot be joined."""
         events, problems = decode_events(came.records)
         places = came.places
         if problems:
@@ -158,7 +157,7 @@ class JoinPartition:
                 self._bad.add(f"{self._inputs[name].name}: offset {places[index]}: {reason}")
             bad = {index for index, _ in problems}
             places = [place for index, place in enumerate(places) if index not in bad]
-        # Not behind what has come already: where the machine's clock is set back, all events would be ahead of it.
+        # At least the watermark: after the machine's clock is set back, all events would be ahead of it.
         latest_ms = max(self._now_ms(), self.machine.watermark_ms) + self._max_ahead_ms
         if _newest(events) > latest_ms:
             in_time = [index for index, (_, time_ms, *_) in enumerate(events) if time_ms <= latest_ms]
@@ -167,7 +166,7 @@ class JoinPartition:
         return self._with_good_samples(name, events, places)
 
     def _with_good_samples(self, name: str, events: list[PlainEvent], places: Sequence[int | str]) -> list[PlainEvent]:
-        """Leaves out impressions whose sample nobody could read; one look at all of them."""
+        """Drops impressions with an unreadable sample; parses all samples in one call."""
         shown = [index for index, (_, _, sample, _) in enumerate(events) if sample]
         if not shown:
             return events
@@ -194,9 +193,9 @@ class JoinPartition:
         self._close_due(watermark_ms)
 
     def _close_due(self, watermark_ms: int) -> None:
-        """Closes what is due in the transaction that was begun, and in further ones where the disk holds much of it.
+        """Closes due entries in the current transaction, and in further ones if many of them are on disk.
 
-        Entries in memory are closed in the first one: a state has no entry in its steps that is due.
+        Entries in memory are closed in the first one: the saved steps contain no due entry.
         """
         machine, state = self.machine, self._state
         while True:
@@ -210,7 +209,7 @@ class JoinPartition:
             state.begin()
 
     def _commit(self) -> None:
-        """Ends the transaction, and sends the examples that came out in it."""
+        """Commits the transaction, and sends its examples."""
         machine, head = self.machine, self._state.head
         outgoing = machine.take_outgoing()
         packed = pack_examples(self._writer.numbered(outgoing, head.last_number + 1))
@@ -222,7 +221,7 @@ class JoinPartition:
             head.sent_number = head.last_number
 
     def _send_rest(self) -> None:
-        """Sends what is committed and not in the output."""
+        """Sends committed examples that are not in the output."""
         head = self._state.head
         for packed in self._state.outbox():
             missing = [each for each in split_examples(packed) if each.number > head.sent_number]

@@ -1,4 +1,4 @@
-"""Events from files that come and go, such as request logs of several servers: read together, in the order of time."""
+"""Events from rotated files, such as request logs of several servers, merged in the order of time."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 __all__ = ["RolledInput", "is_pattern"]
 
 _AT_ONCE = 1024
-"""Records of one file that wait for their turn."""
+"""Maximum number of buffered records of one file."""
 _LONGEST_PAUSE_SECONDS = 1.0
-"""Between two looks at a file that has not grown for a minute."""
+"""Interval between two polls of a file that has not grown for a minute."""
 _QUIET_SECONDS = 60.0
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a place names files that come and go."""
+    """Returns whether a path is a pattern for rotated files."""
     return "*" in path
 
 
 class RolledInput:
-    """Reads all files of a pattern: at any time the oldest event that is there in any of them. A file may be removed.
+    """Reads all files of a pattern, always the oldest available event of any file first. A file may be removed.
 
-    Where a file is read up to is kept as the place where some records begin, and how many of those were handed out: the
-    records of several files mix, and what stands between two records is known to their framing alone.
+    The position in a file is the offset of a group of records and the number of them already returned: records of
+    several files interleave, and only the framing can compute the offset between two records.
 
     Args:
-        pattern: A local path with ``*`` in its last part.
-        framing: What stands around each record.
-        bad: What to do with records that cannot be read.
-        clock: What time it is.
+        pattern: A local path with ``*`` in its last component.
+        framing: Framing of the records.
+        bad: Policy for unreadable records.
+        clock: Clock of this machine; None: the system clock.
     """
 
     def __init__(self, pattern: str, framing: Framing, bad: BadRecords, clock: Clock | None = None) -> None:
@@ -57,10 +57,10 @@ class RolledInput:
         self._looked: float | None = None
         self._files: dict[str, _RolledFile] = {}
         self._begun: dict[str, tuple[int, int]] = {}
-        """Where files go on that were read before, until they are found."""
+        """File -> position from the state; used when the file is found."""
 
     def open(self, offset: JoinPosition | None) -> None:
-        """Goes on where files were read up to; those that are not there any more are forgotten."""
+        """Seeks to the position of each file; removed files are discarded."""
         if isinstance(offset, int):
             raise InvalidArgumentError(
                 f"{self.name}: the state is that of one file, read up to byte {offset}; begin with another state_dir"
@@ -70,7 +70,7 @@ class RolledInput:
         self._begun.clear()
 
     def read(self, limit: int) -> Arrived:
-        """At most `limit` records, at once."""
+        """Returns at most `limit` records, without waiting."""
         self._look()
         waiting = [(each.next_ms, name) for name, each in self._files.items() if each.fill(self._clock)]
         heapq.heapify(waiting)
@@ -89,7 +89,7 @@ class RolledInput:
         return Arrived(records, places, {name: each.position for name, each in self._files.items()})
 
     def is_at_end(self) -> bool:
-        """Whether the last looks found nothing more in any file; a torn record is nothing."""
+        """Returns whether the last polls found no further complete record in any file."""
         return all(each.is_at_end for each in self._files.values())
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class RolledInput:
         self._files.clear()
 
     def _look(self) -> None:
-        """Finds files that are new, and forgets those that are gone."""
+        """Adds new files, and discards removed ones that were read to their end."""
         now = self._clock.monotonic()
         if self._looked is not None and now - self._looked < LOOK_SECONDS:
             return
@@ -120,7 +120,7 @@ class _Waiting(NamedTuple):
 
 
 class _RolledFile:
-    """One of the files, with some of its records in memory. It is open only while it is read."""
+    """One of the files, with a buffer of records. It is open only while it is read."""
 
     def __init__(self, path: str, framing: Framing, bad: BadRecords, *, begin: int, taken: int) -> None:
         self._path = path
@@ -134,16 +134,16 @@ class _RolledFile:
 
     @property
     def next_ms(self) -> int:
-        """When the next event happened."""
+        """Time of the next event."""
         return self._waiting[0].time_ms
 
     @property
     def position(self) -> list[int]:
-        """Where records begin, and how many of them were taken."""
+        """Offset of the buffered records, and how many of them were taken."""
         return [self._begin, self._taken]
 
     def take(self) -> tuple[bytes, int | str]:
-        """The next record and its place."""
+        """Returns the next record and its offset."""
         _, record, place = self._waiting.popleft()
         self._taken += 1
         if not self._waiting:
@@ -151,7 +151,7 @@ class _RolledFile:
         return record, place
 
     def fill(self, clock: Clock) -> bool:
-        """Whether there is a record, after reading on if need be."""
+        """Reads more if the buffer is empty; returns whether there is a record."""
         while not self._waiting and self._may_have_grown(clock):
             came = self._input.read(_AT_ONCE)
             assert isinstance(came.following, int)  # noqa: S101 - it is a file
@@ -177,7 +177,7 @@ class _RolledFile:
         return not self.is_at_end or clock.monotonic() >= self._look_at
 
     def _rest(self, clock: Clock) -> None:
-        """Leaves a file alone that has no more; one that has not grown for long is looked at seldom."""
+        """Closes a file that has no more records and schedules its next poll; idle files are polled less often."""
         self.is_at_end = True
         try:
             quiet = clock.now() - os.stat(self._path).st_mtime  # noqa: PTH116 - a path as text
@@ -188,7 +188,7 @@ class _RolledFile:
 
 
 def _times_of(came: Arrived) -> list[int]:
-    """When the events of records happened; one that is none goes with the one before it, to be counted in its turn."""
+    """Returns the times of the events; an unreadable record gets the time of the previous one, to keep the order."""
     events, problems = decode_events(came.records)
     bad = {index for index, _ in problems}
     following = iter(events)

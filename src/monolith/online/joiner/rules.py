@@ -1,4 +1,4 @@
-"""By which rules impressions and actions become examples."""
+"""Rules for joining impressions and actions into examples."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ _CHOICES = {"mode": ("wait", "fast_emit"), "late_actions": ("drop", "count", "co
 
 @config
 class JoinRules(Config):
-    """What is joined, when an example goes out, and what it says. All times are times of events."""
+    """What is joined, when an example is emitted, and what it contains. All times are event times."""
 
     window_seconds: float = 600.0
-    """An action counts that happened at most so long after its impression, or before it, if clocks differ."""
+    """Maximum time between an impression and its action, in either direction, since clocks differ."""
     mode: str = "wait"
-    """``"wait"``: a positive goes out with its first action, a negative when its window closes. ``"fast_emit"``: a
-    negative goes out with its impression, and a correction that names it (`pre_actions`) with each new action."""
+    """``"wait"``: a positive is emitted with its first action, a negative when its window closes. ``"fast_emit"``: a
+    negative is emitted with its impression, and a correction that names it (`pre_actions`) with each new action."""
     late_actions: str = "count"
-    """Of actions whose example is out already (in ``"wait"`` also the second action of a positive). ``"drop"``: a key
-    is forgotten when its window closes, what comes then has no impression. ``"count"``: it is known for `late_seconds`
-    more, late ones are counted apart. ``"correct"``: its sample is kept so long, and each one is a correction."""
+    """Policy for actions whose example was already emitted (in ``"wait"`` also the second action of a positive).
+    ``"drop"``: a key is discarded when its window closes, and later actions are unmatched. ``"count"``: the key is kept
+    for `late_seconds` more, and late actions are counted separately. ``"correct"``: its sample is kept for that time,
+    too, and each late action emits a correction."""
     late_seconds: float | None = None
-    """Default: once more `window_seconds`."""
+    """How long a key is kept after its window; None: `window_seconds`."""
     disorder_seconds: float = 5.0
-    """How much older than the newest event before it an event of one input may be and still be in time."""
+    """How much older than the newest previous event of its input an event may be and still be in time."""
     idle_seconds: float = 10.0
-    """An input at its end that has brought nothing for so long holds the time of events back no longer."""
+    """After this time without records, an input at its end no longer holds back the watermark."""
     max_ahead_seconds: float = 3600.0
-    """Events so far ahead of this machine's clock are left out, and counted: they would close all windows."""
+    """Events further ahead of this machine's clock are skipped and counted: they would close all windows."""
     negative_rate: float = 1.0
-    """Share of negatives that go out; every example carries it as `LineId.sample_rate`, by which logits are
-    corrected."""
+    """Fraction of negatives that are emitted; every example carries it as `LineId.sample_rate`, for logit
+    correction."""
     seed: int = 0
-    """Of the draw, which is a function of the seed and the key."""
+    """Seed of the sampling, which is a function of the seed and the key."""
     negative_action: int | None = None
     """The action that stands for none: negatives carry it, and corrections name it in `pre_actions`."""
     tasks: tuple[tuple[int, ...], ...] = ()
     """For each label of an example, the actions that make it positive; none: one label, and every action does."""
     negative_label: float = 0.0
-    """A positive one is 1."""
+    """Label of a negative; that of a positive is 1."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -76,12 +77,12 @@ class JoinRules(Config):
 
     @property
     def late_ms(self) -> int:
-        """How long a key is known behind its window."""
+        """How long a key is kept after its window, in milliseconds."""
         if self.late_actions == "drop":
             return 0
         return round((self.window_seconds if self.late_seconds is None else self.late_seconds) * 1000)
 
     @property
     def keeps_samples(self) -> bool:
-        """Whether an example may go out again with more actions."""
+        """Whether an example may be emitted again with more actions."""
         return self.mode == "fast_emit" or self.late_actions == "correct"

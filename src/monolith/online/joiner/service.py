@@ -1,4 +1,4 @@
-"""A joiner process: takes partitions that nobody has, and joins each in a thread of its own."""
+"""A joiner process: claims free partitions, and joins each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Joiner"]
 
 _LOG = logging.getLogger(__name__)
 _PAUSE_SECONDS = 0.02
-"""When a file brought nothing; topics wait by themselves."""
+"""Pause when files have nothing new; reads of topics block by themselves."""
 _SECONDS_BETWEEN_METRICS = 1.0
 
 
@@ -61,25 +61,25 @@ class Joiner:
 
     @property
     def partitions(self) -> list[int]:
-        """Numbers of the partitions that this process has."""
+        """Numbers of the partitions that this process owns."""
         with self._lock:
             return sorted(self._threads)
 
     @property
     def counts(self) -> JoinCounts:
-        """What became of the events of these partitions, since their state was made."""
+        """Counts of the events of these partitions, since their state was created."""
         with self._lock:
             return sum(self._counts.values(), JoinCounts())
 
     def stop(self) -> None:
-        """Lets `run` return when the step under way is done; may be called by a signal handler."""
+        """Makes `run` return after the current step; may be called by a signal handler."""
         self._stopped.set()
 
     def run(self, tell: Callable[[Joiner], object] = lambda _: None) -> None:
-        """Joins; `tell` is called when partitions come, and some times a second.
+        """Joins; `tell` is called when partitions are claimed, and several times a second.
 
         Raises:
-            OpError: what made it impossible to go on; the state is that of the last step.
+            OpError: the failure of a partition; the state is that of the last step.
         """
         total = self._num_partitions()
         share = -(-total // self.config.num_joiners)
@@ -115,7 +115,7 @@ class Joiner:
         return total
 
     def _take_partitions(self, total: int, share: int) -> None:
-        """Takes free partitions up to this process's share."""
+        """Claims free partitions up to this process's share."""
         for number in range(total):
             if len(self._threads) >= share:
                 return
@@ -205,7 +205,7 @@ class Joiner:
 
 
 def _emit(number: int, partition: JoinPartition) -> None:
-    """Shows to metrics how far a partition is."""
+    """Emits the progress metrics of a partition."""
     client, tags = MetricClient("monolith.joiner"), {"partition": number}
     for name, value in partition.counts.to_dict().items():
         client.emit_store(name, value, tags)

@@ -1,8 +1,8 @@
-"""The state of one partition: what is undecided, how far inputs were read, and examples on their way out, in SQLite.
+"""The state of one partition in SQLite: undecided entries, input positions, and examples not yet sent.
 
-A step is one transaction. `steps` has what came or changed in each, in one piece; the last word on a key counts, and
-an entry whose time has come is forgotten (see `EntryLog`). `spilled` has the entries for which memory had no room,
-`outbox` examples until they are in the output. A process that dies leaves the state behind its last step.
+A step is one transaction. `steps` has the entries added or changed in each step as one blob; the last version of a key
+counts, and a due entry is discarded (see `EntryLog`). `spilled` has the entries that did not fit in memory, `outbox`
+the examples until they are in the output. After a crash the state is that of the last committed step.
 """
 
 from __future__ import annotations
@@ -45,38 +45,38 @@ _SCHEMA = (
     "CREATE TABLE head (id INTEGER PRIMARY KEY, value TEXT)",
 )
 _AT_ONCE = 1000
-"""Entries that are brought in together when they are due."""
+"""Number of due entries that are loaded together."""
 _CACHE_KIBIBYTES = 16 << 10
 _SPILLED_DOWN_TO = 0.75
-"""Of the memory, so that not every step spills."""
+"""Fraction of the memory that remains in use after a spill, so that not every step spills."""
 
 
 @dataclass(slots=True)
 class Head:
-    """All of a state that is small."""
+    """The small part of a state."""
 
     offsets: dict[str, JoinPosition] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
     watermark_ms: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     last_number: int = 0
-    """Of the examples that were made."""
+    """Number of the last emitted example."""
     sent_number: int = 0
-    """Of those that are in the output."""
+    """Number of the last example in the output."""
     sent_place: int = 0
-    """Where the output ends behind that one."""
+    """Position in the output after that example."""
     num_spilled: int = 0
     last_step: int = 0
 
 
 class PartitionState:
-    """The file of one partition. Belongs to one thread, and to one process: whoever opens it holds its lock.
+    """The database of one partition. Not thread-safe; the process that opens it must hold the partition lock.
 
     Args:
-        path: The file, made if it is not there.
-        identity: What the state is of; another one is refused.
-        memory_bytes: For entries in memory; the oldest of those beyond go to disk.
-        max_bytes: Of the file; None: as much as there is room.
+        path: Path of the file, created if missing.
+        identity: Identity of the join; a state with another one is rejected.
+        memory_bytes: Memory for entries; the oldest entries beyond it are moved to disk.
+        max_bytes: Maximum size of the file; None: unlimited.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class PartitionState:
                 raise
 
     def close(self) -> None:
-        """Closes the file; a step that was not committed is undone."""
+        """Closes the file; an uncommitted step is rolled back."""
         with self._named():
             self._database.close()
 
     def load(self, machine: JoinMachine) -> None:
-        """Brings in what was in memory."""
+        """Loads the entries that were in memory."""
         known: dict[bytes, Entry] = {}
         sizes: dict[int, int] = {}
         with self._named():
@@ -114,7 +114,7 @@ class PartitionState:
                         known.pop(key, None)
                     else:
                         known[key] = entry
-        # What is due was forgotten in that step: nothing is due behind one.
+        # Due entries were discarded in the step itself: after a step nothing is due.
         watermark_ms = self.head.watermark_ms
         known = {key: entry for key, entry in known.items() if entry.due_ms > watermark_ms}
         by_step: dict[int, dict[bytes, Entry]] = {number: {} for number in sizes}
@@ -131,7 +131,7 @@ class PartitionState:
             self._database.execute("BEGIN IMMEDIATE")
 
     def bring_in(self, machine: JoinMachine, keys: Iterable[bytes]) -> None:
-        """Brings in the entries of these keys that are on disk only."""
+        """Loads the entries of these keys that are only on disk."""
         if not self.head.num_spilled:
             return
         found = []
@@ -143,7 +143,7 @@ class PartitionState:
         self._take(machine, found)
 
     def bring_due(self, machine: JoinMachine, watermark_ms: int) -> bool:
-        """Brings in some of the entries on disk that are due; whether there were any."""
+        """Loads some of the due entries on disk; returns whether there were any."""
         if not self.head.num_spilled:
             return False
         query = "SELECT row, entry FROM spilled WHERE due <= ? ORDER BY due, row LIMIT ?"
@@ -153,7 +153,7 @@ class PartitionState:
         return bool(found)
 
     def has_due(self, machine: JoinMachine, watermark_ms: int) -> bool:
-        """Whether something is due at this time of events."""
+        """Returns whether an entry is due at this watermark."""
         if machine.has_due(watermark_ms) or not self.head.num_spilled:
             return machine.has_due(watermark_ms)
         with self._named():
@@ -161,13 +161,13 @@ class PartitionState:
         return first is not None and int(first) <= watermark_ms
 
     def last_due(self, machine: JoinMachine) -> int:
-        """When the last entry will be due; 0 if there is none."""
+        """Returns when the last entry will be due; 0 if there is none."""
         with self._named():
             (spilled,) = self._database.execute("SELECT max(due) FROM spilled").fetchone()
         return max([spilled or 0, *(entry.due_ms for entry in machine.entries.values())])
 
     def commit(self, machine: JoinMachine, packed: bytes) -> None:
-        """Ends a step: what changed in the machine, the head and the examples that came out, all or nothing."""
+        """Commits a step atomically: changes of the machine, the head and the emitted examples."""
         with self._named():
             database, head = self._database, self.head
             self._log.release(machine.removed)
@@ -181,12 +181,12 @@ class PartitionState:
         machine.saved()
 
     def outbox(self) -> list[bytes]:
-        """The examples that may not be in the output, packed, in their order."""
+        """Returns the packed examples that may not be in the output yet, in order."""
         with self._named():
             return [packed for (packed,) in self._database.execute("SELECT examples FROM outbox ORDER BY last")]
 
     def _save_entries(self, machine: JoinMachine, gone: Sequence[bytes]) -> None:
-        """Saves what changed, and deletes what that makes useless."""
+        """Saves changed entries, and deletes steps that are no longer needed."""
         log, head = self._log, self.head
         entries = machine.changed
         if stale := log.stale(machine.entries, known_bytes=machine.num_bytes):
@@ -210,7 +210,7 @@ class PartitionState:
                 machine.changed[key] = entry
 
     def _spill(self, machine: JoinMachine) -> list[bytes]:
-        """Leaves to the disk what has waited longest: most actions follow soon; the keys that steps still know."""
+        """Moves the longest-waiting entries to disk: most actions follow soon. Returns their keys in saved steps."""
         aim = _SPILLED_DOWN_TO * self._memory_bytes
         left, chosen = float(machine.num_bytes), {}
         for key, entry in machine.entries.items():
@@ -241,7 +241,7 @@ class PartitionState:
 
     def _prepare(self, max_bytes: int | None) -> None:
         database = self._database
-        # One process has the file, so that no memory has to be shared; a step is on disk when it is committed.
+        # One process has the file, so that no shared memory is needed; a committed step is on disk.
         for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
             database.execute(f"PRAGMA {setting}")
         database.execute(f"PRAGMA cache_size=-{_CACHE_KIBIBYTES}")
@@ -279,7 +279,7 @@ class PartitionState:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of SQLite under names of ours."""
+        """Translates errors of SQLite to those of this library."""
         try:
             yield
         except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""Events from Kafka topics, and examples to one: the joiner's partition n is partition n of each topic."""
+"""Events from Kafka topics, and examples to a topic: partition n of the joiner is partition n of each topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUMBER_HEADER = "monolith-number"
 """Header of an output message: the number of its example, in digits."""
 _GROUP = "monolith-joiner"
 _LOOK_SECONDS = 0.5
-"""How often the brokers are asked where a silent partition ends."""
+"""Interval of the queries for the end of a silent partition."""
 
 
 def _config(settings: Mapping[str, Any]) -> KafkaConfig:
@@ -32,10 +32,10 @@ def _config(settings: Mapping[str, Any]) -> KafkaConfig:
 
 
 def num_partitions(place: KafkaPlace, settings: Mapping[str, Any]) -> int:
-    """How many partitions a topic has.
+    """Returns the number of partitions of a topic.
 
     Raises:
-        NotFoundError: there is no such topic.
+        NotFoundError: the topic does not exist.
     """
     client = Client(place.brokers, [place.topic], _config(settings))
     try:
@@ -45,12 +45,12 @@ def num_partitions(place: KafkaPlace, settings: Mapping[str, Any]) -> int:
 
 
 class TopicInput:
-    """One partition of a topic; offsets are kept by whoever reads, brokers are told none.
+    """One partition of a topic. Offsets are stored by the joiner; none are committed to the brokers.
 
     Args:
         place: Topic and brokers.
-        number: Of the partition.
-        settings: Further ones of librdkafka.
+        number: Number of the partition.
+        settings: Further settings of librdkafka.
     """
 
     def __init__(self, place: KafkaPlace, number: int, settings: Mapping[str, Any]) -> None:
@@ -63,13 +63,13 @@ class TopicInput:
         self._is_at_end = False
 
     def open(self, offset: JoinPosition | None) -> None:
-        """Goes to an offset; None: the oldest that is there."""
+        """Seeks to an offset; None: the oldest available one."""
         if offset is None:
             offset = self._client.watermarks([self._partition])[self._partition][0]
         self._fetching.own({self._partition: plain_offset(offset, self.name)})
 
     def read(self, limit: int) -> Arrived:
-        """At most `limit` messages; waits a twentieth of a second for the first."""
+        """Returns at most `limit` messages; waits 50 ms for the first."""
         records: list[bytes] = []
         places: list[int] = []
         for chunk in self._fetching.fetch(limit):
@@ -84,7 +84,7 @@ class TopicInput:
         return Arrived(records, places, self._fetching.fetched[self._partition])
 
     def is_at_end(self) -> bool:
-        """Whether the brokers have no more, as far as they were asked lately."""
+        """Returns whether the brokers have no more, as of the last query."""
         if not self._is_at_end and time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._looked = time.monotonic()
             try:
@@ -101,9 +101,9 @@ class TopicInput:
 class TopicOutput:
     """One partition of a topic that this joiner alone writes to.
 
-    A message is an example; its key is the request, its time since when it could be known, and `NUMBER_HEADER` its
-    number. What a process had on its way when it died may arrive behind what its successor sends: a reader that takes
-    only rising numbers sees every example once.
+    A message is an example; its key is the request, its timestamp the earliest time at which it could be known, and
+    `NUMBER_HEADER` its number. In-flight messages of a killed process may arrive after those of its successor: a reader
+    that accepts only increasing numbers sees every example once.
     """
 
     def __init__(self, place: KafkaPlace, number: int, settings: Mapping[str, Any]) -> None:
@@ -117,7 +117,7 @@ class TopicOutput:
         self._failure: Any = None
 
     def open(self, place: int) -> tuple[int, int]:
-        """Reads what is there from an offset on."""
+        """Reads the messages from an offset on."""
         client = Client(self._place.brokers, [self._place.topic], self._config)
         try:
             low, high = client.watermarks([self._partition])[self._partition]
@@ -143,7 +143,7 @@ class TopicOutput:
         return number, high
 
     def append(self, packed: bytes) -> int:
-        """Sends examples; they are with all brokers when it returns."""
+        """Sends examples and waits until all in-sync brokers have acknowledged them."""
         self._failure = None
         for number, known_ms, request, example in split_examples(packed):
             while True:
@@ -169,7 +169,7 @@ class TopicOutput:
         return self._end
 
     def close(self) -> None:
-        """Ends the producer; what was appended is sent."""
+        """Flushes and closes the producer."""
         self._producer = None
 
     def _delivered(self, error: Any, message: Any) -> None:
@@ -189,7 +189,7 @@ class TopicOutput:
                         return number
                     raise client.translate(error, self.name)
                 place = int(message.offset() or 0) + 1
-                if message.value() is not None:  # one without a value holds no example
+                if message.value() is not None:  # a message without a value holds no example
                     number = max(number, self._number_of(message))
             client.raise_if_stopped()
             client.check_contact()

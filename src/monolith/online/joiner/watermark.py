@@ -1,4 +1,4 @@
-"""How far the time of events has come in one partition: how long its inputs may still bring older ones."""
+"""Watermark of one partition: the event time up to which its inputs are complete."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["Watermark"]
 class _Input:
     newest_ms: int = 0
     heard_ms: float = 0.0
-    """When it last brought something or was not at its end, by a clock that never jumps."""
+    """When it last had records or was not at its end, by a monotonic clock."""
 
 
 @dataclass(slots=True)
 class Watermark:
-    """The least of what the inputs have reached; an idle one does not count. Pure: times are handed in.
+    """Minimum of the event times that the inputs have reached; idle inputs do not count. Pure: times are arguments.
 
-    Each input has reached what lies before its newest event, less the disorder that is allowed: another event of the
-    same time may follow. When all are idle, the time of events advances with the clock, so that the last windows of a
-    stream that fell silent close as well.
+    An input has reached the time before its newest event, less the allowed disorder: another event of the same time may
+    follow. When all inputs are idle, the watermark advances with the clock, so that the last windows of a silent stream
+    close as well.
 
     Args:
-        rules: Say how much disorder there may be, and when an input is idle.
-        names: Of the inputs.
-        now_ms: Of a clock that never jumps, as in the other calls.
-        newest: Newest event of each input, of a state that goes on.
+        rules: Rules with the allowed disorder and the idle time.
+        names: Names of the inputs.
+        now_ms: Time of a monotonic clock, as in the other calls.
+        newest: Newest event of each input, from a resumed state.
     """
 
     disorder_ms: int
@@ -41,7 +41,7 @@ class Watermark:
 
     @classmethod
     def of(cls, rules: JoinRules, names: Iterable[str], *, now_ms: float, newest: dict[str, int]) -> Watermark:
-        """One that begins now."""
+        """Creates a watermark that starts now."""
         inputs = {name: _Input(newest.get(name, 0), now_ms) for name in names}
         return cls(round(rules.disorder_seconds * 1000), rules.idle_seconds * 1000, inputs)
 
@@ -51,17 +51,17 @@ class Watermark:
         return {name: each.newest_ms for name, each in self.inputs.items()}
 
     def hear(self, name: str, newest_ms: int, *, now_ms: float) -> None:
-        """An input brought events; 0: it brought none, but is not at its end."""
+        """Records that an input returned events; 0: it returned none, but is not at its end."""
         heard = self.inputs[name]
         heard.newest_ms = max(heard.newest_ms, newest_ms)
         heard.heard_ms = now_ms
 
     def is_idle(self, name: str, *, now_ms: float) -> bool:
-        """Whether an input has been silent for long enough."""
+        """Returns whether an input has been silent for the idle time."""
         return now_ms - self.inputs[name].heard_ms >= self.idle_ms
 
     def at(self, *, now_ms: float) -> int:
-        """How far the time of events has come; 0 while nobody knows."""
+        """Returns the watermark; 0 while unknown."""
         waking = [each.newest_ms for name, each in self.inputs.items() if not self.is_idle(name, now_ms=now_ms)]
         if waking:
             return max(0, min(waking) - self.disorder_ms - 1)
@@ -72,7 +72,7 @@ class Watermark:
         return max(0, newest - self.disorder_ms - 1 + round(silent_ms))
 
     def may_wait(self, name: str, *, lead_ms: int, now_ms: float) -> bool:
-        """Whether an input is so far ahead of another one that is awake that reading on would only fill the state."""
+        """Returns whether an input is so far ahead of another active one that reading more only fills the state."""
         mine = self.inputs[name].newest_ms
         others = [
             each.newest_ms

@@ -1,8 +1,8 @@
-"""Progressive validation: what a model is worth in service, by predicting each example before it is learned from.
+"""Progressive validation: measures a model as served, by predicting each example before training on it.
 
-May import: `train` and what is below. Read `run.py` first; `serving_copy.py` is what predicts, `sync_rule.py`
-says when it takes over what was trained, `windows.py` has the figures, `page.py` draws them. `ranker.py` is a click
-model for whoever has no task yet, and `traffic.py` has examples for it.
+May import: `train` and what is below. Read `run.py` first; `serving_copy.py` predicts, `sync_rule.py` decides when it
+loads trained rows and weights, `windows.py` computes the metrics, `page.py` plots them. `ranker.py` is a click model
+for users without a task, and `traffic.py` provides examples for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ids as recommenders without collisionless tables have them: hashed into a fixed number of rows."""
+"""Ids hashed into a fixed number of rows, as in recommenders without collisionless tables."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -77235922
 
 @config
 class HashedIds(Config):
-    """Replaces the ids of some columns by their hash below a number of rows: what collides shares a row from then on.
+    """Replaces the ids of some columns by their hash modulo a number of rows; colliding ids share a row.
 
-    Give it to `Dataset.map`, or call it with a batch. The columns share one array: their slots are to share rows, too.
+    Pass it to `Dataset.map`, or call it with a batch. The columns share one array, so their slots must share rows, too.
 
     >>> import torch
     >>> batch = Batch({"user": torch.tensor([7, 8, 9]), "item": torch.tensor([7, 8, 9])}, num_rows=3)
@@ -36,16 +36,16 @@ class HashedIds(Config):
     """
 
     columns: Sequence[str]
-    """Of ids."""
+    """Names of the columns of ids."""
     rows: int
-    """That they share."""
+    """Number of rows that they share."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
         require_at_least(self, 1, "rows")
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with other ids."""
+        """Returns the batch with hashed ids."""
         missing = [name for name in self.columns if name not in batch]
         if missing:
             raise InvalidArgumentError(
@@ -67,7 +67,7 @@ def _hashed(name: str, ids: ColumnValues, *, place: int, rows: int) -> ColumnVal
 
 
 def _below(ids: Tensor, place: int, rows: int) -> Tensor:
-    """Mixed as splitmix64 does it: each bit of an id, and the place of its column, moves half of all bits."""
+    """Hashes ids with splitmix64: each bit of an id, and the index of its column, flips half of all bits."""
     mixed = (ids * 1024 + place) * _GOLDEN
     mixed = (mixed ^ _shifted(mixed, 30)) * _FIRST
     mixed = (mixed ^ _shifted(mixed, 27)) * _SECOND
@@ -75,5 +75,5 @@ def _below(ids: Tensor, place: int, rows: int) -> Tensor:
 
 
 def _shifted(numbers: Tensor, bits: int) -> Tensor:
-    """To the right, without the sign."""
+    """Shifts to the right, unsigned."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""What came out of a progressive validation."""
+"""Results of a progressive validation."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ __all__ = ["CopyOutcome", "Outcome"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOutcome:
-    """What the predictions of one serving copy were worth."""
+    """Metrics of one serving copy."""
 
     rule: SyncRule
     windows: tuple[Window, ...]
-    """In the order of time; those without an example are left out."""
+    """In the order of time; windows without an example are omitted."""
     total: Scores
-    """Of all measured examples. Its AUC is over all pairs of them, of different windows, too; and in 65,536 bins."""
+    """Metrics over all measured examples. Its AUC is over all pairs, including those of different windows, in 65,536
+    bins."""
     num_takes: int
-    """How often rows were taken over."""
+    """Number of times rows were loaded."""
     bytes_taken: int
-    """Of rows and tombstones, as a log would carry them."""
+    """Size of the loaded rows and tombstones, as encoded in a log."""
 
     @property
     def mean_auc(self) -> float:
-        """Mean of the windows' AUCs, as the paper reports it; windows without one are left out."""
+        """Mean of the windows' AUCs, as reported in the paper; windows without one are ignored."""
         known = [window.auc for window in self.windows if math.isfinite(window.auc)]
         return sum(known) / len(known) if known else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; what is not defined is None."""
+        """Returns plain values; undefined ones are None."""
         return {
             "rule": _plain(self.rule.to_dict()),
             "mean_auc": _number(self.mean_auc),
@@ -50,17 +51,17 @@ class CopyOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Mapping[str, CopyOutcome]):
-    """Of one trained model, all its serving copies by name; printed, a table of them."""
+    """Results of one trained model: its serving copies by name. `str` returns a table of them."""
 
     copies: dict[str, CopyOutcome]
     examples: int
-    """That were learned from."""
+    """Number of trained examples."""
     rows: int
-    """Of the trained tables, the most that a window ended with."""
+    """Rows of the trained tables: the maximum over the ends of the windows."""
     memory_bytes: int
-    """The same of their memory: rows, indexes and filters."""
+    """Memory of the trained tables, likewise: rows, indexes and filters."""
     evicted: int
-    """Rows that were removed because they had expired."""
+    """Number of expired rows that were removed."""
 
     def __getitem__(self, name: str) -> CopyOutcome:
         return self.copies[name]
@@ -72,7 +73,7 @@ class Outcome(Mapping[str, CopyOutcome]):
         return len(self.copies)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold."""
+        """Returns plain values, serializable as JSON."""
         return {
             "examples": self.examples,
             "rows": self.rows,
@@ -86,7 +87,7 @@ class Outcome(Mapping[str, CopyOutcome]):
 
 
 def table_of(copies: Mapping[str, CopyOutcome]) -> str:
-    """A line for each copy."""
+    """Returns a table with a line for each copy."""
     width = max(map(len, copies), default=0)
     lines = [f"{'':<{width}}  mean AUC  total AUC  log loss  calibration  take-overs        MB"]
     lines += [

@@ -1,4 +1,4 @@
-"""Outcomes side by side as one HTML page: plots over time, and the numbers behind them. It loads nothing."""
+"""Compares outcomes on one HTML page: plots over time, and tables of their values. The page loads no resources."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ th:first-child { text-align: left; }
 
 
 def write_page(path: str | os.PathLike[str], outcomes: Mapping[str, CopyOutcome], *, title: str) -> None:
-    """Writes a page about some outcomes, of one run or of several, whole or not at all.
+    """Writes a page that compares outcomes of one or several runs. The file is replaced atomically.
 
     Args:
         path: A local file.
-        outcomes: Name -> what came out; an `Outcome` is such a mapping.
-        title: What is compared.
+        outcomes: Name -> outcome; an `Outcome` is such a mapping.
+        title: Title of the page.
 
     Raises:
-        OpError: it cannot be written there.
+        OpError: the file cannot be written.
     """
     with replaced_file(path) as temporary:
         temporary.write_text(page_of(outcomes, title=title), encoding="utf-8")
 
 
 def page_of(outcomes: Mapping[str, CopyOutcome], *, title: str) -> str:
-    """The page as a text."""
+    """Returns the page as text."""
     colours = "".join(f"--series-{number}: {colour}; " for number, colour in enumerate(_LIGHT))
     dark = "".join(f"--series-{number}: {colour}; " for number, colour in enumerate(_DARK))
     light_page = "--page: #fbfbfa; --card: #fff; --text: #1d2430; --faint: #5d6675; --grid: #e6e8ec;"

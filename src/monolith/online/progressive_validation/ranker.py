@@ -1,4 +1,4 @@
-"""A click model to compare data and tables with, for whoever has no task of their own yet."""
+"""A click model for comparing data and tables without a task of one's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Ranker"]
 
 @config
 class Ranker(Config):
-    """Makes tasks of one kind: DeepFM, a factorisation machine and a network over the same rows.
+    """Factory of DeepFM tasks: a factorisation machine and a network over the same rows.
 
     >>> Ranker(ids=["user", "item"], expire_days={"item": 7})().p.name
     'RankerTask'
@@ -39,23 +39,23 @@ class Ranker(Config):
     label: str = "label"
     """Column of 0 and 1."""
     dim: int = 8
-    """Of the vectors; a row has a bias beside it."""
+    """Dimension of the vectors; a row has a bias in addition."""
     hidden: int = 32
     """Width of the network."""
     learning_rate: float = 0.1
-    """Of rows, by Adagrad."""
+    """Learning rate of the rows (Adagrad)."""
     dense_learning_rate: float = 1e-3
-    """Of the network, by Adam."""
+    """Learning rate of the network (Adam)."""
     min_counts: Mapping[str, int] = field(default_factory=dict)
-    """Column -> how often an id is met before it gets a row; left out: it gets one at once."""
+    """Column -> number of occurrences of an id before it gets a row; without an entry, ids get one immediately."""
     expire_days: Mapping[str, int] = field(default_factory=dict)
-    """Column -> days without an update after which a row may be removed; left out: it stays."""
+    """Column -> days without an update after which a row may be removed; without an entry, rows stay."""
     shared: bool = False
-    """Whether all columns use the rows of the first, as where ids are hashed into one array (`HashedIds`)."""
+    """Whether all columns use the rows of the first, as for ids hashed into one array (`HashedIds`)."""
     filter_capacity: int = 100_000
-    """Ids without a row that are remembered, where some column has a `min_counts`."""
+    """Number of ids without a row that the admission filter tracks, if some column has a `min_counts`."""
     seed: int = 0
-    """Of the first weights of rows."""
+    """Seed of the initial weights of rows."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", tuple(self.ids))
@@ -71,23 +71,23 @@ class Ranker(Config):
 
     @property
     def bytes_per_bare_row(self) -> int:
-        """Of an array: weights and what Adagrad keeps, without keys and index."""
+        """Bytes of a row in a plain array: weights and Adagrad state, without keys and index."""
         return 2 * 4 * (1 + self.dim)
 
     def __call__(self) -> Task:
-        """A task whose model is not built yet."""
+        """Returns a task whose model is not built yet."""
         return RankerTask(self)
 
 
 class RankerTask(Task):
-    """What a `Ranker` makes."""
+    """Task created by a `Ranker`."""
 
     def __init__(self, wanted: Ranker) -> None:
         super().__init__()
         self._wanted = wanted
 
     def build(self) -> None:
-        """Rows of all columns of ids, and the network."""
+        """Builds the rows of all columns of ids, and the network."""
         wanted = self._wanted
         row = [Slice(1, initializer=Zeros()), Slice(wanted.dim)]
         own = wanted.ids[:1] if wanted.shared else wanted.ids
@@ -107,12 +107,12 @@ class RankerTask(Task):
         width = len(wanted.ids) * wanted.dim + len(wanted.numbers)
         self.deep = nn.Sequential(nn.Linear(width, wanted.hidden), nn.ReLU(), nn.Linear(wanted.hidden, 1))
 
-    def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:  # noqa: ARG002 - all that is dense is `deep`
-        """Adam."""
+    def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:  # noqa: ARG002 - all dense weights are in `deep`
+        """Returns Adam for the network."""
         return torch.optim.Adam(self.deep.parameters(), lr=self._wanted.dense_learning_rate)
 
-    def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - it does the same in all
-        """The probability of a click."""
+    def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - the same in all modes
+        """Predicts the probability of a click."""
         rows = self.rows(features).stack()  # [B, ids, 1 + dim]
         bias, vectors = rows[..., 0], rows[..., 1:]
         pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2

@@ -1,8 +1,9 @@
-"""`validate`: predict, then train, in the order of time, as a model in service meets its examples.
+"""`validate`: predicts, then trains on each batch, in the order of time, as a served model sees its examples.
 
-A trained model and any number of serving copies of it go over one stream. Before a batch is learned from, every copy
-predicts it with what it has taken over so far; how often it takes over is its rule, in seconds of event time. So one
-run answers what freshness is worth, and a rule that never takes over again is a model that was trained in batches.
+A trained model and any number of serving copies of it process one stream. Before the model trains on a batch, every
+copy predicts it with the rows and weights that it has loaded so far; its rule sets the sync interval, in seconds of
+event time. So one run measures the value of freshness; a rule that syncs only once stands for a model trained in
+batches.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ class ValidationOptions(Config):
     """Keyword arguments of `validate`."""
 
     copies: Mapping[str, SyncRule] = field(default_factory=lambda: {"served": SyncRule()})
-    """Name -> how fresh it is kept; all of them follow one trained model."""
+    """Name -> sync rule of a serving copy; all copies follow one trained model."""
     window_seconds: int = 86_400
-    """Of event time: what is measured together."""
+    """Length of a window in event time; metrics are computed per window."""
     warm_up_seconds: float = 0.0
-    """So much event time, from the first example on, is learned from before anything is measured."""
+    """Event time from the first example on that is trained but not measured."""
     evict_every_seconds: float | None = None
-    """Event time within which every row is looked at once and removed if it has expired; 0: rows stay. None: an hour
-    for each day of a table's shortest `expire_days`."""
+    """Event time within which every row is checked once and removed if expired; 0: rows stay. None: an hour for each
+    day of a table's shortest `expire_days`."""
     disorder_seconds: float = 3600.0
-    """How far a batch may lie behind those before it; more is refused."""
+    """How much older than previous batches a batch may be; older ones are rejected."""
     max_examples: int | None = None
-    """Ends behind the batch with which there are so many; None: with the stream."""
+    """Stop after the batch that reaches this number of examples; None: at the end of the stream."""
     head: str | None = None
-    """Which of several predictions is measured, where the task returns them by name."""
+    """Name of the prediction to measure, if the task returns several by name."""
     seed: int = 0
-    """Of torch, before the model is made and again before each copy is."""
+    """Seed of torch, set before the model and before each copy is created."""
     on_batch: Callable[[int], object] | None = None
-    """Called behind each batch with the number of its examples."""
+    """Called after each batch with the number of its examples."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "window_seconds")
@@ -78,17 +79,17 @@ class ValidationOptions(Config):
 
 
 def validate(make_task: Callable[[], Task], batches: Iterable[Any] | None = None, **options: Any) -> Outcome:
-    """Predicts every example before it is learned from, and says what the predictions were worth.
+    """Predicts every example before training on it, and returns the metrics of the predictions.
 
     Args:
-        make_task: Makes the task, once to be trained and once for each copy: its class, or a function. What its
-            `model_fn` returns as predictions are probabilities, and labels are 0 or 1.
-        batches: In the order of time, with the column ``req_time``; None: what the task reads.
+        make_task: Class or function that creates the task, once for training and once for each copy. The predictions of
+            its `model_fn` must be probabilities, and labels 0 or 1.
+        batches: Batches in the order of time, with the column ``req_time``; None: the input of the task.
         options: The fields of `ValidationOptions`, by name.
 
     Raises:
-        InvalidArgumentError: batches have no times, go back in time, or end before anything was measured; predictions
-            are no probabilities.
+        InvalidArgumentError: batches have no times, are too far out of order, or end before anything was measured; or
+            predictions are not probabilities.
     """
     wanted = ValidationOptions(**options)
     with torch.random.fork_rng(devices=[]), ExitStack() as closing:
@@ -115,7 +116,7 @@ class _Copy:
         self._clock = SyncClock(rule, begin=begin)
 
     def take(self, time: int) -> None:
-        """Takes over what is due before something of this time is predicted."""
+        """Loads what is due before an example of this time is predicted."""
         due = self._clock.due(time)
         if due.rows:
             self.served.take_rows()
@@ -136,23 +137,23 @@ class _Copy:
 
 
 class _Run:
-    """One pass over the stream. The thread that trains owns it."""
+    """One pass over the stream. Owned by the training thread."""
 
     def __init__(self, make_task: Callable[[], Task], session: Session, wanted: ValidationOptions) -> None:
         self._make_task = make_task
         self._session = session
         self._wanted = wanted
         self._copies: dict[str, _Copy] = {}
-        """Made when measuring begins."""
+        """Created when measuring begins."""
         self._begin: int | None = None
         self._newest = 0
         self._look_due = 0.0
         self._evicted = self._rows = self._memory = 0
         self.examples = 0
-        """Learned from so far."""
+        """Number of examples trained so far."""
 
     def step(self, batch: Any) -> None:
-        """Predicts, then trains."""
+        """Predicts a batch, then trains on it."""
         times = self._times(batch)
         if self._begin is None:
             self._begin = int(times.min()) + math.ceil(self._wanted.warm_up_seconds)
@@ -169,7 +170,7 @@ class _Run:
             self._wanted.on_batch(len(times))
 
     def outcome(self) -> Outcome:
-        """What was measured."""
+        """Returns the metrics."""
         if not self._copies:
             last = "the stream has no examples" if self._begin is None else f"the last example is of {self._newest}"
             raise InvalidArgumentError(
@@ -186,12 +187,12 @@ class _Run:
         )
 
     def close(self) -> None:
-        """Ends following."""
+        """Stops the copies."""
         for each in self._copies.values():
             each.served.stand_still()
 
     def _times(self, batch: Any) -> Tensor:
-        """Unix seconds [B]."""
+        """Returns Unix seconds [B]."""
         times = times_of(batch)
         if times is None:
             raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""A model that serves what another one has learned: rows compressed for serving, without what optimizers keep."""
+"""A serving copy of a trained model: rows compressed for serving, without optimizer state."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 __all__ = ["ServingCopy"]
 
 _BUCKETS_AT_A_TIME = 64
-"""Of all rows, when it takes them for the first time: they are not to be in memory once more at one moment."""
+"""Number of buckets copied together in the first load, which bounds the additional memory."""
 
 
 class ServingCopy:
-    """Follows the tables and weights of a trained model, when it is told to. One thread uses it.
+    """Copy of the tables and weights of a trained model, updated on request. Not thread-safe.
 
     It reads the changes as a follower in another process gets them from a log: rows that were touched, compressed, and
     tombstones of those that were removed.
 
     Args:
-        name: Under which the stores know it.
-        make_task: Makes the task once more.
-        trained: What it follows.
+        name: Name of its readers at the stores.
+        make_task: Creates the task of the copy.
+        trained: The model to follow.
     """
 
     def __init__(self, name: str, make_task: Callable[[], Task], trained: TrainState) -> None:
@@ -56,17 +56,17 @@ class ServingCopy:
             )
         self._readers: dict[str, ChangeReader] = {}
         self.num_takes = 0
-        """How often it took rows over."""
+        """Number of times it loaded rows."""
         self.bytes_taken = 0
-        """Of rows and tombstones."""
+        """Size of the loaded rows and tombstones."""
 
     @property
     def stores(self) -> dict[str, Store]:
-        """Its serving tables, by the names that those of the trained model have."""
+        """Its serving tables, by the store names of the trained model."""
         return self._state.stores
 
     def take_rows(self) -> None:
-        """Comes to what the trained tables hold now."""
+        """Loads the current rows of the trained tables."""
         for name, served in self.stores.items():
             reader, ranges = self._reader_of(name)
             reached = reader.next_mark()
@@ -79,18 +79,18 @@ class ServingCopy:
 
     @torch.no_grad()
     def take_dense(self) -> None:
-        """Takes over the dense weights, and buffers such as the statistics of a normalisation."""
+        """Loads the dense weights, and buffers such as normalisation statistics."""
         own = dict(_dense_of(self.model))
         for name, tensor in _dense_of(self._trained.model):
             own[name].copy_(tensor)
 
     @torch.no_grad()
     def look(self, features: Mapping[str, Any]) -> Spec:
-        """What it makes of a batch; nothing changes."""
+        """Predicts a batch without changing any state."""
         return self._task.model_fn(features, "eval")
 
     def stand_still(self) -> None:
-        """Takes nothing over any more: the trained tables keep nothing for it. It goes on to predict."""
+        """Stops loading rows, so that the trained tables keep no changes for it. It can still predict."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             reader.close()
@@ -101,7 +101,7 @@ class ServingCopy:
             return known, [range(NUM_BUCKETS)]
         store = self._trained.stores[name]
         now = store.open_reader(self._name).mark
-        # Of the first epoch: everything that the tables hold counts as changed.
+        # Epoch 0: all rows of the tables count as changed.
         self._readers[name] = store.open_reader(self._name, at=Mark(now.generation, now.life, 0))
         firsts = range(0, NUM_BUCKETS, _BUCKETS_AT_A_TIME)
         return self._readers[name], [range(first, first + _BUCKETS_AT_A_TIME) for first in firsts]
@@ -112,7 +112,7 @@ def _serving_store(configs: Mapping[str, TableConfig]) -> LocalStore:
 
 
 def _dense_of(model: nn.Module | None) -> Iterator[tuple[str, Tensor]]:
-    """Weights and buffers by name; what stands for rows is not among them."""
+    """Yields weights and buffers by name, without placeholders of rows."""
     if model is None:
         return
     for name, weight in model.named_parameters():

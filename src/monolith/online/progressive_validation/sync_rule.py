@@ -1,4 +1,4 @@
-"""When a serving copy takes over what was trained, by the time of the events."""
+"""Decides when a serving copy loads trained rows and weights, in event time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Due", "SyncClock", "SyncRule"]
 
 @config
 class SyncRule(Config):
-    """How fresh a serving copy is kept.
+    """Sync intervals of a serving copy.
 
     >>> SyncRule(rows_seconds=60, dense_seconds=86_400)  # as the paper serves: rows by the minute, weights by the day
     SyncRule(rows_seconds=60, dense_seconds=86400)
     """
 
     rows_seconds: float = 60.0
-    """Seconds of event time from one take-over of rows to the next; 0: before every batch; infinite: once, when
-    measuring begins, and never again, as a model that is trained in batches and then served."""
+    """Seconds of event time from one load of rows to the next; 0: before every batch; infinite: only once, when
+    measuring begins, like a model that is trained in batches and then served."""
     dense_seconds: float | None = None
-    """The same for dense weights; None: together with the rows."""
+    """Interval for dense weights; None: together with the rows."""
 
     def __post_init__(self) -> None:
         for name in ("rows_seconds", "dense_seconds"):
@@ -32,19 +32,19 @@ class SyncRule(Config):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether nothing is taken over but what there is when measuring begins."""
+        """Whether the copy is loaded only once, when measuring begins."""
         return math.isinf(self.rows_seconds) and (self.dense_seconds is None or math.isinf(self.dense_seconds))
 
 
 class Due(NamedTuple):
-    """What is to be taken over now."""
+    """What is to be loaded now."""
 
     rows: bool
     dense: bool
 
 
 class SyncClock:
-    """Says what is due. Intervals are counted from where measuring began, so that copies of one interval agree.
+    """Computes what is due. Intervals count from the start of measuring, so that copies with the same interval agree.
 
     >>> clock = SyncClock(SyncRule(rows_seconds=60, dense_seconds=3600), begin=1000)
     >>> [clock.due(time).rows for time in (1003, 1050, 1061, 1119, 1300, 1310)]
@@ -56,13 +56,13 @@ class SyncClock:
         self._dense = self._rows if rule.dense_seconds is None else _Beat(rule.dense_seconds, begin)
 
     def due(self, time: int) -> Due:
-        """What is due before something of this event time is predicted; then it counts as done."""
+        """Returns what is due before an example of this event time is predicted, and marks it as done."""
         rows = self._rows.passes(time)
         return Due(rows, rows if self._dense is self._rows else self._dense.passes(time))
 
 
 class _Beat:
-    """Whether another interval has begun since the last time."""
+    """Detects whether another interval has begun since the last call."""
 
     def __init__(self, seconds: float, begin: int) -> None:
         self._seconds = seconds

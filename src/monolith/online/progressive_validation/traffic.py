@@ -1,4 +1,4 @@
-"""Examples in the order of time with a model for them: generated, or from files that the user has."""
+"""Examples in the order of time with a model for them: generated, or from files of the user."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ CRITEO_NUMBERS = tuple(f"I{place}" for place in range(1, 14))
 CRITEO_TEXTS = tuple(f"C{place}" for place in range(1, 27))
 _CRITEO_SECONDS = 7 * DAY
 _CRITEO_BEGIN = 1_400_000_000
-"""The files have no times; it is known that they are of seven days, in order."""
+"""The files have no times; they cover seven days, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Examples that can be gone over any number of times."""
+    """Examples that can be iterated any number of times."""
 
     batches: Iterable[Batch]
     ranker: Ranker
-    """That knows their columns."""
+    """Model for their columns."""
     seconds: int
-    """Event time from the first example to the last."""
+    """Event time from the first example to the last, in seconds."""
 
     def hashed(self, rows: int) -> Traffic:
-        """The same examples with all ids hashed into so many rows, and a model whose columns share them."""
+        """Returns the same examples with all ids hashed into `rows` rows, and a model whose columns share them."""
         ranker = replace(self.ranker, shared=True, min_counts={}, expire_days={})
         return replace(self, batches=_Mapped(self.batches, HashedIds(columns=ranker.ids, rows=rows)), ranker=ranker)
 
 
 def clicks(world: ClickWorld, *, days: int = 7, batch_size: int = 500, seed: int = 0) -> Traffic:
-    """Generated clicks of some days, whose users and items come and go and whose tastes drift."""
+    """Generates clicks over several days, with users and items that appear and disappear, and drifting tastes."""
     count = days * world.examples_per_day
     return Traffic(
         batches=ClickStream(count, batch_size=batch_size, seed=seed, world=world),
@@ -64,15 +64,15 @@ def clicks(world: ClickWorld, *, days: int = 7, batch_size: int = 500, seed: int
 
 
 def movielens(folder: str | os.PathLike[str], *, liked_from: float = 4.0, batch_size: int = 256) -> Traffic:
-    """The ratings of a folder of MovieLens, oldest first; needs `monolith-torch[csv]`.
+    """Reads the ratings of a MovieLens folder, oldest first; needs `monolith-torch[csv]`.
 
     Args:
-        folder: With ``u.data`` (ml-100k) or ``ratings.csv`` (ml-latest-small, ml-25m and others).
-        liked_from: A rating of so much or more is a click.
-        batch_size: Examples of a batch.
+        folder: Folder with ``u.data`` (ml-100k) or ``ratings.csv`` (ml-latest-small, ml-25m and others).
+        liked_from: Minimum rating that counts as a click.
+        batch_size: Number of examples in a batch.
 
     Raises:
-        NotFoundError: neither file is there.
+        NotFoundError: neither file exists.
     """
     place = Path(folder)
     columns = {"user": "int", "item": "int", "rating": "float", "time": "int"}
@@ -97,16 +97,16 @@ def movielens(folder: str | os.PathLike[str], *, liked_from: float = 4.0, batch_
 
 
 def criteo(files: Sequence[str | os.PathLike[str]], *, batch_size: int = 2048) -> Traffic:
-    """Lines of Criteo's display ads, in their order: label, 13 numbers, 26 texts; needs `monolith-torch[csv]`.
+    """Reads lines of Criteo's display ads in order: label, 13 numbers, 26 texts; needs `monolith-torch[csv]`.
 
-    The lines have no times and are spread evenly over seven days, which is what they are of.
+    The lines have no times and are spread evenly over the seven days that they cover.
 
     Args:
-        files: Such as ``train.txt``, or parts of it in their order; compressed ones by their ending.
-        batch_size: Examples of a batch.
+        files: Files such as ``train.txt``, or parts of it in order; compression is detected by the suffix.
+        batch_size: Number of examples in a batch.
 
     Raises:
-        InvalidArgumentError: there is not a line in them.
+        InvalidArgumentError: the files have no lines.
     """
     columns = {"label": "float"} | dict.fromkeys(CRITEO_NUMBERS, "float") | dict.fromkeys(CRITEO_TEXTS, "ids")
     lines = CsvDataset(list(files), columns, names=list(columns), delimiter="\t")
@@ -118,7 +118,7 @@ def criteo(files: Sequence[str | os.PathLike[str]], *, batch_size: int = 2048) -
 
 
 class _Mapped(Iterable[Batch]):
-    """Each batch through a function, as often as it is gone over."""
+    """Applies a function to each batch, at every iteration."""
 
     def __init__(self, batches: Iterable[Batch], function: Callable[[Batch], Batch]) -> None:
         self._batches = batches
@@ -129,7 +129,7 @@ class _Mapped(Iterable[Batch]):
 
 
 class _WithTimes(Iterable[Batch]):
-    """Batches whose examples are spread evenly over the days of Criteo's files; they are counted first."""
+    """Adds times to batches, spread evenly over the days of Criteo's files; counts the examples first."""
 
     def __init__(self, batches: Dataset[Any]) -> None:
         self._batches = batches

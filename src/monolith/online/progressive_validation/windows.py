@@ -1,4 +1,4 @@
-"""The figures of predictions, by windows of event time and in total."""
+"""Metrics of predictions, by windows of event time and in total."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["Scores", "Window", "WindowedScores"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What some predictions were worth; NaN where that is not defined, such as an AUC without a click."""
+    """Metrics of predictions; NaN where undefined, such as an AUC without a click."""
 
     examples: int
     auc: float
     log_loss: float
     calibration: float
-    """Predicted clicks per click: 1 is right, 1.1 promises 10 % too many."""
+    """Predicted clicks per click: 1 is ideal, 1.1 predicts 10 % too many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(Scores):
-    """The scores of some event time."""
+    """The scores of a window of event time."""
 
     begin: int
-    """Unix seconds."""
+    """Start of the window, Unix seconds."""
     end: int
 
 
@@ -41,15 +41,15 @@ class _Piece(NamedTuple):
 
 
 class WindowedScores:
-    """Takes predictions in about the order of their times; a window is closed when nothing more can come to it.
+    """Accumulates predictions in approximate order of time; a window is closed when no more examples can fall into it.
 
-    What is kept are the predictions of windows that are open, so that memory does not grow with the stream.
+    Only predictions of open windows are kept, so that memory does not grow with the stream.
 
     Args:
         begin: Unix seconds at which the first window begins.
         seconds: Length of a window.
-        disorder_seconds: How far behind the newest time examples may come; those that come later count in the oldest
-            window that is open.
+        disorder_seconds: How much older than the newest time an example may be; later ones count in the oldest open
+            window.
     """
 
     def __init__(self, *, begin: int, seconds: int, disorder_seconds: float) -> None:
@@ -61,13 +61,13 @@ class WindowedScores:
         """Windows before this one are closed."""
         self._newest = begin
         self.windows: list[Window] = []
-        """Those that are closed and not empty."""
+        """Closed windows that are not empty."""
         self._examples = 0
-        # Binned, because an exact one would keep a number for every example of the whole stream.
+        # Binned, because an exact AUC would keep a number for every example of the stream.
         self._auc, self._log_loss, self._calibration = BinnedAUC(), LogLoss(), Calibration()
 
     def add(self, times: Tensor, predictions: Tensor, labels: Tensor) -> None:
-        """Some examples: Unix seconds, probabilities and 0 or 1, each [B]."""
+        """Adds examples: Unix seconds, probabilities and labels (0 or 1), each [B]."""
         numbers = ((times - self._begin) // self._seconds).clamp_min(self._next)
         first, last = int(numbers.min()), int(numbers.max())
         for number in range(first, last + 1):

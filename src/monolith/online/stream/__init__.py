@@ -1,7 +1,7 @@
-"""Numbered examples as training reads them while they come: each once, whatever stalls, floods, rewinds or dies.
+"""Reads numbered examples for training as they arrive: each exactly once, across stalls, bursts, rewinds and crashes.
 
-`dataset.py` is the dataset, `admission.py` decides what becomes of an example, and `files.py` and `topics.py` fetch
-what a joiner has written. `watching.py` shows how far a run is.
+`dataset.py` is the dataset, `admission.py` decides whether an example is trained, and `files.py` and `topics.py` fetch
+the output of a joiner. `watching.py` reports the progress of a run.
 """
 
 from __future__ import annotations

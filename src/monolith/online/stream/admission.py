@@ -1,4 +1,4 @@
-"""Decides what becomes of a numbered example: trained, left out, or the end. Touches neither files nor clocks."""
+"""Decides whether a numbered example is trained, skipped, or an error. Pure: no files, no clocks."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AHEAD_MS = 1000
-"""So far the clocks of two machines may be apart without a word."""
+"""Clock skew between two machines that is tolerated without a warning."""
 
 
 class Reached(NamedTuple):
-    """How far a partition was read."""
+    """Position in a partition."""
 
     number: int = 0
-    """Of the last example that was handed out or left out; 0: none was."""
+    """Number of the last returned or skipped example; 0: none."""
     place: int | None = None
-    """Byte of the file or offset of the topic where it lies; None: none was. Whoever goes on there finds that example
-    first, or knows that it is not the file or topic of before."""
+    """Byte of the file or offset of the topic of that example; None: none. A reader that resumes there finds that
+    example first, or detects that the file or topic was replaced."""
 
 
 class Admission:
-    """Lets each number of each partition through once. Used by one thread.
+    """Admits each number of each partition once. Not thread-safe.
 
     Args:
-        name: Of the stream, for messages.
-        config: What to leave out.
-        counts: Counted here.
-        reached: Of each partition; what comes next is judged by it, and moves it on.
+        name: Name of the stream, for messages.
+        config: Which examples to skip.
+        counts: Counters to update.
+        reached: Position of each partition; updated by every example.
     """
 
     def __init__(self, name: str, config: StreamConfig, counts: StreamCounts, reached: list[Reached]) -> None:
@@ -44,7 +44,7 @@ class Admission:
         self.reached = reached
 
     def admit(self, partition: int, number: int, known_ms: int, *, place: int, now_ms: int) -> int | None:
-        """Whether an example is to be trained: since when it could be known, or None.
+        """Returns the earliest time at which an example could be known if it is to be trained, else None.
 
         Raises:
             DataLossError: numbers before it are missing.

@@ -1,4 +1,4 @@
-"""How a stream of numbered examples is read."""
+"""Configuration of a stream of numbered examples."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ _CHOICES = ("raise", "count")
 
 @config
 class StreamConfig(Config):
-    """Everything about a stream of examples that has a default."""
+    """Optional settings of a stream of examples."""
 
     partitions: int | None = None
-    """How many there are; None: as many as the topic has, or one file."""
+    """Number of partitions; None: that of the topic, or one file."""
     linger_seconds: float = 0.05
     """How long a block that is not full may wait for more examples."""
     stall_seconds: float = 10.0
-    """After so much silence the stream counts as stalled: it is said, and everything trained goes out."""
+    """Seconds of silence after which the stream counts as stalled: it is reported, and all trained rows are
+    published."""
     max_lag_seconds: float | None = None
-    """Examples that could be known longer than this are left out, and counted; None: nothing is left out."""
+    """Examples that could be known for longer than this are skipped and counted; None: none is skipped."""
     missing: str = "raise"
-    """What to do when numbers are missing: ``"raise"``, or ``"count"`` them and go on."""
+    """Policy for missing numbers: ``"raise"``, or ``"count"`` them and continue."""
     max_bad_records: int = 0
-    """Messages without a number that may be left out, in the life of a process."""
+    """Number of messages without a number that may be skipped during the lifetime of a process."""
     stop_at_end: bool = False
-    """End with what is there now, instead of waiting for more."""
+    """Whether to end at the current end of the stream instead of waiting for more."""
     kafka: Mapping[str, str] = field(default_factory=dict)
     """Further settings of librdkafka, such as ``security.protocol``."""
 
@@ -49,10 +50,10 @@ class StreamConfig(Config):
             raise ValueError(f"StreamConfig: missing must be one of {_CHOICES}, got {self.missing!r}")
 
     def require_place(self, place: str) -> None:
-        """Refuses a place that these settings do not fit.
+        """Rejects a place that does not fit these settings.
 
         Raises:
-            ValueError: says what to give.
+            ValueError: the place does not fit; the message explains how to correct it.
         """
         is_topic = kafka_place(place) is not None
         if self.kafka and not is_topic:

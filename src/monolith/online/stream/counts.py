@@ -1,4 +1,4 @@
-"""What became of the examples of a stream: every one is counted under what happened to it."""
+"""Counts the examples of a stream by their outcome."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ __all__ = ["StreamCounts"]
 
 @dataclass(slots=True)
 class StreamCounts:
-    """In the life of a process."""
+    """Counts during the lifetime of a process."""
 
     examples: int = 0
-    """Handed out to be trained."""
+    """Examples returned for training."""
     repeated: int = 0
-    """Left out: their numbers came before; a stream that was rewound brings them again."""
+    """Skipped, since their numbers were already seen, for example after the stream was rewound."""
     missing: int = 0
-    """Numbers that never came, where the stream was told to go on without them."""
+    """Numbers that never arrived, if the stream is configured to count them."""
     too_old: int = 0
-    """Left out: they could be known longer than `max_lag_seconds`."""
+    """Skipped, since they could be known for longer than `max_lag_seconds`."""
     ahead: int = 0
-    """Trained, but their times lie in the future, and the clock's was taken."""
+    """Trained, but with a time in the future, which was replaced by that of the clock."""
     bad: int = 0
-    """Left out: messages without a number."""
+    """Skipped messages without a number."""
 
     def to_dict(self) -> dict[str, int]:
-        """As plain numbers."""
+        """Returns the counts as plain numbers."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""`ExampleStream`: the output of a joiner as a dataset, whose position says which numbers were trained."""
+"""`ExampleStream`: the output of a joiner as a dataset whose position records which numbers were trained."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ __all__ = ["ExampleStream"]
 
 
 class ExampleStream:
-    """The examples of a joiner, each once: a position says which numbers of which partition came before it.
+    """The examples of a joiner, each once: a position records the numbers read of each partition.
 
-    A silent stream is waited for, one that comes faster than training is read in full blocks, and of one that was
-    rewound only new numbers are taken. One process reads it; a second stream needs a second object.
+    The reader waits for a silent stream, returns full blocks if the stream is faster than training, and skips numbers
+    already read if the stream was rewound. One process reads it; a second stream needs a second object.
 
     >>> ExampleStream("examples-{partition}", StreamConfig(partitions=2)).blocks(256)
     ExampleStream('examples-{partition}').blocks(256)
 
     Args:
         place: ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``, or a path with ``{partition}`` in it.
-        config: Everything else.
-        clock: Of this machine.
+        config: Optional settings.
+        clock: Clock of this machine; None: the system clock.
     """
 
     def __init__(self, place: str, config: StreamConfig | None = None, *, clock: Clock | None = None) -> None:
@@ -54,50 +54,50 @@ class ExampleStream:
         self._topic = kafka_place(place)
         self._clock = SystemClock() if clock is None else clock
         self.name = f"topic {self._topic.topic}" if self._topic is not None else PurePath(place).name
-        """What a position remembers of it: brokers and folders may move."""
+        """Name stored in positions, without brokers and folders, which may change."""
         self.unit = "bytes" if self._topic is None else "messages"
-        """Of `behind`."""
+        """Unit of `behind`."""
         self.counts = StreamCounts()
-        """What became of the examples."""
+        """Counts of the examples by outcome."""
         self.bad = BadRecords(self.config.max_bad_records)
         self.was_read = False
-        """Whether anybody has begun to read it."""
+        """Whether reading has started."""
         self.lag_seconds = 0.0
-        """How far the last block was behind the clock; 0 where nothing waits behind it."""
+        """Lag of the last block relative to the clock; 0 if no examples wait after it."""
         self.behind = 0
-        """How much waits, as was found lately."""
+        """Amount of unread data, as of the last check."""
         self.on_silence: Callable[[float], None] | None = None
-        """Called by the thread that reads, with the seconds: when nothing comes for a moment, and again when the stream
+        """Called by the reading thread with the seconds of silence: after a short silence, and again when the stream
         has stalled."""
         self.on_flow: Callable[[float], None] | None = None
-        """Called when examples come again behind a stall, with the seconds that it took."""
+        """Called with the duration in seconds when examples arrive after a stall."""
         self.is_over: Callable[[], bool] = lambda: False
-        """Asked while it waits; True ends the reading."""
+        """Polled while waiting; True ends the reading."""
         self._stopped = threading.Event()
 
     def blocks(self, size: int) -> Dataset[Records]:
-        """Blocks of at most so many examples, as they come: one that is not full waits `linger_seconds` for more."""
+        """Returns blocks of at most `size` examples as they arrive; a partial block waits `linger_seconds` for more."""
         return _Blocks(self, whole_number("blocks: size", size, at_least=1))
 
     def stop(self) -> None:
-        """Ends readings, also those that wait; any thread may call it."""
+        """Ends all readings, including waiting ones. Thread-safe."""
         self._stopped.set()
 
     @property
     def has_stopped(self) -> bool:
-        """Whether somebody wants readings to end."""
+        """Whether readings are to end."""
         return self._stopped.is_set() or self.is_over()
 
     def wait(self, seconds: float) -> None:
-        """Returns after this time, and at once when readings are to end."""
+        """Waits for this time, or until `stop` is called."""
         self._stopped.wait(seconds)
 
     def read(self, size: int, position: bytes | None) -> StreamReading:
-        """Begins to read blocks of at most so many examples, behind a position.
+        """Starts to read blocks of at most `size` examples, after a position.
 
         Raises:
-            InvalidArgumentError: the position is of another stream.
-            NotFoundError, UnavailableError: there is no such topic, or no broker answers.
+            InvalidArgumentError: the position belongs to another stream.
+            NotFoundError, UnavailableError: the topic does not exist, or no broker responds.
         """
         self.was_read = True
         behind = StreamPosition() if position is None else StreamPosition.from_bytes(position, stream=self.name)
@@ -123,7 +123,7 @@ class ExampleStream:
 
 
 class _Blocks(Dataset[Records]):
-    """The examples in blocks, which depend on when they come."""
+    """The examples in blocks, whose boundaries depend on arrival times."""
 
     def __init__(self, stream: ExampleStream, size: int) -> None:
         self._stream = stream

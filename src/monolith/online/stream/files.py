@@ -1,4 +1,4 @@
-"""Numbered examples from the files of a joiner, while they grow."""
+"""Reads numbered examples from the growing files of a joiner."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ _log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
 _FRAME_BYTES = 8 + 16 + 8
-"""Of a record, beside request and example."""
+"""Size of a record in addition to request and example."""
 
 
 class Fetched(NamedTuple):
-    """An example, and where it was."""
+    """An example and its position."""
 
     partition: int
     example: NumberedExample
     place: int
-    """Where it lies: its byte, or its offset."""
+    """Position of the example: byte of the file, or offset of the topic."""
 
 
 class ExampleSource(Protocol):
-    """The partitions of a stream. Belongs to one thread."""
+    """The partitions of a stream. Not thread-safe."""
 
     name: str
-    """For messages."""
+    """Name of the source, for messages."""
 
     def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:
-        """At most `limit` examples, in the order of each partition; none when none came within this time or less."""
+        """Returns at most `limit` examples, in the order of each partition; none if none arrived within `seconds`."""
         ...
 
     def behind(self) -> int:
-        """Bytes or messages that are there and were not fetched, about."""
+        """Returns the approximate number of bytes or messages not fetched yet."""
         ...
 
     def is_at_end(self) -> bool:
-        """Whether nothing is there that was not fetched; False when nobody can tell."""
+        """Returns whether everything available was fetched; False if unknown."""
         ...
 
     def close(self) -> None:
@@ -58,11 +58,11 @@ class ExampleSource(Protocol):
 
 
 class FileExamples:
-    """The files of all partitions, read in turns.
+    """The files of all partitions, read round-robin.
 
     Args:
-        place: Path with the number of the partition in it.
-        reached: Where to go on, of each partition.
+        place: Path that contains the number of the partition.
+        reached: Position of each partition from which to resume.
     """
 
     def __init__(self, place: str, reached: Sequence[Reached]) -> None:
@@ -72,8 +72,8 @@ class FileExamples:
         ]
         self._turn = 0
 
-    def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:  # noqa: ARG002 - a file answers at once
-        """What is there now."""
+    def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:  # noqa: ARG002 - reading a file never waits
+        """Returns what is available now."""
         found: list[Fetched] = []
         for _ in self._files:
             number = self._turn
@@ -85,11 +85,11 @@ class FileExamples:
         return found
 
     def behind(self) -> int:
-        """Bytes."""
+        """Returns the number of unread bytes."""
         return sum(each.behind() for each in self._files)
 
     def is_at_end(self) -> bool:
-        """Whether no file had more; a torn record is nothing."""
+        """Returns whether no file had another complete record."""
         return all(each.came_to_end for each in self._files)
 
     def close(self) -> None:
@@ -99,13 +99,13 @@ class FileExamples:
 
 
 class _GrowingFile:
-    """One file. One that is not there is empty; one that was put back to an older state is read from its beginning."""
+    """One file. A missing file counts as empty; one reset to an older state is read from its beginning."""
 
     def __init__(self, path: str, reached: Reached) -> None:
         self._path = path
         self._offset = reached.place or 0
         self._expected = None if reached.place is None else reached.number
-        """The number of the example there, which was handed out before; None: it was found, or there was none."""
+        """Number of the last returned example, expected at the position; None: already found, or there was none."""
         self._descriptor: int | None = None
         self._wanted = _CHUNK
         self._waiting: deque[tuple[NumberedExample, int]] = deque()
@@ -164,12 +164,12 @@ class _GrowingFile:
         self._offset += end
 
     def _look_for_another(self) -> None:
-        """A file that was replaced or cut is another one: what came before is told by its numbers."""
+        """Restarts a file that was replaced or truncated; numbers identify the examples already read."""
         descriptor = self._descriptor or 0
         try:
             there = Path(self._path).stat()
         except OSError:
-            return  # somebody is at it
+            return  # being replaced
         if os.fstat(descriptor).st_size < self._offset or not os.path.samestat(there, os.fstat(descriptor)):
             self._begin_anew("was cut or replaced")
 
@@ -186,5 +186,5 @@ class _GrowingFile:
 
 
 def _size_of(example: NumberedExample) -> int:
-    """The bytes of its record."""
+    """Returns the size of its record."""
     return _FRAME_BYTES + len(example.request) + len(example.example)

@@ -1,4 +1,4 @@
-"""Where the reading of a stream stands: the number of the last example of each partition."""
+"""Position in a stream: the number of the last example of each partition."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _KIND = "example_stream"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """What a position holds."""
+    """Contents of a position."""
 
     reached: Sequence[Reached] = ()
-    """Of each partition."""
+    """Position of each partition."""
     examples: int = 0
-    """Handed out until here, from the beginning on."""
+    """Total number of examples returned so far."""
 
     def to_bytes(self, stream: str, known_ms: tuple[int, int]) -> bytes:
-        """As bytes, with the times since when the oldest and the newest example of the last block could be known."""
+        """Encodes the position and the times at which the oldest and newest example of the last block became known."""
         partitions = [list(each) for each in self.reached]
         told = {"known_ms": list(known_ms), "examples": self.examples}
         return encode_position(_KIND, {"stream": stream, "partitions": partitions, **told})
 
     @classmethod
     def from_bytes(cls, position: bytes, *, stream: str) -> StreamPosition:
-        """What `to_bytes` gave.
+        """Decodes the output of `to_bytes`.
 
         Raises:
-            InvalidArgumentError: it is of another stream.
+            InvalidArgumentError: the position belongs to another stream.
         """
         saved = SavedPosition(position, _KIND).require_same(stream=stream)
         reached: list[Reached] = []
@@ -45,13 +45,13 @@ class StreamPosition:
             if not _is_reached(each):
                 raise InvalidArgumentError(f"position in stream {stream!r}: expected [number, place], got {each!r}")
             reached.append(Reached(*each))
-        return cls(reached, known_examples(position) or 0)  # a position may be older than its field
+        return cls(reached, known_examples(position) or 0)  # older positions lack the field
 
     def of_partitions(self, count: int) -> list[Reached]:
-        """For so many partitions; those that are new begin.
+        """Returns the positions of `count` partitions; new partitions start at the beginning.
 
         Raises:
-            InvalidArgumentError: there were more.
+            InvalidArgumentError: the position has more partitions.
         """
         if len(self.reached) > count:
             raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""One pass over a stream: blocks of examples as they come, and behind each one the numbers that were handed out."""
+"""One pass over a stream: blocks of examples as they arrive, and after each block the numbers returned so far."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["StreamReading"]
 
 _PAUSE_SECONDS = 0.01
-"""Between two looks at files that are silent."""
+"""Interval of the polls of silent files."""
 _WAIT_SECONDS = 0.05
-"""How long a topic is waited for at a time: a stop is noticed between."""
+"""Maximum wait for a topic in one call, so that a stop is noticed."""
 _QUIET_SECONDS = 0.2
-"""After so much silence, what was trained and postponed is brought to an end."""
+"""Silence after which postponed training work is completed."""
 _LOOK_SECONDS = 0.5
-"""How often it is found out how much waits."""
+"""Interval at which the amount of unread data is measured."""
 
 
 class StreamReading(Reading[Records]):
-    """Blocks of examples. After an error every further call raises it again: begin anew from the position."""
+    """Blocks of examples. After an error every further call raises it again; start a new reading at the position."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class StreamReading(Reading[Records]):
         self._size = size
         self._clock = clock
         self._examples = examples
-        """Handed out, from the beginning of the stream on."""
+        """Total number of examples returned since the beginning of the stream."""
         self._position = self._told((0, 0))
         self._error: OpError | None = None
         self._is_over = False
@@ -56,7 +56,7 @@ class StreamReading(Reading[Records]):
 
     @property
     def position(self) -> bytes:
-        """The numbers up to the last block that was handed out."""
+        """Position after the last returned block."""
         return self._position
 
     def __next__(self) -> Records:
@@ -73,7 +73,7 @@ class StreamReading(Reading[Records]):
                 self._error = error
                 if not examples:
                     raise
-                break  # what came before it is good
+                break  # the examples before the error are valid
             if examples and not deadline:
                 deadline = self._clock.monotonic() + self._stream.config.linger_seconds
             elif examples and self._clock.monotonic() >= deadline:

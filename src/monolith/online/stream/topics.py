@@ -1,4 +1,4 @@
-"""Numbered examples from the topic of a joiner."""
+"""Reads numbered examples from the topic of a joiner."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _log = logging.getLogger(__name__)
 
 _GROUP = "monolith-stream"
 _LOOK_SECONDS = 0.5
-"""How often the brokers are asked where a silent topic ends."""
+"""Interval of the queries for the end of a silent topic."""
 
 
 class TopicExamples:
-    """All partitions of a topic; offsets are kept by whoever reads, brokers are told none.
+    """All partitions of a topic. Offsets are stored by the reader; none are committed to the brokers.
 
     Args:
         place: Topic and brokers.
-        reached: Where to go on, of each partition.
-        bad: What to do with messages that have no number.
-        settings: Further ones of librdkafka.
+        reached: Position of each partition from which to resume.
+        bad: Policy for messages without a number.
+        settings: Further settings of librdkafka.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TopicExamples:
         self._expected = {
             each: found for each, found in zip(partitions, reached, strict=True) if found.place is not None
         }
-        """Of partitions that go on: the last message that was handed out, until it was found."""
+        """Resumed partition -> its last returned message, until that message is found."""
         try:
             self._next = self._beginnings(partitions)
             self._assign()
@@ -61,7 +61,7 @@ class TopicExamples:
             raise
 
     def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:
-        """Waits for the first message at most so long."""
+        """Returns at most `limit` examples; waits at most `seconds` for the first message."""
         found: list[Fetched] = []
         self._client.raise_if_stopped()
         for message in self._client.consumer.consume(limit, seconds):
@@ -81,13 +81,13 @@ class TopicExamples:
         return found
 
     def behind(self) -> int:
-        """Messages, as the last answers of the brokers say."""
+        """Returns the number of unread messages, as last reported by the brokers."""
         consumer = self._client.consumer
         ends = {each: consumer.get_watermark_offsets(self._client.at(each), cached=True)[1] for each in self._next}
         return sum(max(0, end - self._next[each]) for each, end in ends.items())
 
     def is_at_end(self) -> bool:
-        """Whether the brokers have no more."""
+        """Returns whether the brokers have no more messages."""
         self._look()
         return bool(self._ends) and not any(end > self._next[each] for each, end in self._ends.items())
 
@@ -108,7 +108,7 @@ class TopicExamples:
         partition = Partition(str(message.topic()), int(message.partition()))
         place = int(message.offset())
         if place < self._next[partition]:
-            return None  # the library may bring again what lies before the place that was asked for
+            return None  # librdkafka may return messages before the requested offset
         self._next[partition] = place + 1
         value = message.value()
         if value is None:
@@ -129,7 +129,7 @@ class TopicExamples:
         return Fetched(partition.number, example, place)
 
     def _begin_anew(self, partition: Partition) -> None:
-        """It is not the topic of before: what was trained is told by numbers."""
+        """Restarts a partition of a recreated topic; numbers identify the examples already trained."""
         low, _ = self._client.watermarks([partition])[partition]
         _log.warning(
             "%s: offset %d holds another example than before: the topic was made anew; it is read from its beginning,"
@@ -141,7 +141,7 @@ class TopicExamples:
         self._assign()
 
     def _beginnings(self, partitions: list[Partition]) -> dict[Partition, int]:
-        """Where each partition goes on; numbers tell what came before, wherever that is."""
+        """Returns the offset at which each partition resumes; numbers identify earlier examples, wherever they are."""
         there = self._client.watermarks(partitions)
         found: dict[Partition, int] = {}
         for partition in partitions:
@@ -161,7 +161,7 @@ class TopicExamples:
         return found
 
     def _begin_at_what_is_there(self) -> None:
-        """Messages were deleted, or the topic was made anew, while it was read; missing numbers are told later."""
+        """Continues after messages were deleted or the topic was recreated; missing numbers are reported later."""
         there = self._client.watermarks(list(self._next))
         for partition, (low, high) in there.items():
             if not low <= self._next[partition] <= high:

@@ -1,4 +1,4 @@
-"""What a run on a stream shows: how far it is behind, when nothing comes, and what was left out."""
+"""Reports the state of a run on a stream: lag, stalls, and skipped examples."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SECONDS_BETWEEN_METRICS = 1.0
 
 
 class StreamHook(Hook):
-    """Shows how far a session is in its stream, ends waits with the session, and leaves nothing half done in silence.
+    """Reports the progress of a session in its stream, ends waits with it, and completes pending work in silence.
 
     Args:
-        stream: What the session reads.
-        bar: Where a person sees it; None: metrics and the log only.
+        stream: Stream that the session reads.
+        bar: Progress bar; None: metrics and the log only.
         task: Name of the task, for messages.
         clock: Measures the time between metrics.
     """
@@ -44,17 +44,17 @@ class StreamHook(Hook):
         self._session: HookedSession | None = None
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Listens to the stream."""
+        """Registers the callbacks of the stream."""
         self._session = session
         self._stream.is_over = lambda: session.stop_requested
         self._stream.on_silence = self._silence
         self._stream.on_flow = lambda seconds: self._tell(f"stream: goes on after {seconds:.0f} s")
 
     def before_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
-        """Looks whether the task reads the stream at all.
+        """Checks that the task reads the stream.
 
         Raises:
-            FailedPreconditionError: it does not.
+            FailedPreconditionError: the task does not read the stream.
         """
         if not self._stream.was_read:
             raise FailedPreconditionError(
@@ -63,14 +63,14 @@ class StreamHook(Hook):
             )
 
     def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
-        """Shows the lag."""
+        """Updates the progress bar, and emits metrics periodically."""
         if self._bar is not None:
             self._bar.update(0, **self._fields())
         if self._clock.monotonic() - self._emitted >= _SECONDS_BETWEEN_METRICS:
             self._emit()
 
     def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """The last numbers."""
+        """Emits the final metrics."""
         self._emit()
 
     def _fields(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class StreamHook(Hook):
         return f"{stream.lag_seconds:.1f} s ({stream.behind:,} {stream.unit})"
 
     def _silence(self, seconds: float) -> None:
-        """Brings to its end what was postponed to the next step, which may never come; says when it is a stall."""
+        """Completes work postponed to the next step, which may never come, and reports a stall."""
         session = self._session
         if session is not None:
             with session.step_lock:

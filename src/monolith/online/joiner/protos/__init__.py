@@ -1,4 +1,4 @@
-"""The joiner's events, made from protos/joiner by scripts/update-protos."""
+"""The joiner's events, generated from protos/joiner by scripts/update-protos."""
 
 from __future__ import annotations
 
