@@ -1,4 +1,4 @@
-"""Checkpoints: one exact cut of everything a run consists of, committed by a manifest that is written last.
+"""Checkpoints: one consistent cut of everything a run consists of, committed by a manifest that is written last.
 
 May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors`; not `train` or `hooks`. Read
 `train_state.py` and `saver.py` first; byte grammar: docs/formats/checkpoint.md.
@@ -6,21 +6,21 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
     train_state     what a run is made of
     saver           saves it, restores it
     model_folder    a model alone, by one call each
-    model_state     the weights beside the tables
+    model_state     the weights without the tables
     manifest        what a checkpoint consists of
     restore_rules   which checkpoint a run starts from
     restore_options what may differ between the run that was saved and the one that is restored
     aliases         weights under new names
     partial_recovery  restores only what was lost
     table_assets    the tables alone
-    inspection      looks at checkpoints without a model
+    inspection      inspects checkpoints without a model
     best            the best one by a metric stays
-    retention       which ones stay: decides, touches nothing
+    retention       decides which ones stay, does no I/O
     state_files     the text files `checkpoint` and `monolith_checkpoint`
     model_dir_lock  one chief per directory
     folder          all input and output of the package
 
-What savers of jobs and exports build on, beside these: `catalog` (which checkpoints there are), `cut` and `writing`
+Savers of jobs and exports also use: `catalog` (which checkpoints there are), `cut` and `writing`
 (how one is made), `restoring`, `adapting` and `snapshots` (how one is read), `tensor_file`, `random_state`.
 """
 

@@ -1,4 +1,4 @@
-"""The dense weights of other processes in a checkpoint: left out at the cut, put in when they were gathered."""
+"""The dense weights of other processes in a checkpoint: absent at the cut, added when they were gathered."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 OWNERS = "owners"
 """Of a state whose owners differ by a batch: what each of them has for itself. Other states have no such part."""
 NOT_A_WEIGHT = "@"
-"""What names of tensors begin with that are not of the model; those of the model are as in its state dictionary."""
+"""Prefix of names of tensors that are not the model's; those of the model are as in its state dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
 class DenseCut:
-    """Dense weights that were frozen where they live."""
+    """Dense weights that were frozen at their owners."""
 
     frozen: FrozenDense
     names: Mapping[str, str]
-    """Name in the model's state -> the weight; one that is shared has several."""
+    """Name in the model's state -> the weight; a shared weight has several."""
 
     def put_into(self, trees: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> DenseParts:
-        """Trees and tensors as one process would have them; gathers the weights."""
+        """Gathers the weights and returns trees and tensors as one process would have them."""
         dense, encoder = self.frozen.gather(), TreeEncoder()
         model = {
             **trees["model"],
@@ -65,7 +65,7 @@ class DenseParts:
 
 
 def remote_names(state: TrainState) -> dict[str, str]:
-    """Name in the model's state -> the weight that lives elsewhere, of each of them."""
+    """Returns name in the model's state -> weight, for all weights of other processes."""
     if state.dense is None or state.model is None:
         return {}
     known = {id(value): name for name, value in state.model.named_parameters()}
@@ -79,10 +79,10 @@ def scatter_saved(
     applied: Mapping[int, BatchStamp],
     owners_without: Sequence[int] | None = None,
 ) -> None:
-    """Gives the owners of the dense weights their parts of what was saved; or those alone that have no state.
+    """Sends the owners of the dense weights their parts of the saved state; or only the owners without state.
 
     Raises:
-        FailedPreconditionError: owners that differed by a batch were saved, and now there are others.
+        FailedPreconditionError: the saved owners differed by a batch, and the number of owners has changed.
     """
     if state.dense is None:
         return
@@ -105,7 +105,7 @@ def scatter_saved(
 
 
 def scatter_own(state: TrainState, applied: Mapping[int, BatchStamp]) -> None:
-    """Gives the owners of the dense weights those of this process, which have learned nothing yet."""
+    """Sends the owners of the dense weights those of this process, which are untrained."""
     if state.dense is None or state.model is None:
         return
     parameters = {name: each for name, each in state.model.named_parameters() if name in state.dense.names}
@@ -123,7 +123,7 @@ def scatter_own(state: TrainState, applied: Mapping[int, BatchStamp]) -> None:
 
 
 def require_level(saved: Mapping[str, Any]) -> None:
-    """Refuses a state whose owners differ by a batch where there are no owners to take it."""
+    """Rejects a state whose owners differ by a batch where no owners take it."""
     if OWNERS in saved:
         count = len(saved[OWNERS]["clocks"])
         raise FailedPreconditionError(
@@ -133,7 +133,7 @@ def require_level(saved: Mapping[str, Any]) -> None:
 
 
 def bring_here(state: TrainState) -> None:
-    """Makes model and optimizers of this process what the owners have, for parts that keep what they have."""
+    """Copies the owners' state into model and optimizers of this process, for parts that are not restored."""
     if state.dense is None or state.model is None:
         return
     dense = state.dense.freeze().gather()
@@ -146,7 +146,7 @@ def bring_here(state: TrainState) -> None:
 
 
 def local_optimizer_tree(state: TrainState, name: str, encoder: TreeEncoder) -> Any:
-    """What this process has of an optimizer; where the weights live elsewhere, its groups alone."""
+    """Returns this process's part of an optimizer; where the weights are in other processes, its groups alone."""
     saved = named_state(state.optimizers[name], state.model)
     if state.dense is not None:
         saved = {**saved, "state": {}}

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _FUNCTIONS = "functions"
-"""Options that are functions, such as a schedule as learning rate: a resumed run goes on with those it is given."""
+"""Options that are functions, such as a schedule as learning rate: a resumed run uses those it is given."""
 
 
 def parameter_names(optimizer: Optimizer, model: nn.Module | None) -> list[str]:
-    """A name for each parameter in the optimizer's order: the model's, or its number if the model does not have it."""
+    """Returns a name for each parameter in the optimizer's order: the model's, or its number if the model has none."""
     known = {} if model is None else {id(value): name for name, value in model.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [known.get(id(parameter), f"#{number}") for number, parameter in enumerate(parameters)]
 
 
 def named_state(optimizer: Optimizer, model: nn.Module | None) -> dict[str, Any]:
-    """`optimizer.state_dict()` with names instead of numbers; tensors are not copied."""
+    """Returns `optimizer.state_dict()` with names instead of numbers; tensors are not copied."""
     names = parameter_names(optimizer, model)
     saved = optimizer.state_dict()
     groups = []
@@ -43,10 +43,10 @@ def named_state(optimizer: Optimizer, model: nn.Module | None) -> dict[str, Any]
 
 
 def numbered_state(saved: Mapping[str, Any], optimizer: Optimizer, model: nn.Module | None) -> dict[str, Any]:
-    """What `optimizer.load_state_dict` takes; parameters without saved state start anew.
+    """Returns what `optimizer.load_state_dict` takes; parameters without saved state start from the initial state.
 
     Raises:
-        FailedPreconditionError: the parameter groups are others.
+        FailedPreconditionError: the parameter groups differ.
     """
     names = parameter_names(optimizer, model)
     own = optimizer.state_dict()["param_groups"]
@@ -65,7 +65,7 @@ def numbered_state(saved: Mapping[str, Any], optimizer: Optimizer, model: nn.Mod
 
 
 def misfits(saved: Mapping[str, Any], optimizer: Optimizer, model: nn.Module | None) -> list[str]:
-    """Parameters whose saved state has another shape than they have now, and thus cannot be used; by name."""
+    """Returns the names of parameters whose saved state has another shape than they have now."""
     names = parameter_names(optimizer, model)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [

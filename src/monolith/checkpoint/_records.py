@@ -1,4 +1,4 @@
-"""Keeps the text files of a model directory true, and deletes what retention lets go."""
+"""Keeps the text files of a model directory up to date, and deletes what retention releases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Records:
-    """What a model directory says about its checkpoints. One thread at a time."""
+    """The records of a model directory about its checkpoints. One thread at a time."""
 
     def __init__(self, folder: Folder, catalog: Catalog, retention: Retention) -> None:
         self._folder = folder
@@ -37,14 +37,14 @@ class Records:
         return [each.path for each in self._retention.kept]
 
     def create_state_file(self) -> None:
-        """Makes `monolith_checkpoint` where there is none."""
+        """Creates `monolith_checkpoint` if it is missing."""
         if not self._folder.exists(MONOLITH_CHECKPOINT):
             self._folder.make()
             state = MonolithCheckpointState(builtin_hash_table_type=MonolithCheckpointState.MULTI_CUCKOO_HASH_MAP)
             write_monolith_checkpoint_state(self._folder, state)
 
     def recover(self) -> None:
-        """Takes over what an earlier run left; exempt checkpoints are listed, whether `checkpoint` does or not."""
+        """Loads the records of an earlier run; lists exempt checkpoints even if `checkpoint` does not."""
         state = self._catalog.state()
         times: dict[str, float] = {}
         if state is not None:
@@ -53,14 +53,14 @@ class Records:
         exempt = [path for path in self._monolith_state().exempt_model_checkpoint_paths if path not in listed]
         kept = []
         for path in [*exempt, *listed]:
-            with suppress(OpError):  # it cannot be read: left alone, for a person to look at
+            with suppress(OpError):  # unreadable: kept for manual inspection
                 kept.append(KeptCheckpoint(path, times.get(path) or read_manifest(path).created))
         preserved = state is not None and state.HasField("last_preserved_timestamp")
         last = state.last_preserved_timestamp if state is not None and preserved else None
         self._retention.recover(kept, last_preserved=last)
 
     def record(self, path: str, created: float) -> None:
-        """After the commit: `checkpoint`, `monolith_checkpoint`, then the surplus goes."""
+        """Updates `checkpoint` and `monolith_checkpoint` after a commit, then deletes surplus checkpoints."""
         monolith = self._monolith_state()
         exempt = set(monolith.exempt_model_checkpoint_paths)
         best = read_best(self._folder)
@@ -82,7 +82,7 @@ class Records:
         write_monolith_checkpoint_state(self._folder, monolith)
         for old in surplus:
             folder, prefix = split_path(old)
-            if folder == self._catalog.root:  # a checkpoint of another directory is not ours to delete
+            if folder == self._catalog.root:  # a checkpoint of another directory must not be deleted
                 remove_prefix(self._folder, prefix)
 
     def _monolith_state(self) -> MonolithCheckpointState:

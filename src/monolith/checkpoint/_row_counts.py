@@ -1,4 +1,4 @@
-"""`ckpt.info-<step>`: how many rows each slot has in a checkpoint, as the original writes it."""
+"""`ckpt.info-<step>`: the number of rows of each slot in a checkpoint, in ByteDance Monolith's form."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def info_name(step: int) -> str:
-    """Name of the file."""
+    """Returns the name of the file."""
     return f"ckpt.info-{step}"
 
 
 def count_rows(folder: Folder, manifest: Manifest) -> bytes:
-    """The text of the file: rows by number and by name of the slot. Only ids are read, and only of shared tables."""
+    """Returns the text of the file: rows by number and name of the slot. Reads ids only, and only of shared tables."""
     info = CkptInfo()
     for store, tables in manifest.tables.items():
         by_table: dict[str, dict[str, Any]] = {}
@@ -52,7 +52,7 @@ def _slots(manifest: Manifest, store: str) -> Mapping[str, Any]:
 
 
 def _rows_by_number(folder: str) -> dict[str, Counter[int]]:
-    """Table -> number of a slot -> rows."""
+    """Returns table -> number of a slot -> rows."""
     counts: dict[str, Counter[int]] = {}
     for table, keys in read_keys(folder):
         numbers, rows = np.unique(slots_of_keys(keys, table.wide_slots), return_counts=True)

@@ -1,4 +1,4 @@
-"""Puts the tables of one checkpoint into one store: all of them, or those of the owners that have lost theirs."""
+"""Restores the tables of one checkpoint into one store: all of them, or those of the owners that have lost theirs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class RestoredRows(Protocol):
-    """What a restore needs of a store: the calls of `monolith.tables.store.Store` of these names."""
+    """The part of `monolith.tables.store.Store` that a restore needs."""
 
     @property
     def schema(self) -> Schema:
@@ -40,29 +40,29 @@ class RestoredRows(Protocol):
     def prepare_restore(
         self, folder: str, manifest: Manifest, *, buckets: range, ignore_unknown_tables: bool = False
     ) -> PreparedRestore:
-        """Reads and checks."""
+        """Reads and checks the files of some buckets."""
         ...
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
-        """Takes over rows."""
+        """Loads rows."""
         ...
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Takes over how far the saved run had come."""
+        """Sets the progress of the saved run."""
         ...
 
 
 class StoreRestore:
-    """A restore of one store that was read and checked; a context manager, which gives it up unless it was loaded.
+    """A restore of one store that was read and checked; a context manager, which abandons it unless it was loaded.
 
-    Where some owners have lost their rows and others have not, those get the rows that were saved and the others keep
-    theirs, which are newer. What admission has counted is put back everywhere, as the original does.
+    Where only some owners have lost their rows, these get the rows that were saved and the others keep theirs, which
+    are newer. Admission counts are restored on all owners, as in ByteDance Monolith.
 
     Args:
         store: The tables.
-        folders: Of the snapshot; of all its parts, where ranks have saved one each.
-        lost: Owners that have no state; None: everything is replaced.
-        ignore_unknown_tables: Skip tables that only the snapshot has, instead of refusing it.
+        folders: Folder of the snapshot; of all its parts, where ranks have saved one each.
+        lost: Owners without state; None: everything is replaced.
+        ignore_unknown_tables: Skip tables that only the snapshot has, instead of raising.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class StoreRestore:
             sources = [undone.enter_context(closing(open_source(folder))) for folder in folders]
             self._parts = dict(zip(folders, (source.manifest for source in sources), strict=True))
             self.applied: list[OwnerClock] = [clock for each in self._parts.values() for clock in each.applied]
-            """What the rows hold of every worker."""
+            """Clocks of the saved rows."""
             self.manifest = next(iter(self._parts.values()))
-            """Of the snapshot, or of its first part."""
+            """Manifest of the snapshot, or of its first part."""
             self._prepared: list[PreparedRestore] = [
                 undone.enter_context(
                     store.prepare_restore(
@@ -99,7 +99,7 @@ class StoreRestore:
             self._closing = undone.pop_all()
 
     def load(self, *, generation: int) -> list[RestoreReport]:
-        """Replaces what the store holds, and how far it has come."""
+        """Replaces the rows and the progress of the store."""
         reports = [prepared.load() for prepared in self._prepared]
         if self._owners is None or self._lost is None:
             self._store.resume(applied=self.applied, generation=generation)
@@ -117,7 +117,7 @@ class StoreRestore:
         self._closing.close()
 
     def _lost_ranges(self, manifest: Manifest) -> list[range]:
-        """The buckets to take from one snapshot."""
+        """Returns the buckets to load from one snapshot."""
         wanted = [ALL_BUCKETS]
         if self._owners is not None and self._lost is not None:
             wanted = [self._owners.owned[owner] for owner in self._lost]
@@ -126,17 +126,17 @@ class StoreRestore:
         return [part for part in (shared_buckets(each, manifest.buckets) for each in wanted) if part]
 
     def _require_agreement(self) -> None:
-        """Refuses before anything has changed what `resume` would refuse: batches that one owner cannot have in part.
+        """Checks what `resume` would reject, before anything has changed: owners whose buckets differ in their batches.
 
         Raises:
-            FailedPreconditionError: as said.
+            FailedPreconditionError: an owner would get buckets whose clocks differ.
         """
         for owner, buckets in enumerate(getattr(self._store, "owned", (ALL_BUCKETS,))):
             if self._lost is None or owner in self._lost:
                 agreed_stamps(self.applied, buckets)
 
     def _read_filters(self) -> None:
-        """Those of the owners that keep their rows."""
+        """Reads the filters of the owners that keep their rows."""
         for folder, manifest in self._parts.items():
             self._read_filters_of(folder, manifest)
 

@@ -1,4 +1,4 @@
-"""Makes what was saved fit the run it is put into: renamed, reshaped, cleared or kept parts."""
+"""Adapts what was saved to the run it is restored into: renamed, reshaped, cleared or kept parts."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ Lost: TypeAlias = Mapping[str, Sequence[int]]
 
 
 def keep_nothing(_: str) -> bool:
-    """Everything is restored."""
+    """Returns False: everything is restored."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What of a state is restored, and what keeps what it has."""
+    """Which parts of a state are restored, and which keep their state."""
 
     keeps: Keeps = keep_nothing
     lost: Lost = field(default_factory=dict)
     lost_dense: Sequence[int] | None = None
     """Owners of dense weights of other processes that have lost theirs, where others have not; None: all, or none."""
     rows: Mapping[str, RestoredRows] | None = None
-    """What takes the tables, by name; None: the stores of the state."""
+    """Targets of the tables, by name; None: the stores of the state."""
     ignore_unknown_tables: bool = False
-    """Skip tables that only the checkpoint has, instead of refusing it."""
+    """Skip tables that only the checkpoint has, instead of raising."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything is restored, whatever the state is made of."""
+        """Whether everything is restored."""
         return self.keeps is keep_nothing and not self.lost and self.lost_dense is None
 
     def takes(self, store: str) -> bool:
-        """Whether a store gets tables."""
+        """Returns whether a store gets tables."""
         return store in self.lost or not self.keeps(store)
 
 
@@ -61,7 +61,7 @@ ALL_PARTS = Parts()
 
 
 def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, keeps: Keeps) -> dict[str, Any]:
-    """The saved trees as the state can take them; what no option covers is left for the check that follows."""
+    """Returns the saved trees as the state can take them; the check that follows rejects what no option covers."""
     if state.model is None or saved["model"] is None:
         return dict(saved)
     own = model_state(state.model)
@@ -93,7 +93,7 @@ def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, 
 
 
 def _saved_slots(weights: Mapping[str, Any], state: TrainState) -> dict[str, tuple[str, str]]:
-    """Name of a slot, such as ``emb.user`` -> the key of its module's extra state, and the slot."""
+    """Returns the name of a slot, such as ``emb.user`` -> the key of its module's extra state, and the slot."""
     keys = {name: EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}" for name in state.embeddings}
     return {
         slot if name == WHOLE_MODEL else f"{name}.{slot}": (key, slot)
@@ -104,10 +104,10 @@ def _saved_slots(weights: Mapping[str, Any], state: TrainState) -> dict[str, tup
 
 
 def _left_out(names: set[str], options: RestoreOptions) -> set[str]:
-    """Weights and slots that are not restored.
+    """Returns the weights and slots that are not restored.
 
     Raises:
-        InvalidArgumentError: an entry of `leave_out` that names none.
+        InvalidArgumentError: an entry of `leave_out` names none.
     """
     found = {pattern: fnmatch.filter(names, pattern) for pattern in options.leave_out}
     useless = [pattern for pattern, matched in found.items() if not matched]
@@ -133,7 +133,7 @@ def _aliases(saved: Mapping[str, Any], own: Mapping[str, Any], options: RestoreO
 
 
 def _renamed(optimizer: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
-    """State by new names. A part of a split weight starts anew: its state has the rows of the whole."""
+    """Returns state by new names. A part of a split weight starts without: its state has the rows of all parts."""
     shared = [old for old in aliases.values() if list(aliases.values()).count(old) > 1]
     state = dict(optimizer["state"])
     renamed = {new: state[old] for new, old in aliases.items() if old in state and old not in shared}

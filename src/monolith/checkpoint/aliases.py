@@ -1,6 +1,6 @@
 """Weights under new names: which old name each one has, given or found by rule.
 
-Names are paths, with dots as torch writes them or slashes as the original did.
+Names are paths, with dots as torch writes them or slashes as ByteDance Monolith did.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUILT_IN_RULES: tuple[AliasRule, ...] = (
     (r"(^|[./])c_dot([./])mlp", r"\1c_dot\2compress_tower"),
     (r"(^|[./])dcn[./]((kernel|bias|trainable_kernel_norm)_\d+)", r"\1\2"),
 )
-"""Renamings of layers in the original's own history."""
+"""Renamings of layers in upstream's own history."""
 
 _PART = re.compile(r"[./]part_(\d+)")
 _DENSE = re.compile(
@@ -42,7 +42,7 @@ _DENSE = re.compile(
 def calc_feed_dict(
     saved: Mapping[str, Any], alias_map: Mapping[str, str], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, Any] | None:
-    """What each aliased weight is to be set to.
+    """Returns the value of each aliased weight.
 
     Args:
         saved: Name -> value in the checkpoint.
@@ -87,7 +87,7 @@ def _part_number(name: str) -> int:
 def generate_alias_map(
     wanted: Iterable[str], saved: Iterable[str], rules: Sequence[AliasRule] = ()
 ) -> dict[str, str] | None:
-    """Old names for the wanted ones, for each that the checkpoint does not have under its own.
+    """Returns old names for the wanted ones that the checkpoint does not have.
 
     Returns:
         Name now -> name in the checkpoint, for every wanted name; None, with a warning, if one cannot be found.
@@ -116,7 +116,7 @@ def generate_alias_map(
 
 
 class _OldNames:
-    """Every spelling under which a saved weight can be found; a spelling of two weights is of none."""
+    """Every spelling under which a saved weight can be found; an ambiguous spelling finds none."""
 
     def __init__(self, saved: Sequence[str]) -> None:
         layers = _DenseLayers(saved)
@@ -129,7 +129,7 @@ class _OldNames:
         """Name with the place of a dense layer among its siblings -> name."""
 
     def by_rule(self, wanted: str, rules: Sequence[AliasRule]) -> str | None:
-        """The weight to whose name a rule leads, from the wanted name or to it."""
+        """Returns the weight that a rule maps the wanted name to, or to the wanted name."""
         for pattern, new in rules:
             if (old := self.by_name.get(re.sub(pattern, new, wanted))) is not None:
                 return old
@@ -157,13 +157,13 @@ class _DenseLayers:
                 self._numbers[match["prefix"], match["layer"]].add(int(match["number"] or 0))
 
     def group(self, name: str) -> tuple[str, str] | None:
-        """Prefix and kind of the layer that a weight is of; None if it is of no numbered layer."""
+        """Returns prefix and kind of a weight's layer; None if the layer has no number."""
         match = _DENSE.fullmatch(name)
         key = None if match is None else (match["prefix"], match["layer"])
         return key if key in self._numbers else None
 
     def renumbered(self, name: str) -> str | None:
-        """The name with its layer's place among its siblings instead of its number."""
+        """Returns the name with its layer's place among its siblings instead of its number."""
         match = _DENSE.fullmatch(name)
         if match is None or (match["prefix"], match["layer"]) not in self._numbers:
             return None
@@ -178,7 +178,7 @@ class _DenseLayers:
 
 
 def _without_repeats(name: str) -> str:
-    """``a.b.b.c`` becomes ``a.b.c``."""
+    """Returns the name without repeated components: ``a.b.b.c`` becomes ``a.b.c``."""
     parts = re.split(r"([./])", name)
     kept = parts[:1]
     for separator, part in zip(parts[1::2], parts[2::2], strict=True):

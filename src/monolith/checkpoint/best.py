@@ -1,7 +1,7 @@
 """The best checkpoint of a model directory by a metric of its evaluation. Retention keeps it.
 
 The file `best_checkpoint` names it. Only `keep_best` writes this file, and savers read it at every save, so that an
-evaluation in another process may run beside training.
+evaluation in another process may run concurrently with training.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BestCheckpoint:
 
 
 def best_checkpoint(model_dir: FolderPath) -> BestCheckpoint | None:
-    """The best one of a model directory; None if `keep_best` has named none.
+    """Returns the best one of a model directory; None if `keep_best` has named none.
 
     Raises:
         DataLossError: the file that names it is damaged.
@@ -62,8 +62,8 @@ def keep_best(
     """Keeps a checkpoint if its value is better than that of the best one so far, which retention may then delete.
 
     Args:
-        model_dir: Where it is.
-        values: What an evaluation of it has found, such as `Trainer.evaluate` returns.
+        model_dir: Directory of the checkpoint.
+        values: Results of its evaluation, such as `Trainer.evaluate` returns.
         checkpoint: Its prefix, such as ``model.ckpt-60``.
         metric: Which of the values decides. One that is NaN is never the best.
         mode: Whether larger or smaller values are better.
@@ -86,7 +86,7 @@ def keep_best(
         return former
     _write(folder, found)
     full = full_path(full_local_path(folder.path), found.path)
-    if not checkpoint_exists(full):  # looked for after writing: a saver beside this may just have deleted it
+    if not checkpoint_exists(full):  # checked after writing: a concurrent saver may just have deleted it
         if former is None:
             folder.remove(FILE)
         else:
@@ -96,7 +96,7 @@ def keep_best(
 
 
 def read_best(folder: Folder) -> BestCheckpoint | None:
-    """As `best_checkpoint`."""
+    """Reads the best checkpoint of a folder, like `best_checkpoint`."""
     if not folder.exists(FILE):
         return None
     try:

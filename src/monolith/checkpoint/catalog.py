@@ -1,4 +1,4 @@
-"""Which checkpoints a model directory has, and in which order to try them."""
+"""The checkpoints of a model directory, and the order in which to try them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class SavedCheckpoint:
 
 
 def prefix_of(basename: str, step: int, *, padded: bool = False) -> str:
-    """``model.ckpt-60``; padded to eight digits: ``model.ckpt-00000060``."""
+    """Returns ``model.ckpt-60``; padded to eight digits: ``model.ckpt-00000060``."""
     return f"{basename}-{step:08d}" if padded else f"{basename}-{step}"
 
 
 def step_of(path: str) -> int:
-    """The step of a prefix.
+    """Returns the step of a prefix.
 
     Raises:
-        InvalidArgumentError: it does not end in one.
+        InvalidArgumentError: it does not end in a step.
     """
     found = _STEP.fullmatch(path)
     if found is None:
@@ -52,7 +52,7 @@ def step_of(path: str) -> int:
 
 
 def read_manifest(path: str) -> Manifest:
-    """The manifest of the checkpoint at a full path.
+    """Reads the manifest of the checkpoint at a full path.
 
     Raises:
         NotFoundError: there is no such checkpoint.
@@ -63,7 +63,7 @@ def read_manifest(path: str) -> Manifest:
 
 
 def manifest_of(folder: Folder, prefix: str) -> Manifest:
-    """The manifest of a checkpoint of a folder.
+    """Reads the manifest of a checkpoint of a folder.
 
     Raises:
         NotFoundError: there is no such checkpoint.
@@ -82,10 +82,10 @@ def manifest_of(folder: Folder, prefix: str) -> Manifest:
 
 
 def require_path(root: str, path: str) -> str:
-    """The full path of a checkpoint that a user named: a prefix, with or without its folder, or one of its files.
+    """Returns the full path of a checkpoint given by a user: a prefix, with or without its folder, or one of its files.
 
     Raises:
-        InvalidArgumentError: there is no such checkpoint. The text is the original's.
+        InvalidArgumentError: there is no such checkpoint. The text is that of ByteDance Monolith.
     """
     text = path.removesuffix(SUFFIX)
     for candidate in (text if "/" in text else f"{root}/{text}", f"{root}/{text}"):
@@ -96,7 +96,7 @@ def require_path(root: str, path: str) -> str:
 
 
 def full_local_path(path: str) -> str:
-    """Absolute on this machine; other file systems as given."""
+    """Returns an absolute path on this machine; paths of other file systems as given."""
     local = local_path(path)
     return path if local is None else str(local.absolute())
 
@@ -109,14 +109,14 @@ class Catalog:
         self._basename = basename
         self._filename = filename
         self.root = full_local_path(folder.path)
-        """The folder as full paths begin."""
+        """The folder, as full paths begin."""
 
     def state(self) -> CheckpointState | None:
-        """What the file `checkpoint` says."""
+        """Returns the contents of the file `checkpoint`."""
         return read_checkpoint_state(self._folder, self._filename)
 
     def committed(self) -> list[str]:
-        """Full paths of everything with a manifest, by step."""
+        """Returns full paths of everything with a manifest, by step."""
         found = []
         for name in self._folder.names():
             prefix = name.removesuffix(SUFFIX)
@@ -126,21 +126,21 @@ class Catalog:
         return [path for _, path in sorted(found)]
 
     def highest_generation(self) -> int:
-        """Of all manifests that can be read; 0 without any."""
+        """Returns the highest generation of all readable manifests; 0 without any."""
         return max((key[0] for key in map(_age, self.committed()) if key is not None), default=0)
 
     def listed(self) -> list[str]:
-        """What retention has to know: what `checkpoint` lists and is there, then what was committed after it.
+        """Returns the checkpoints for retention: existing ones that `checkpoint` lists, then those committed later.
 
-        A process killed between the commit and the update of `checkpoint` leaves the latter one behind.
+        A process killed between the commit and the update of `checkpoint` leaves such a later one.
         """
         listed = _present(self.state())
         return listed + _later(listed, _ages([*listed, *self.committed()]))
 
     def newest_first(self) -> list[str]:
-        """In the order in which to try them: what `checkpoint` points to, then the others from the newest back.
+        """Returns the checkpoints in the order to try them: that of `checkpoint`, then the others, newest first.
 
-        What was committed after `checkpoint` was written comes before what it points to.
+        Those committed after `checkpoint` was written come before the one it points to.
         """
         state = self.state()
         listed = _present(state)
@@ -155,18 +155,18 @@ _NO_AGE = (0, -1)
 
 
 def _ages(paths: list[str]) -> dict[str, tuple[int, int] | None]:
-    """Each manifest is read once."""
+    """Returns the age of each path; reads each manifest once."""
     return {path: _age(path) for path in dict.fromkeys(paths)}
 
 
 def _later(listed: list[str], ages: Mapping[str, tuple[int, int] | None]) -> list[str]:
-    """What was committed after everything that is listed, oldest first."""
+    """Returns the paths committed after everything that is listed, oldest first."""
     newest = max((ages[path] or _NO_AGE for path in listed), default=_NO_AGE)
     return [path for age, path in sorted((age, path) for path, age in ages.items() if age) if age > newest]
 
 
 def _present(state: CheckpointState | None) -> list[str]:
-    """What a state file lists and is there, or cannot be looked at: the warning comes when it is used."""
+    """Returns the listed paths that exist, or cannot be checked: a warning is logged when one is used."""
     return [] if state is None else [path for path in state.all_model_checkpoint_paths if _may_exist(path)]
 
 
@@ -178,7 +178,7 @@ def _may_exist(path: str) -> bool:
 
 
 def _age(path: str) -> tuple[int, int] | None:
-    """Generation and step; None for what cannot be read."""
+    """Returns generation and step; None if the manifest cannot be read."""
     try:
         manifest = read_manifest(path)
     except NotFoundError:

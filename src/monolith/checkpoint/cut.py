@@ -1,4 +1,4 @@
-"""One exact moment of a training run: what a checkpoint is written from."""
+"""A consistent cut of a training run: what a checkpoint is written from."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class StateCut:
     """Trees of plain values; tensors are references into `tensors`."""
     tensors: Mapping[str, Tensor]
     dense: DenseCut | None = None
-    """Dense weights that are still where they live; None: they are in `tensors`."""
+    """Dense weights that are still with their owners; None: they are in `tensors`."""
     witnesses: tuple[CutWitness, ...] = ()
-    """Who is told when the checkpoint is in place."""
+    """Notified when the checkpoint is in place."""
 
     def complete(self) -> StateCut:
-        """With its dense weights; brings them here, beside training."""
+        """Returns the cut with its dense weights, which are gathered while training continues."""
         if self.dense is None:
             return self
         parts = self.dense.put_into(self.state, self.tensors)
         return replace(self, state=parts.trees, tensors=parts.tensors, applied=parts.applied, dense=None)
 
     def release(self) -> None:
-        """Lets stores forget the old images, and owners of dense weights their copies. Again: does nothing."""
+        """Lets stores discard old row images, and owners of dense weights their copies. Idempotent."""
         for store in self.stores.values():
             store.cut.release()
         if self.dense is not None:
@@ -69,12 +69,12 @@ def take_cut(
 ) -> StateCut:
     """Freezes a run; the caller is the thread that trains, between two steps.
 
-    Updates that are on their way reach their store first. Rows are frozen, not copied; dense tensors are copied into
-    `staging`, or are the live ones where that is None: then nobody may train until the cut was written. Dense weights
-    of other processes are copied there, at the same moment as the rows; `StateCut.complete` brings them here.
+    Updates in flight reach their store first. Rows are frozen, not copied; dense tensors are copied into `staging`, or
+    are the live ones where that is None: then training must pause until the cut was written. Dense weights of other
+    processes are copied there, consistent with the rows; `StateCut.complete` gathers them.
 
     Raises:
-        InvalidArgumentError: something that cannot be saved; names it.
+        InvalidArgumentError: something cannot be saved; names it.
         DeadlineExceededError: updates did not arrive in time.
     """
     state.settle()
@@ -109,7 +109,7 @@ def take_cut(
 
 
 def _positions(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[str, bytes]:
-    """Those of further inputs, and those that somebody knows of this very moment."""
+    """Returns the positions of further inputs, and those that witnesses report for this cut."""
     marks = {name: store.cut.mark for name, store in stores.items()}
     told = {name: witness.after_cut(marks, step=state.global_step) for name, witness in state.witnesses.items()}
     kept = {name: position for name, position in state.positions.items() if name not in told}
@@ -117,7 +117,7 @@ def _positions(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[str, b
 
 
 def _applied_by_all(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[int, BatchStamp]:
-    """The last batch of every worker: those of this process, and those of others that the rows hold everywhere."""
+    """Returns the last batch of every worker: of this process, and of others if every owner has it in the rows."""
     others: dict[int, BatchStamp] = {}
     for clock in (clock for each in stores.values() for clock in each.cut.applied):
         for worker, stamp in clock.stamps.items():
@@ -126,16 +126,16 @@ def _applied_by_all(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[i
     known_here = {
         worker: stamp
         for worker, stamp in state.applied.items()
-        if worker not in others or others[worker].seq <= stamp.seq  # or it was restored, and that worker went on since
+        if worker not in others or others[worker].seq <= stamp.seq  # else a restored stamp, older than that worker's
     }
     return {**others, **known_here}
 
 
 def require_folder_name(store: str) -> None:
-    """Refuses a store that could not have a folder of its name.
+    """Rejects a store whose name cannot be that of a folder.
 
     Raises:
-        InvalidArgumentError: says what to do.
+        InvalidArgumentError: the name is unusable; the message names the remedy.
     """
     if not is_name(store):
         raise InvalidArgumentError(
@@ -145,7 +145,7 @@ def require_folder_name(store: str) -> None:
 
 
 def encode_state(state: TrainState) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The trees of plain values and the live tensors of everything that is here, but the tables."""
+    """Returns the trees of plain values and the live tensors of everything in this process except the tables."""
     encoder = TreeEncoder()
     trees: dict[str, Any] = {"model": _model_tree(state, encoder)}
     trees["optimizers"] = {name: local_optimizer_tree(state, name, encoder) for name in state.optimizers}

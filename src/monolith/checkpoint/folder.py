@@ -1,7 +1,7 @@
 """All input and output of this package: a model directory, on this machine or on any other fsspec file system.
 
-Nothing else in the package opens a file, so a test can put a folder in its place that fails where it wants. On the
-local file system everything is durable when a call returns; on others a file is there when its one write has ended.
+Nothing else in the package opens a file, so a test can substitute a folder that fails where it wants. On the local
+file system everything is durable when a call returns; on others a file exists when its one write has ended.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ class Folder(Protocol):
     """A folder with files; names may have a slash for files in folders below."""
 
     path: str
-    """As the user gave it."""
+    """Path as the user gave it."""
 
     def place(self, name: str) -> str:
-        """The full path of a name."""
+        """Returns the full path of a name."""
         ...
 
     def is_there(self) -> bool:
-        """Whether the folder itself exists; on an object store: whether anything is in it."""
+        """Returns whether the folder itself exists; on an object store: whether anything is in it."""
         ...
 
     def names(self) -> list[str]:
-        """Files and folders directly in it, sorted; none if the folder does not exist."""
+        """Returns files and folders directly in it, sorted; none if the folder does not exist."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or folder of this name."""
+        """Returns whether there is a file or folder of this name."""
         ...
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Returns the bytes of a file."""
         ...
 
     def read(self, name: str) -> bytes:
-        """A small file in full."""
+        """Reads a small file in full."""
         ...
 
     def read_summed(self, name: str, target: NDArray[np.uint8]) -> list[int]:
@@ -69,29 +69,29 @@ class Folder(Protocol):
         ...
 
     def write(self, name: str, pieces: Iterable[memoryview | bytes], *, past_cache: bool = False) -> None:
-        """Makes a file of these bytes. It may be seen before it is complete.
+        """Writes a file of these bytes. Readers may see it before it is complete.
 
         Args:
-            name: Of the file.
+            name: Name of the file.
             pieces: Its bytes.
-            past_cache: Leave the page cache alone, whose upkeep takes processor time from those who work beside this.
+            past_cache: Bypass the page cache, whose upkeep takes processor time from concurrent work.
         """
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Makes a file of these bytes, or replaces it: a reader sees all of the old one or all of the new one."""
+        """Creates or replaces a file: a reader sees all of the old one or all of the new one."""
         ...
 
     def remove(self, name: str) -> None:
-        """Removes a file, or a folder with everything in it; what is not there needs no removing."""
+        """Removes a file, or a folder with everything in it. Does nothing if there is none."""
         ...
 
     def remove_abandoned(self) -> None:
-        """Removes what a `replace` left behind whose process was killed; never what a living one is writing."""
+        """Removes temporary files of a `replace` whose process was killed; never those of a running one."""
         ...
 
     def make(self) -> None:
-        """Makes the folder, with its parents."""
+        """Creates the folder, with its parents."""
         ...
 
     def sync(self) -> None:
@@ -100,7 +100,7 @@ class Folder(Protocol):
 
 
 def open_folder(path: FolderPath) -> Folder:
-    """The folder at a path or URL; nothing is created."""
+    """Returns the folder at a path or URL; nothing is created."""
     text = os.fspath(path)
     if not text:
         raise InvalidArgumentError("model directory: expected a path, got an empty text")
@@ -116,16 +116,16 @@ class LocalFolder:
         self._folder = folder
 
     def place(self, name: str) -> str:
-        """The full path of a name."""
+        """Returns the full path of a name."""
         return str(self._folder / name)
 
     def is_there(self) -> bool:
-        """Whether the folder itself exists."""
+        """Returns whether the folder itself exists."""
         with named_errors(self.path, "read"):
             return self._folder.is_dir()
 
     def names(self) -> list[str]:
-        """Files and folders directly in it."""
+        """Returns files and folders directly in it."""
         with named_errors(self.path, "listed"):
             try:
                 return sorted(entry.name for entry in os.scandir(self._folder))
@@ -133,17 +133,17 @@ class LocalFolder:
                 return []
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Returns whether there is such a file or folder."""
         with named_errors(self.place(name), "read"):
             return (self._folder / name).exists()
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Returns the bytes of a file."""
         with named_errors(self.place(name), "read"):
             return (self._folder / name).stat().st_size
 
     def read(self, name: str) -> bytes:
-        """A small file in full."""
+        """Reads a small file in full."""
         with named_errors(self.place(name), "read"):
             return read_regular_file(self.place(name), most_bytes=_SMALL_BYTES)
 
@@ -152,7 +152,7 @@ class LocalFolder:
         return _core.read_summed(self.place(name), target, piece_bytes=PIECE_BYTES, threads=_READING_THREADS)
 
     def write(self, name: str, pieces: Iterable[memoryview | bytes], *, past_cache: bool = False) -> None:
-        """Makes a file, durably."""
+        """Writes a file, durably."""
         path = self._folder / name
         if past_cache:
             return _write_past_cache(str(path), pieces)
@@ -168,7 +168,7 @@ class LocalFolder:
                 raise
 
     def replace(self, name: str, data: bytes) -> None:
-        """Writes beside, syncs, renames over, syncs the folder."""
+        """Writes a temporary file, syncs it, renames it over the old one, syncs the folder."""
         with named_errors(self.place(name), "written"), _temporary(self._folder, name) as temporary:
             self.write(temporary.name, [data])
             temporary.replace(self._folder / name)
@@ -184,20 +184,20 @@ class LocalFolder:
                 path.unlink(missing_ok=True)
 
     def remove_abandoned(self) -> None:
-        """Removes temporary files that nobody holds; where files cannot be locked, none is touched."""
+        """Removes temporary files that no process holds; where files cannot be locked, none is touched."""
         for name in filter(_TEMPORARY.fullmatch, self.names()):
             with suppress(OSError), (self._folder / name).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 (self._folder / name).unlink()
 
     def make(self) -> None:
-        """Makes the folder and its parents, durably."""
+        """Creates the folder and its parents, durably."""
         with named_errors(self.path, "created"):
             missing = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError) as error:
-                # Both a ValueError and an OpError; the text is the original's.
+                # Both a ValueError and an OpError; the text is that of ByteDance Monolith.
                 raise InvalidArgumentError(f"Parent directory of {self.path} doesn't exist, can't save.") from error
             for path in missing:
                 _sync_folder(path.parent)
@@ -218,17 +218,17 @@ class RemoteFolder:
         self._root = root.rstrip("/")
 
     def place(self, name: str) -> str:
-        """The full URL of a name."""
+        """Returns the full URL of a name."""
         return f"{self.path}/{name}"
 
     def is_there(self) -> bool:
-        """Whether anything is in it."""
+        """Returns whether anything is in it."""
         self._filesystem.invalidate_cache()
         with named_errors(self.path, "read"):
             return bool(self._filesystem.isdir(self._root))
 
     def names(self) -> list[str]:
-        """Files and folders directly in it."""
+        """Returns files and folders directly in it."""
         self._filesystem.invalidate_cache()
         with named_errors(self.path, "listed"):
             try:
@@ -238,18 +238,18 @@ class RemoteFolder:
         return sorted({entry.rstrip("/").rpartition("/")[2] for entry in entries} - {""})
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Returns whether there is such a file or folder."""
         self._filesystem.invalidate_cache()
         with named_errors(self.place(name), "read"):
             return bool(self._filesystem.exists(self._at(name)))
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
+        """Returns the bytes of a file."""
         with named_errors(self.place(name), "read"):
             return int(self._filesystem.size(self._at(name)))
 
     def read(self, name: str) -> bytes:
-        """A small file in full."""
+        """Reads a small file in full."""
         with named_errors(self.place(name), "read"):
             return bytes(self._filesystem.cat_file(self._at(name)))
 
@@ -264,13 +264,13 @@ class RemoteFolder:
         return sums
 
     def write(self, name: str, pieces: Iterable[memoryview | bytes], *, past_cache: bool = False) -> None:  # noqa: ARG002 - no cache here
-        """Makes a file by one upload."""
+        """Writes a file by one upload."""
         with named_errors(self.place(name), "written"), self._filesystem.open(self._at(name), "wb") as file:
             for piece in pieces:
                 file.write(piece)
 
     def replace(self, name: str, data: bytes) -> None:
-        """One put."""
+        """Replaces a file by one put."""
         with named_errors(self.place(name), "written"):
             self._filesystem.pipe_file(self._at(name), data)
 
@@ -280,26 +280,26 @@ class RemoteFolder:
             self._filesystem.rm(self._at(name), recursive=True)
 
     def remove_abandoned(self) -> None:
-        """Nothing to do: a put leaves the whole file, or nothing."""
+        """Does nothing: a put leaves the complete file, or nothing."""
 
     def make(self) -> None:
-        """Makes the folder, where file systems have such a thing."""
+        """Creates the folder, where file systems have folders."""
         with named_errors(self.path, "created"):
             self._filesystem.makedirs(self._root, exist_ok=True)
 
     def sync(self) -> None:
-        """Nothing to do: a write that returned is durable."""
+        """Does nothing: a write that returned is durable."""
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"
 
 
 PIECE_BYTES = 4 << 20
-"""What is read, written and summed at a time."""
+"""Bytes read, written and summed at a time."""
 _SMALL_BYTES = 1 << 30
-"""What is read at once: manifests, states and marks."""
+"""Largest file that `read` accepts: manifests, states and marks."""
 _READING_THREADS = min(8, 2 * (os.cpu_count() or 1))
-"""While one waits for the disk, another sums."""
+"""While one thread waits for the disk, another sums."""
 
 
 _TEMPORARY = re.compile(r".+\.[0-9a-f]{8}\.tmp")
@@ -308,11 +308,11 @@ _TEMPORARY = re.compile(r".+\.[0-9a-f]{8}\.tmp")
 
 @contextmanager
 def _temporary(folder: Path, name: str) -> Iterator[Path]:
-    """An empty file of a name of its own, locked while it is written: the lock dies with the process."""
+    """Yields an empty file of a unique name, locked while it is written: the lock ends with the process."""
     while True:
         path = folder / f"{name}.{secrets.token_hex(4)}.tmp"
         with path.open("xb") as file:
-            if not _lock(file):  # someone who clears up was faster
+            if not _lock(file):  # removed by a concurrent `remove_abandoned`
                 continue
             try:
                 yield path
@@ -328,7 +328,7 @@ def _lock(file: Any) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # no locks here, and so nobody who clears up
+    except OSError:  # no locks here, so `remove_abandoned` removes nothing
         return True
     return os.fstat(file.fileno()).st_nlink > 0
 

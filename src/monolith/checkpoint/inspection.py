@@ -1,4 +1,4 @@
-"""Looks at checkpoints without a model: what there is, whether it is whole, how two of them differ; and copies them."""
+"""Inspects checkpoints without a model: lists, verifies, compares and copies them."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class ListedCheckpoint:
     latest: bool
     """Whether the file `checkpoint` points to it."""
     exempt: bool
-    """Whether retention leaves it alone."""
+    """Whether retention ignores it."""
 
 
 def list_checkpoints(model_dir: FolderPath, *, basename: str = "model.ckpt") -> list[ListedCheckpoint]:
-    """The checkpoints of a directory, by step. One whose manifest is damaged raises.
+    """Returns the checkpoints of a directory, by step. Raises if a manifest is damaged.
 
     Raises:
         NotFoundError: there is no such directory.
@@ -96,7 +96,7 @@ def list_checkpoints(model_dir: FolderPath, *, basename: str = "model.ckpt") -> 
 
 
 def resolve(path: str, *, basename: str = "model.ckpt") -> str:
-    """The full prefix of a checkpoint, given as a prefix or as a directory, whose newest one is meant.
+    """Returns the full prefix of a checkpoint, given as a prefix or as a directory, whose newest one is taken.
 
     Raises:
         NotFoundError: there is none.
@@ -112,7 +112,7 @@ def resolve(path: str, *, basename: str = "model.ckpt") -> str:
 
 
 class SavedState:
-    """A checkpoint on disk: read lazily, changed never."""
+    """A checkpoint on disk: read lazily, never changed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -121,12 +121,12 @@ class SavedState:
         self.manifest: Manifest = read_manifest(path)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that is a tensor; weights of the model by their names."""
+        """Returns all tensors; weights of the model by their names."""
         entry = self.manifest.tensors
         return {} if entry is None else read_tensors(self.folder, entry.name, _sum(entry))
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's weights and buffers by their names."""
+        """Returns the model's weights and buffers by their names."""
         tensors, named = self.tensors(), self.manifest.state["model"] or {}
         references = {
             name: value["name"]
@@ -136,14 +136,14 @@ class SavedState:
         return {name: tensors[reference] for name, reference in references.items()}
 
     def rows(self, store: str) -> Iterator[tuple[TableSchema, RowBlock]]:
-        """Every block of rows, and what its table is."""
+        """Yields every block of rows with the schema of its table."""
         schemas = self.schemas(store)
         for block in read_blocks(self.folder.place(self._tables(store).folder)):
             if block.kind in {BlockKind.FULL, BlockKind.SERVING}:
                 yield schemas[block.table], block
 
     def schemas(self, store: str) -> list[TableSchema]:
-        """What the rows of each table hold, by number."""
+        """Returns the schema of each table, by number."""
         source = open_source(self.folder.place(self._tables(store).folder))
         try:
             return [TableSchema.parse(table.name, table.schema) for table in source.manifest.tables]
@@ -151,11 +151,11 @@ class SavedState:
             source.close()
 
     def verify(self) -> int:
-        """Reads every byte and checks it; returns how many there are.
+        """Reads and checks every byte; returns the number of bytes.
 
         Raises:
             NotFoundError: a file is missing.
-            DataLossError: a file is not what was written; names it.
+            DataLossError: a file is damaged; names it.
         """
         self.tensors()
         if self.manifest.meta is not None:
@@ -177,7 +177,7 @@ class SavedState:
 
 
 def diff(first: str, second: str) -> dict[str, Any]:
-    """How two checkpoints differ: step, positions, dense tensors and rows; empty parts are equal."""
+    """Returns the differences of two checkpoints: step, positions, dense tensors and rows; empty parts are equal."""
     a, b = SavedState(first), SavedState(second)
     return {
         "step": [a.manifest.step, b.manifest.step],
@@ -222,7 +222,7 @@ def _table_differences(a: SavedState, b: SavedState) -> dict[str, dict[str, int]
 
 
 def _row_digests(state: SavedState, store: str) -> dict[str, dict[tuple[int, int], int]]:
-    """Table -> row -> a hash of its time and payload."""
+    """Returns table -> row -> a hash of its time and payload."""
     digests: dict[str, dict[tuple[int, int], int]] = {}
     for table, block in state.rows(store):
         rows = np.concatenate([block.times.view(np.uint8).reshape(block.count, 4), block.payload], axis=1)
@@ -233,7 +233,7 @@ def _row_digests(state: SavedState, store: str) -> dict[str, dict[tuple[int, int
 
 
 def _row_names(table: TableSchema, block: RowBlock) -> Iterator[tuple[int, int]]:
-    """What a row is known by in every checkpoint: -1 and its key; slot and id where the key depends on other slots."""
+    """Yields the identity of each row: -1 and its key; slot and id where the key depends on other slots."""
     found = ids_of_keys(block.keys, block.bucket, table.wide_slots)
     has_key = tells_bucket(block.keys, table.wide_slots)
     names = np.where(has_key, -1, found.slots), np.where(has_key, block.keys, found.ids)
@@ -287,7 +287,7 @@ def _table_tensors(state: SavedState, store: str) -> dict[str, dict[str, Tensor]
 
 
 def _id_columns(table: TableSchema, block: RowBlock) -> dict[str, Any]:
-    """Where slots share a table and take any int64, ids are those of users, and their slots' numbers beside them."""
+    """Returns ids; where slots share a table and take any int64, ids as users gave them and their slots' numbers."""
     if not table.wide_slots:
         return {"ids": block.keys}
     found = ids_of_keys(block.keys, block.bucket, table.wide_slots)
@@ -338,7 +338,7 @@ def _copied(state: SavedState, entry: FileEntry | None, name: str, target: Folde
 
 
 def get_nas_weight_json(ckpt_dir_or_file: str, prefix: str | None = None) -> list[str]:
-    """The values of the first weight of a checkpoint whose name contains `prefix`, each as a text.
+    """Returns the values of the first weight of a checkpoint whose name contains `prefix`, each as a text.
 
     Args:
         ckpt_dir_or_file: A prefix, or a directory, whose newest checkpoint is meant.

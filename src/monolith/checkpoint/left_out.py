@@ -1,7 +1,7 @@
 """Applies `RestoreOptions.leave_out` once to a model directory.
 
-A run repeats its command when it resumes. The weights that it left out at first are in its own checkpoints later, and
-must not start from their initial values again.
+A run repeats its command when it resumes. Weights that were not restored at first are in its own checkpoints later, and
+must not be reset to their initial values again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARKER = "leave_out"
 
 
 def is_left_out_already(folder: Folder, path: str, options: RestoreOptions) -> bool:
-    """Whether the checkpoint at `path` was written after the same `leave_out` had been applied to an earlier one."""
+    """Returns whether the checkpoint at `path` was written after the same `leave_out` was applied to an earlier one."""
     if not options.leave_out or not folder.exists(MARKER):
         return False
     applied = json.loads(folder.read(MARKER))
@@ -41,7 +41,7 @@ def record_left_out(folder: Folder, path: str, options: RestoreOptions) -> None:
 
 
 def without_leave_out(path: str, options: RestoreOptions) -> RestoreOptions:
-    """The options for a checkpoint that has the weights already; the log says so."""
+    """Returns the options for a checkpoint that has the weights already, and logs a warning."""
     logger.warning(
         "restore: leave_out=%s was applied to an earlier checkpoint of this directory; '%s' is restored in full. To"
         " apply it again, remove the file '%s' from the directory",

@@ -1,7 +1,7 @@
-"""What a checkpoint consists of, as a JSON file that is exactly itself or refused. It is written last.
+"""The list of what a checkpoint consists of, as a canonical JSON file that is written last.
 
-The text is canonical: sorted keys, one space of indent, and a checksum over everything else. A reader writes what it
-has read once more and compares byte by byte, so no flipped bit, edited number or unknown field gets through.
+The text has sorted keys, one space of indent, and a checksum over everything else. A reader serializes what it has read
+again and compares byte by byte, so it rejects every flipped bit, edited number and unknown field.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORMAT = "monolith-checkpoint"
 SUFFIX = ".manifest"
 
 _TRAINING = "train"
-"""Under which name version 1 had the position of the training batches."""
+"""Name of the position of the training batches in version 1."""
 
 Kind: TypeAlias = Literal["full", "dense_only"]
 
@@ -81,7 +81,7 @@ class Manifest:
     tables: dict[str, TablesEntry]
     """Store -> its snapshot."""
     applied: dict[int, BatchStamp]
-    """Worker -> its last batch in the dense weights, and with it where reading goes on. Rows have their own clocks."""
+    """Worker -> its last batch in the dense weights, with the position to resume at. Rows have their own clocks."""
     positions: dict[str, bytes]
     """Further inputs of the user's -> their positions."""
     state: dict[str, Any]
@@ -95,27 +95,27 @@ class Manifest:
 
     @property
     def all_positions(self) -> dict[str, str]:
-        """Where reading goes on, to be shown: of each worker, and of the user's further inputs."""
+        """Positions to resume reading, for display: of each worker, and of the user's further inputs."""
         workers = {f"worker {worker}": stamp.position for worker, stamp in self.applied.items() if stamp.position}
         return {name: value.decode(errors="replace") for name, value in {**workers, **self.positions}.items()}
 
     @property
     def names(self) -> set[str]:
-        """Files and folders of the model directory that it is made of, but for the manifest."""
+        """Files and folders of the model directory that the checkpoint consists of, except the manifest."""
         files = {file.name for file in (self.tensors, self.meta) if file is not None}
         return files | {tables.folder.partition("/")[0] for tables in self.tables.values()}
 
     def to_bytes(self) -> bytes:
-        """The text of the manifest file."""
+        """Returns the text of the manifest file."""
         document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
         return canonical({**document, "crc32c": _core.crc32c(canonical(document))})
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
-        """What `to_bytes` wrote.
+        """Parses what `to_bytes` wrote.
 
         Raises:
-            DataLossError: anything else, with `origin` (the file) and the reason.
+            DataLossError: the text is anything else; names `origin` (the file) and the reason.
         """
         document = _parse(text, origin)
         body = {key: value for key, value in document.items() if key != "crc32c"}
@@ -130,7 +130,7 @@ class Manifest:
 
 
 def canonical(document: Any) -> bytes:
-    """The one text of a JSON document."""
+    """Returns the canonical text of a JSON document."""
     return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
@@ -149,7 +149,7 @@ def _plain_entry(entry: FileEntry | TablesEntry) -> dict[str, Any]:
 
 
 def _position_text(position: bytes) -> Any:
-    """Positions are JSON texts as a rule, and are kept readable then."""
+    """Returns a position as JSON if it is a JSON text, which keeps it readable."""
     if position.isascii():
         return position.decode("ascii")
     return {"base64": base64.b64encode(position).decode()}
@@ -213,7 +213,7 @@ def _require_numbers(*values: int) -> None:
 
 
 def _since_version_1(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Version 1 had the position of the training batches among the others, and numbered updates of a whole store."""
+    """Converts version 1, which had the position of the training batches among the others, and numbered all updates."""
     tables = {name: dict(entry) for name, entry in values["tables"].items()}
     last = max([0, *(entry.pop("seq") for entry in tables.values())])
     applied: dict[int, BatchStamp] = {}

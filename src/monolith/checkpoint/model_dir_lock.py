@@ -1,7 +1,7 @@
 """One chief per model directory: a lock that dies with its process, and generations where there are no locks.
 
-The lock is on a file of the directory that says who holds it. Other file systems have no locks: there, and beside the
-lock, a run claims a *generation*, and commits nothing once another has claimed a higher one.
+The lock is on a file of the directory that names its holder. Other file systems have no locks: there, and in addition
+to the lock, a run claims a *generation*, and commits nothing once another has claimed a higher one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GENERATION = "monolith_generation"
 
 _NUMBER = re.compile(rb'\{\s*"generation":\s*(\d+),')
 _MOST_UNCOMMITTED = 1000
-"""More runs than these do not claim a directory without a commit between them."""
+"""Most runs that claim a directory without a commit between them."""
 _log = logging.getLogger(__name__)
 
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
@@ -42,7 +42,7 @@ _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who writes to a model directory."""
+    """The process that writes to a model directory."""
 
     host: str
     pid: int
@@ -55,17 +55,17 @@ class Holder:
 
     @classmethod
     def this_process(cls) -> Holder:
-        """The caller."""
+        """Returns the holder for the calling process."""
         return cls(host=socket.gethostname(), pid=os.getpid(), since=time.strftime("%Y-%m-%d %H:%M:%S"))
 
 
 class ModelDirLock:
     """Keeps a second chief out of a model directory until `release` or the end of the process.
 
-    Workers, evaluators and readers do not take it. Directories on file systems without locks are used without.
+    Workers, evaluators and readers do not take the lock. Directories on file systems without locks are used without.
 
     Raises:
-        UnavailableError: another process has it; says which one.
+        UnavailableError: another process has the lock; names it.
     """
 
     def __init__(self, model_dir: FolderPath) -> None:
@@ -91,11 +91,11 @@ class ModelDirLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object keeps others out."""
+        """Whether this object holds the lock."""
         return self._descriptor >= 0
 
     def release(self) -> None:
-        """Lets others in. Calling it again does nothing."""
+        """Releases the lock. Idempotent."""
         if self._descriptor >= 0:
             self._descriptor = -1
             self._finalizer()
@@ -111,7 +111,7 @@ _HELD: weakref.WeakSet[ModelDirLock] = weakref.WeakSet()
 
 
 def _lock(descriptor: int, folder: Path) -> bool:
-    """Takes the lock; False where the file system has none."""
+    """Takes the lock; returns False where the file system has none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -132,7 +132,7 @@ def _close(descriptor: int, pid: int) -> None:
 
 
 def _drop_in_child() -> None:
-    """A forked child, such as a data loader's worker, must not keep the lock when the chief dies."""
+    """Closes the lock in a forked child, such as a data loader's worker, which must not keep it when the chief dies."""
     for lock in list(_HELD):
         descriptor, lock._descriptor = lock._descriptor, -1  # noqa: SLF001 - of this module
         if descriptor >= 0:
@@ -146,7 +146,7 @@ os.register_at_fork(after_in_child=_drop_in_child)
 def _read_holder(descriptor: int) -> str:
     try:
         return str(Holder(**json.loads(os.pread(descriptor, 4096, 0))))
-    except (OSError, ValueError, TypeError):  # it was just taken, and its holder is not written yet
+    except (OSError, ValueError, TypeError):  # the lock was just taken, and its holder is not written yet
         return "another process"
 
 
@@ -166,10 +166,10 @@ class GenerationClaim:
         folder.replace(GENERATION, canonical({"generation": self.generation, **asdict(self._holder)}))
 
     def require(self) -> None:
-        """Checks that nobody else has claimed the directory since.
+        """Checks that no other run has claimed the directory since.
 
         Raises:
-            FailedPreconditionError: somebody has; says who.
+            FailedPreconditionError: another run has; names it.
         """
         present = read_generation(self._folder)
         if present is None or present == (self.generation, self._holder):
@@ -183,10 +183,10 @@ class GenerationClaim:
 
 
 def claimed_generation(folder: Folder, *, above: int) -> int:
-    """The highest generation that was claimed; 0 if none ever was.
+    """Returns the highest generation that was claimed; 0 if none ever was.
 
-    A file that cannot be read was left by a crash: writing it has no other way to end so. It is replaced by the next
-    claim, behind the number in it, or behind every number that it can have had.
+    A file that cannot be read was left by a crash: no other failure of a write leaves one. The next claim replaces it,
+    with a number above the one in it, or above every number that it can have had.
 
     Args:
         folder: The model directory.
@@ -202,10 +202,10 @@ def claimed_generation(folder: Folder, *, above: int) -> int:
 
 
 def read_generation(folder: Folder) -> tuple[int, Holder] | None:
-    """The highest generation that was claimed, and by whom; None if none ever was.
+    """Returns the highest generation that was claimed, and its holder; None if none ever was.
 
     Raises:
-        DataLossError: the file is not what was written.
+        DataLossError: the file is damaged.
     """
     if not folder.exists(GENERATION):
         return None

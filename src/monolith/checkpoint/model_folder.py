@@ -1,6 +1,6 @@
 """A model in a folder of its own, saved and loaded by one call each, outside of any run.
 
-It is a checkpoint like any other: one exact cut, files first, the manifest last (docs/formats/checkpoint.md).
+It is a checkpoint like any other: one consistent cut, files first, the manifest last (docs/formats/checkpoint.md).
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _ONLY_OPTIMIZER = "optimizer"
 def save(
     model: nn.Module, path: FolderPath, *, optimizer: Optimizer | Mapping[str, Optimizer] | None = None
 ) -> SavedCheckpoint:
-    """Saves a model of any size with all its rows, and what was saved there before stays whole until it is replaced.
+    """Saves a model of any size with all its rows; a model saved there before stays intact until it is replaced.
 
     Args:
         model: Any module, with any number of `Embeddings` in it.
-        path: A folder of its own, on this machine or any fsspec URL; made if it is not there.
+        path: A folder of its own, on this machine or any fsspec URL; created if it is missing.
         optimizer: Of the dense weights: one, or several by name. Optimizer state of rows is saved with the rows.
 
     Returns:
-        Where it is.
+        The checkpoint.
 
     Raises:
         InvalidArgumentError: the path is a file, or the folder holds the checkpoints of a run.
-        OpError: what went wrong; the folder holds what it held before.
+        OpError: the save failed; the folder holds what it held before.
 
     >>> import tempfile, torch, monolith as ml
     >>> model = torch.nn.Sequential(ml.Embeddings({"user": ml.Slot(dim=4)}))
@@ -74,24 +74,24 @@ def load(
     optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
     options: RestoreOptions | None = None,
 ) -> SavedCheckpoint:
-    """Puts a saved model back into one that was built alike: its weights, its rows, and its optimizers if given.
+    """Loads a saved model into one that was built alike: its weights, its rows, and its optimizers if given.
 
     Random generators stay as they are.
 
     Args:
-        model: What is overwritten; an error leaves it as it was.
-        path: What `save` was given; or the model directory of a run, of which the newest checkpoint is taken, or the
+        model: Overwritten; an error leaves it unchanged.
+        path: Path given to `save`; or the model directory of a run, whose newest checkpoint is loaded, or the
             prefix of one checkpoint.
-        optimizer: As `save` had it; None: without.
+        optimizer: As given to `save`; None: none is loaded.
         options: What may differ between the two models.
 
     Returns:
-        Which one it was.
+        The checkpoint loaded.
 
     Raises:
         NotFoundError: there is no saved model.
         DataLossError: it is damaged.
-        FailedPreconditionError: the model is made of other parts; says which.
+        FailedPreconditionError: the model is made of other parts; names them.
     """
     options = RestoreOptions() if options is None else options
     state, found = _state_of(model, optimizer), _find(path)
@@ -118,7 +118,7 @@ def _require_folder(path: FolderPath) -> None:
 
 
 def _find(path: FolderPath) -> str:
-    """The full prefix of the checkpoint at a path."""
+    """Returns the full prefix of the checkpoint at a path."""
     full = full_local_path(str(path)).removesuffix(SUFFIX).rstrip("/")
     if checkpoint_exists(full):
         return full

@@ -1,4 +1,4 @@
-"""The weights of a model beside its tables, which a checkpoint keeps in files of their own."""
+"""The weights of a model without its tables, which a checkpoint keeps in files of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def model_state(model: nn.Module) -> dict[str, Any]:
-    """`model.state_dict()` without rows, what modules know of theirs as plain values."""
+    """Returns `model.state_dict()` without rows; the extra states of `Embeddings` are plain values."""
     with uncounted_rows():
         state = dict(model.state_dict())
     for name, module in model.named_modules(remove_duplicate=False):
@@ -24,6 +24,6 @@ def model_state(model: nn.Module) -> dict[str, Any]:
 
 
 def load_model_state(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Puts it back; the rows are restored by the store."""
+    """Loads the state; rows are restored by the store."""
     with without_rows():
         model.load_state_dict(state)

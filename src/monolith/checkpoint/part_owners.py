@@ -1,4 +1,4 @@
-"""Stores whose rows have several owners with lives of their own, such as parameter servers, as a restore sees them."""
+"""Stores whose rows have several owners that can fail one by one, such as parameter servers, as a restore sees them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class PartOwners(Protocol):
         ...
 
     def uninitialized(self) -> Sequence[int]:
-        """Owners that have no state: nobody has said since they began that they have."""
+        """Returns the owners without state: `set_initialized` was not called since they started."""
         ...
 
     def set_initialized(self) -> None:
-        """All owners have state from now on, as long as they live."""
+        """Marks all owners as having state, for as long as they run."""
         ...
 
     def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """As `Store.resume`, for these owners alone; the others stay where they are."""
+        """Like `Store.resume`, for these owners alone; the others are unchanged."""
         ...
 
 
 def part_owners(store: object) -> PartOwners | None:
-    """The owners of a store's rows that can be lost one by one; None: they share one life."""
+    """Returns the owners of a store's rows that can be lost one by one; None: they are lost together."""
     return cast("PartOwners | None", getattr(store, "owners", None))

@@ -1,8 +1,8 @@
 """Restores only what was lost: parts of a model that still have their state keep it.
 
-A *device* is a part of the model with a life of its own: a parameter server, which has the rows of some buckets, or the
-weights and tables below one of the model's modules. Surviving devices are ahead of the one that is reloaded; that skew
-is accepted. What admission has counted is put back on all servers, as the original does.
+A *device* is a part of the model that can be lost on its own: a parameter server, which has the rows of some buckets,
+or the weights and tables below one of the model's modules. Surviving devices are ahead of the one that is reloaded;
+that skew is accepted. Admission counts are restored on all servers, as in ByteDance Monolith.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint.train_state import TrainState
 
 EVERYWHERE_ELSE = ""
-"""The device of what is below no module of the device map; always restored."""
+"""The device of everything below no module of the device map; always restored."""
 
 
 class Servers(Protocol):
@@ -42,15 +42,15 @@ class Servers(Protocol):
 
     @property
     def num_ps(self) -> int:
-        """How many."""
+        """Number of servers."""
         ...
 
 
 class PsMonitor:
-    """Says which devices have state.
+    """Reports which devices have state.
 
-    That of a server is with its process: one that was started anew has none. That of a module is with the module: one
-    that was built anew has none.
+    The state of a server ends with its process: a restarted server has none. The state of a module ends with the
+    module: one that was built again has none.
 
     Args:
         devices: Parameter servers, or their number: they are ``/job:ps/task:0`` and so on. A number n stands for
@@ -67,7 +67,7 @@ class PsMonitor:
         self._initialized: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def is_ps_uninitialized(self, state: TrainState, device: str) -> bool:
-        """Whether this device has lost its state, or never had any."""
+        """Returns whether this device has lost its state, or never had any."""
         named = [name for name, each in self.devices.items() if each == device]
         if not named:
             known = sorted(set(self.devices.values()))
@@ -78,29 +78,29 @@ class PsMonitor:
         return not all(self._module(state, name) in self._initialized for name in named)
 
     def has_lost(self, state: TrainState, name: str) -> bool:
-        """Whether the weight or store of this name is on a device without state, or on none."""
+        """Returns whether the weight or store of this name is on a device without state, or on none."""
         device = SaverBuilder(self.devices).device_of(name)
         return device == EVERYWHERE_ELSE or self.is_ps_uninitialized(state, device)
 
     def lost_owners(self, state: TrainState) -> dict[str, list[int]]:
-        """Stores on servers of which some have state -> those that have none. Of the others all is restored.
+        """Returns stores on servers of which some have state -> the servers without. Other stores are fully restored.
 
-        As in the original, a single server is restored whether it has state or not.
+        As upstream does, a single server is restored whether it has state or not.
         """
         lost = {name: list(owners.uninitialized()) for name, owners in self.owners(state).items()}
         return {name: found for name, found in lost.items() if self._is_part(found)}
 
     def lost_dense(self, state: TrainState) -> list[int] | None:
-        """The same for dense weights on servers; None: all of them are restored, or they are in this process."""
+        """Like `lost_owners`, for dense weights on servers; None: all are restored, or they are in this process."""
         lost = [] if state.dense is None or self._num_ps is None else list(state.dense.uninitialized())
         return lost if state.dense is not None and self._is_part(lost) else None
 
     def is_served(self, state: TrainState) -> bool:
-        """Whether devices are servers; else they are modules."""
+        """Returns whether devices are servers; else they are modules."""
         return bool(self._served(state))
 
     def setup_ps_initialized_state(self, state: TrainState) -> None:
-        """Every device of this state has state from now on."""
+        """Marks every device of this state as having state."""
         served = self._served(state)
         for each in served:
             each.set_initialized()
@@ -108,10 +108,10 @@ class PsMonitor:
             self._initialized.add(self._module(state, name))
 
     def owners(self, state: TrainState) -> dict[str, PartOwners]:
-        """Store -> the servers that have its rows; nothing where devices are modules.
+        """Returns store -> the servers that have its rows; empty where devices are modules.
 
         Raises:
-            InvalidArgumentError: there are more or fewer than this monitor was made for.
+            InvalidArgumentError: the number of servers is not that of this monitor.
         """
         if self._num_ps is None:
             return {}
@@ -170,7 +170,7 @@ class SaverBuilder:
         return dict(self._ops)
 
     def build(self, state: TrainState) -> SaverBuilder:
-        """Looks at the names of a state."""
+        """Groups the names of a state."""
         weights: dict[str, list[str]] = defaultdict(list)
         stores: dict[str, list[str]] = defaultdict(list)
         for name in () if state.model is None else model_state(state.model):
@@ -184,7 +184,7 @@ class SaverBuilder:
         return self
 
     def device_of(self, name: str) -> str:
-        """The device of a weight or store: that of the longest module name that it is below."""
+        """Returns the device of a weight or store: that of the longest module name that it is below."""
         owners = [module for module in self._devices if name == module or name.startswith(f"{module}.")]
         return self._devices[max(owners, key=len)] if owners else EVERYWHERE_ELSE
 
@@ -194,10 +194,10 @@ class PartialRecoveryOptions(SaverOptions):
     """Keyword arguments of `PartialRecoverySaver`."""
 
     ps_monitor: PsMonitor | None = None
-    """Knows which devices have no state; None restores everything, as a plain `Saver` does."""
+    """Reports which devices have no state; None restores everything, as a plain `Saver` does."""
 
     def of_saver(self) -> dict[str, Any]:
-        """Those that a plain `Saver` has, too."""
+        """Returns the options that a plain `Saver` has, too."""
         return {each.name: getattr(self, each.name) for each in fields(SaverOptions)}
 
 
@@ -221,7 +221,7 @@ class PartialRecoverySaver(Saver):
         return [] if state is None else list(state.exempt_model_checkpoint_paths)
 
     def setup_ps_initialized_state(self, state: TrainState) -> None:
-        """Every device of this state has state from now on: it was restored, or made."""
+        """Marks every device of this state as having state: it was restored, or made."""
         if self._ps_monitor is not None:
             self._ps_monitor.setup_ps_initialized_state(state)
 
@@ -231,7 +231,7 @@ class PartialRecoverySaver(Saver):
             return super()._parts(state)
         if monitor.is_served(state):
             lost = monitor.lost_owners(state)
-            # A module whose rows are partly ahead goes on where it is; its steps are not set back.
+            # A module whose rows are partly ahead continues where it is; its steps are not set back.
             states = {EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}" for name in lost}
             complete = {name for name, servers in lost.items() if not servers}
             dense = monitor.lost_dense(state)

@@ -1,4 +1,4 @@
-"""A save that is under way."""
+"""A save in progress."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ __all__ = ["PendingSave"]
 
 
 class PendingSave:
-    """A save that goes on in a thread named ``monolith-checkpoint``. Any thread may call it."""
+    """A save that runs in a thread named ``monolith-checkpoint``. Thread-safe."""
 
     def __init__(self, future: Future[SavedCheckpoint]) -> None:
         self._future = future
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the save has completed or failed."""
         return self.is_written
 
     @property
     def is_written(self) -> bool:
-        """Whether this process has nothing more to do for it."""
+        """Whether this process has written everything."""
         return self._future.done()
 
     def wait(self, timeout_seconds: float | None = None) -> SavedCheckpoint:
         """Waits for the commit.
 
         Raises:
-            DeadlineExceededError: it goes on; ask again.
-            OpError: what went wrong; see `Saver.save`.
+            DeadlineExceededError: the save is still running; wait again.
+            OpError: the save failed; see `Saver.save`.
         """
         return end_of_save(self._future, timeout_seconds)

@@ -1,4 +1,4 @@
-"""Where the random generators of a process stand: torch's, numpy's and Python's own."""
+"""The state of a process's random generators: torch's, numpy's and Python's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def random_state() -> dict[str, Any]:
-    """Everything that `set_random_state` takes."""
+    """Returns the state that `set_random_state` takes."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - the global generator
     version, numbers, gauss = random.getstate()
     state: dict[str, Any] = {
@@ -27,7 +27,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Puts the generators back; those of GPUs that are not here are left out."""
+    """Restores the generators; skips those of GPUs that this machine does not have."""
     torch.set_rng_state(state["torch"].clone())
     numpy = state["numpy"]
     np.random.set_state(  # noqa: NPY002 - the global generator

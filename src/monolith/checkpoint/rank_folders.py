@@ -1,7 +1,7 @@
 """Checkpoints whose parts are in a directory for each rank, ``index-<rank>``, of a synchronous run.
 
-Each part has the dense weights, which all ranks have alike, and the rows of its rank. The checkpoint is whole where all
-parts can be seen: any number of ranks, parameter servers and one process restore it by the path of one part.
+Each part has the dense weights, which are equal on all ranks, and the rows of its rank. The checkpoint is complete
+where all parts are visible: any number of ranks, parameter servers and one process restore it by the path of one part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"index-\d{4,}")
 
 
 class CheckpointId(NamedTuple):
-    """What all parts of one checkpoint say alike, and those of no other."""
+    """Values that all parts of one checkpoint share, and no other checkpoint has."""
 
     generation: int
     step: int
@@ -36,12 +36,12 @@ class CheckpointId(NamedTuple):
 
 
 def id_of(manifest: Manifest) -> CheckpointId:
-    """Which checkpoint a manifest is a part of."""
+    """Returns the id of the checkpoint that a manifest is a part of."""
     return CheckpointId(manifest.generation, manifest.step, manifest.created)
 
 
 def folder_of_rank(model_dir: str, rank: int) -> str:
-    """The directory of a rank, as the original names it.
+    """Returns the directory of a rank, with the name that ByteDance Monolith uses.
 
     >>> folder_of_rank("models/clicks", 3)
     'models/clicks/index-0003'
@@ -50,7 +50,7 @@ def folder_of_rank(model_dir: str, rank: int) -> str:
 
 
 def parts_of_others(path: str, manifest: Manifest) -> list[str]:
-    """Full prefixes of the parts that other ranks have saved, as far as they can be seen; of a whole one none."""
+    """Returns full prefixes of the visible parts of other ranks; none for a checkpoint without parts."""
     folder, prefix = split_path(path)
     parent, own = split_path(folder)
     if _NAME.fullmatch(own) is None:
@@ -61,12 +61,12 @@ def parts_of_others(path: str, manifest: Manifest) -> list[str]:
 
 
 def newest_of_ranks(model_dir: Folder, basename: str, paths: list[str]) -> list[str]:
-    """Checkpoints to try, the best first: those of ranks, behind those of the model directory or before them.
+    """Returns the checkpoints to try, the best first: those of ranks after or before those of the model directory.
 
     Args:
         model_dir: The directory.
-        basename: What prefixes begin with.
-        paths: Those of the model directory.
+        basename: First part of prefixes.
+        paths: Checkpoints of the model directory.
     """
     first = folder_of_rank(model_dir.path, 0)
     try:
@@ -83,7 +83,7 @@ def newest_of_ranks(model_dir: Folder, basename: str, paths: list[str]) -> list[
 
 
 def _created(paths: list[str]) -> float:
-    """When the first one that can be read was."""
+    """Returns the creation time of the first one that can be read."""
     for path in paths:
         try:
             return read_manifest(path).created

@@ -1,4 +1,4 @@
-"""Dense weights that live in other processes, as a checkpoint needs them: frozen for a moment, gathered, put back."""
+"""Dense weights that live in other processes, as a checkpoint needs them: frozen in a cut, gathered, restored."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["DenseState", "FrozenDense", "RemoteDense"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseState:
-    """Dense weights and how far they learned, in the form of one process, however many owners they had."""
+    """Dense weights and their training progress, in the form of one process, whatever the number of their owners."""
 
     weights: Mapping[str, Tensor]
-    """Whole, by name."""
+    """Complete weights, by name."""
     optimizers: Mapping[str, Mapping[str, Any]]
     """By name: ``state``, by name of the weight, and ``groups``, what the rule keeps in each of its groups."""
     clocks: Sequence[Mapping[int, BatchStamp]]
@@ -42,14 +42,14 @@ class DenseState:
 
 
 class FrozenDense(Protocol):
-    """One exact moment of the dense weights."""
+    """A consistent copy of the dense weights."""
 
     def gather(self) -> DenseState:
-        """Brings them here, beside training, and lets the owners forget their copies. Any thread may call it, once."""
+        """Gathers the weights while training continues; owners then release their copies. Call once, from any thread."""
         ...
 
     def release(self) -> None:
-        """Lets the owners forget their copies. Calling it again does nothing."""
+        """Lets the owners release their copies. Idempotent."""
         ...
 
 
@@ -58,29 +58,29 @@ class RemoteDense(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """Of the weights."""
+        """Names of the weights."""
         ...
 
     def group_keys(self, optimizer: str) -> Collection[str]:
-        """What an optimizer's rule keeps in its groups."""
+        """Returns the keys that an optimizer's rule keeps in its groups."""
         ...
 
     def held(self) -> AbstractContextManager[None]:
-        """Inside, no push changes anything, and all owners have the same batches."""
+        """Holds back all pushes inside the context; all owners have the same batches."""
         ...
 
     def freeze(self) -> FrozenDense:
-        """Has every owner copy what it has."""
+        """Makes every owner copy its weights."""
         ...
 
     def scatter(self, state: DenseState, servers: Sequence[int] | None = None) -> None:
-        """Gives every owner, or some of them, its part of a state; workers have to join again."""
+        """Sends every owner, or some of them, its part of a state; workers have to join again."""
         ...
 
     def uninitialized(self) -> Sequence[int]:
-        """Owners that have no state: nobody has said since they began that they have."""
+        """Returns the owners without state: `set_initialized` was not called since they started."""
         ...
 
     def set_initialized(self) -> None:
-        """All owners have state from now on, as long as they live."""
+        """Marks all owners as having state, for as long as they run."""
         ...

@@ -1,4 +1,4 @@
-"""How a checkpoint is put into a run that is not quite the one that was saved."""
+"""Options to restore a checkpoint into a run that differs from the one that was saved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RestoreOptions(Config):
     alias_map: Mapping[str, str] | None = None
     """Name of a weight now -> its name in the checkpoint; several names of parts share one and split it by rows."""
     auto_alias: bool = True
-    """Look for the old names of weights that the checkpoint does not have, by the rules of `aliases`."""
+    """Find the old names of weights that the checkpoint does not have, by the rules of `aliases`."""
     alias_rules: Sequence[AliasRule] = ()
     """More rules for that, tried after the built-in ones."""
     reshape: bool = False
@@ -33,9 +33,9 @@ class RestoreOptions(Config):
     ignore_unknown_tables: bool = False
     """Skip tables that only the checkpoint has, such as those of a removed slot, or of a slot whose dim has changed."""
     clear_nn: bool = False
-    """Start the dense part anew, once: later starts of this directory restore it as usual."""
+    """Reset the dense part, once: later starts of this directory restore it as usual."""
     continue_training: bool = False
-    """With `clear_nn`: go on from the step of the checkpoint instead of step 0."""
+    """With `clear_nn`: continue from the step of the checkpoint instead of step 0."""
 
     def __post_init__(self) -> None:
         if self.clear_nn and self.alias_map:

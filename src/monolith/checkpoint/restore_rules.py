@@ -1,6 +1,6 @@
 """Which checkpoint a run starts from: the latest, a named one (`restore_ckpt`), or another run's (`restore_dir`).
 
-Both rules are applied once and leave a marker, so that a run that is started again goes on from its own checkpoints.
+Both rules are applied once and leave a marker, so that a restarted run resumes from its own checkpoints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESTORE_CKPT = "restore_ckpt"
-"""Marker: the checkpoint that was named has been chosen; holds its path."""
+"""Marker file: `restore_ckpt` was applied; holds its path."""
 
 READS = 5
 _PAUSE_SECONDS = 0.1
@@ -45,13 +45,13 @@ def get_checkpoint_state(
     training: bool = True,
     clock: Clock | None = None,
 ) -> CheckpointState | None:
-    """What `checkpoint` says, with full paths, and with `restore_ckpt` as the one to start from.
+    """Returns the contents of `checkpoint`, with full paths, and with `restore_ckpt` as the one to start from.
 
-    A file that is there but cannot be read, as while another process replaces it, is read again.
+    A file that exists but cannot be read, as while another process replaces it, is read again.
 
     Args:
         checkpoint_dir: The model directory.
-        latest_filename: Of the state file, `checkpoint` by default.
+        latest_filename: Name of the state file, `checkpoint` by default.
         restore_ckpt: Base name of a listed checkpoint. Training applies it once: it rewrites the file, and leaves the
             marker `restore_ckpt`. Otherwise it is applied at each call, and nothing is written.
         training: Whether the caller trains.
@@ -78,7 +78,7 @@ def _read_again(folder: Folder, filename: str, clock: Clock) -> CheckpointState 
             return state
         if read + 1 < READS:
             clock.sleep(_PAUSE_SECONDS)
-    raise DataLossError("read ckpt error!")  # the text is the original's
+    raise DataLossError("read ckpt error!")  # the text of ByteDance Monolith
 
 
 def _choose(folder: Folder, state: CheckpointState, restore_ckpt: str, *, training: bool) -> CheckpointState:
@@ -103,13 +103,13 @@ def _choose(folder: Folder, state: CheckpointState, restore_ckpt: str, *, traini
 
 
 def copy_checkpoint_state(restore_dir: FolderPath, model_dir: FolderPath, *, restore_ckpt: str | None = None) -> bool:
-    """Has an empty model directory start from a checkpoint of another one, which retention will not delete.
+    """Makes an empty model directory start from a checkpoint of another one, which retention will not delete.
 
-    The chief does this; others wait in `wait_for_monolith_checkpoint`. What goes wrong is a warning.
+    The chief calls it; other processes wait in `wait_for_monolith_checkpoint`. Errors are logged as warnings.
 
     Args:
         restore_dir: The other directory.
-        model_dir: This one; left alone if it has a `checkpoint` already.
+        model_dir: This one; unchanged if it has a `checkpoint` already.
         restore_ckpt: Base name of the checkpoint to take; the latest if it is None or not listed.
 
     Returns:
@@ -161,10 +161,10 @@ def _write_copy(source: Folder, target: Folder, path: str, restore_ckpt: str | N
 def wait_for_monolith_checkpoint(
     model_dir: FolderPath, *, timeout_seconds: float | None = None, clock: Clock | None = None
 ) -> None:
-    """Waits until the chief has prepared the directory; looks every 30 seconds.
+    """Waits until the chief has prepared the directory; polls every 30 seconds.
 
     Raises:
-        DeadlineExceededError: it has not within `timeout_seconds`; None waits for ever.
+        DeadlineExceededError: it was not prepared within `timeout_seconds`; None waits for ever.
     """
     folder, clock = open_folder(model_dir), clock or SystemClock()
     begun = clock.monotonic()
@@ -198,7 +198,7 @@ _CACHE = _StateCache()
 
 
 def get_latest_checkpoint_state(checkpoint_dir: FolderPath, global_step_value: int) -> CheckpointState | None:
-    """`get_checkpoint_state`, read again only when the step has grown since, or nothing was there."""
+    """Like `get_checkpoint_state`, but reads again only when the step has grown, or no file was found before."""
     return _CACHE.get(full_local_path(str(checkpoint_dir)), global_step_value)
 
 
@@ -214,20 +214,20 @@ class SaveHelper:
 
     @staticmethod
     def get_ckpt_prefix(basename: str, step: int) -> str:
-        """``model.ckpt``, 60 -> ``model.ckpt-60``."""
+        """Returns the prefix of a step: ``model.ckpt``, 60 -> ``model.ckpt-60``."""
         return f"{basename}-{step}"
 
     @staticmethod
     def get_ckpt_asset_dir(ckpt_prefix: str) -> str:
-        """``model.ckpt-60`` -> ``model.ckpt-60.assets/``."""
+        """Returns the folder of tables: ``model.ckpt-60`` -> ``model.ckpt-60.assets/``."""
         return f"{ckpt_prefix}.assets/"
 
     @staticmethod
     def get_global_step_value(ckpt_prefix: str) -> int:
-        """``model.ckpt-60`` -> 60."""
+        """Returns the step of a prefix: ``model.ckpt-60`` -> 60."""
         return step_of(ckpt_prefix)
 
     def get_existing_checkpoint_steps(self) -> set[int]:
-        """Steps of everything that `checkpoint` lists."""
+        """Returns the steps of everything that `checkpoint` lists."""
         state = get_checkpoint_state(self._checkpoint_dir)
         return set() if state is None else {step_of(path) for path in state.all_model_checkpoint_paths}

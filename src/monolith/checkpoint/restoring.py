@@ -1,4 +1,4 @@
-"""Puts one checkpoint into a training state. Everything is read and checked before anything is changed."""
+"""Restores one checkpoint into a training state. Everything is read and checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class LoadedCheckpoint:
 
     Raises:
         NotFoundError: a file is missing.
-        DataLossError: a file is not what was written.
-        FailedPreconditionError: a store cannot take its tables.
+        DataLossError: a file is damaged.
+        FailedPreconditionError: a store cannot load its tables.
     """
 
     def __init__(self, path: str, stores: Mapping[str, Store], parts: Parts = ALL_PARTS) -> None:
@@ -75,11 +75,11 @@ class LoadedCheckpoint:
 
     @property
     def saved(self) -> SavedCheckpoint:
-        """What it is."""
+        """Identity of the checkpoint."""
         return SavedCheckpoint(path=self.path, step=self.manifest.step, generation=self.manifest.generation)
 
     def load_tables(self) -> None:
-        """Replaces the rows of every store, and how far it has come."""
+        """Replaces the rows and the progress of every store."""
         for prepared in self._prepared:
             prepared.load(generation=self.manifest.generation)
 
@@ -90,7 +90,7 @@ class LoadedCheckpoint:
         self.close()
 
     def close(self) -> None:
-        """Gives up what was not loaded."""
+        """Discards everything that was not loaded."""
         self._closing.close()
 
     def _read_tensors(self) -> dict[str, Tensor]:
@@ -101,21 +101,21 @@ class LoadedCheckpoint:
 
 
 class Prepared(NamedTuple):
-    """A checkpoint that was read, and fits the state it is for."""
+    """A checkpoint that was read and fits its target state."""
 
     checkpoint: LoadedCheckpoint
     saved: dict[str, Any]
     """Its trees, as the state takes them."""
     optimizers: dict[str, dict[str, Any]]
-    """What each of them will load."""
+    """The state that each optimizer will load."""
 
     def close(self) -> None:
-        """Gives it up."""
+        """Closes the checkpoint without restoring it."""
         self.checkpoint.close()
 
 
 def _by_itself(prepare: Callable[[], T]) -> T:
-    """A process that restores alone needs nobody's consent."""
+    """Prepares directly: a process that restores alone agrees with no other process."""
     return prepare()
 
 
@@ -127,17 +127,17 @@ def restore_all(
     *,
     checked: Callable[[Callable[[], Prepared]], Prepared] = _by_itself,
 ) -> SavedCheckpoint:
-    """Puts everything back: tables, weights, optimizers, schedules, extra, generators, step and positions.
+    """Restores everything: tables, weights, optimizers, schedules, extra, generators, step and positions.
 
-    Where parts keep what they have, step, positions and generators stay too: the run goes on, it is not set back. A
-    process that has not made a step yet takes them over all the same.
+    If parts keep their state, step, positions and generators stay too: the run continues and is not set back. A
+    process that has not made a step yet restores them nevertheless.
 
     Args:
-        path: Of the checkpoint.
-        state: What it is put into.
+        path: Prefix of the checkpoint.
+        state: Target of the restore.
         options: What may differ.
-        parts: What keeps what it has, and what is restored in part.
-        checked: Calls what reads and checks everything; nothing is changed before it returns.
+        parts: Parts that keep their state, and parts that are restored partially.
+        checked: Calls the function that reads and checks everything; nothing is changed before it returns.
 
     Raises:
         FailedPreconditionError: the state is made of other parts than the one that was saved; nothing was changed.
@@ -157,7 +157,7 @@ def restore_all(
 
 
 def restore_model(path: str, state: TrainState, options: RestoreOptions, parts: Parts = ALL_PARTS) -> SavedCheckpoint:
-    """Puts tables, weights and optimizers back, and leaves the rest of the run as it is. Raises as `restore_all`."""
+    """Restores tables, weights and optimizers, and keeps the rest of the run. Raises like `restore_all`."""
     checkpoint, _ = _restore_model(path, state, options, parts, _by_itself)
     return checkpoint.saved
 
@@ -199,12 +199,12 @@ def _prepare(path: str, state: TrainState, options: RestoreOptions, parts: Parts
 
 
 def require_readable(path: str, state: TrainState, options: RestoreOptions | None) -> None:
-    """Reads and checks all but the tables, and changes nothing. Raises as `restore_all`.
+    """Reads and checks everything except the tables, and changes nothing. Raises like `restore_all`.
 
     Args:
-        path: Of the checkpoint.
-        state: What it is for.
-        options: What may differ; None: whether it fits does not matter.
+        path: Prefix of the checkpoint.
+        state: Target of the restore.
+        options: What may differ; None: skip the check whether it fits.
     """
     parts = Parts(rows={})
     if options is None:
@@ -221,7 +221,7 @@ def restore_without_dense(
     parts: Parts = ALL_PARTS,
     checked: Callable[[Callable[[], LoadedCheckpoint]], LoadedCheckpoint] = _by_itself,
 ) -> SavedCheckpoint:
-    """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
+    """Restores tables and positions; resets the dense part, and the step unless `continue_training` is set."""
     parts = replace(parts, ignore_unknown_tables=options.ignore_unknown_tables)
     with checked(lambda: LoadedCheckpoint(path, state.stores, parts)) as checkpoint:
         checkpoint.load_tables()
@@ -248,7 +248,7 @@ def _take_positions(checkpoint: LoadedCheckpoint, state: TrainState) -> None:
 
 
 def _begin_anew(state: TrainState, keeps: Keeps) -> None:
-    """What backward passes left belongs to rows that are gone, and the store waits for its workers to join again."""
+    """Discards gradients, which belong to replaced rows, and makes workers join their stores again."""
     for name, module in state.embeddings.items():
         if not keeps(name):
             module.discard()
@@ -265,7 +265,7 @@ def _is_new(state: TrainState) -> bool:
 
 
 def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[str, Any]]:
-    """Checks names and shapes; returns what each optimizer will load."""
+    """Checks names and shapes; returns the state that each optimizer will load."""
     if state.model is not None:
         _require_weights(saved["model"] or {}, model_state(state.model))
     missing = [name for name in state.optimizers if name not in saved["optimizers"]]
@@ -298,7 +298,7 @@ def _require_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 
 
 def changed_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, str]:
-    """Weights that a checkpoint and a model do not have alike -> what differs, in words."""
+    """Returns weights that differ between a checkpoint and a model -> the difference, in words."""
     changed = {}
     for name in sorted({*saved, *own}):
         then, now = saved.get(name), own.get(name)

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: decides, and touches nothing."""
+"""Decides which checkpoints to keep; does no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class KeptCheckpoint:
-    """A checkpoint that is there."""
+    """A checkpoint that exists."""
 
     path: str
     time: float
@@ -23,7 +23,7 @@ class KeptCheckpoint:
 
 
 class Retention:
-    """The newest ones, one every so many hours for good, and exempt ones, which are not counted.
+    """Keeps the newest checkpoints, one every given number of hours for good, and exempt ones, which are not counted.
 
     >>> retention = Retention(max_to_keep=1, keep_every_hours=None, now=0.0)
     >>> retention.record("model.ckpt-10", 1.0), retention.record("model.ckpt-20", 2.0)
@@ -38,22 +38,22 @@ class Retention:
         self._max_to_keep = max_to_keep or None
         self._seconds = None if keep_every_hours is None else keep_every_hours * _HOUR
         self.last_preserved = now
-        """When the last one was kept for good, or the run began: the next one is that many hours later."""
+        """When the last one was kept for good, or the run began: the next one is `keep_every_hours` later."""
         self._kept: list[KeptCheckpoint] = []
 
     @property
     def kept(self) -> tuple[KeptCheckpoint, ...]:
-        """What is there and may be deleted one day, oldest first."""
+        """Checkpoints that exist and may be deleted later, oldest first."""
         return tuple(self._kept)
 
     def recover(self, kept: Iterable[KeptCheckpoint], *, last_preserved: float | None = None) -> None:
-        """Takes over what an earlier run left."""
+        """Loads the checkpoints of an earlier run."""
         self._kept = list(kept)
         if last_preserved is not None:
             self.last_preserved = last_preserved
 
     def record(self, path: str, time: float, *, exempt: Collection[str] = ()) -> list[str]:
-        """A checkpoint was committed; returns those to delete now."""
+        """Records a committed checkpoint; returns those to delete now."""
         self._kept = [each for each in self._kept if each.path != path] + [KeptCheckpoint(path, time)]
         counted = [each for each in self._kept if each.path not in exempt]
         surplus = counted[: -self._max_to_keep] if self._max_to_keep else []
@@ -62,7 +62,7 @@ class Retention:
         return [each.path for each in surplus if not self._preserve(each)]
 
     def _preserve(self, checkpoint: KeptCheckpoint) -> bool:
-        """Whether it stays for good; it is out of the list then, as nothing more has to be decided about it."""
+        """Returns whether a checkpoint is kept for good; it then leaves the list, since its fate is decided."""
         if self._seconds is None or checkpoint.time <= self.last_preserved + self._seconds:
             return False
         self.last_preserved += self._seconds

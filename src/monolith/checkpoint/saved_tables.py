@@ -1,4 +1,4 @@
-"""The tables of committed checkpoints, for owners of rows that put themselves back."""
+"""The tables of committed checkpoints, for owners of rows that restore themselves."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class SavedTables:
     path: str
     step: int
     folders: Mapping[int, str]
-    """Id of the snapshot of a store -> where it is."""
+    """Id of the snapshot of a store -> its folder."""
 
 
 def committed_names(model_dir: FolderPath) -> frozenset[str]:
-    """Names that change when a checkpoint is committed or removed: cheap to ask for.
+    """Returns names that change when a checkpoint is committed or removed: a cheap check for changes.
 
     Raises:
         OpError: the directory cannot be read.
@@ -43,7 +43,7 @@ def committed_names(model_dir: FolderPath) -> frozenset[str]:
 
 
 def saved_tables(model_dir: FolderPath) -> list[SavedTables]:
-    """The checkpoints with tables of a model directory, the newest first; those that cannot be read are left out."""
+    """Returns the checkpoints with tables of a model directory, the newest first; skips those that cannot be read."""
     folder = open_folder(model_dir)
     catalog = Catalog(folder, _BASENAME)
     found = []

@@ -1,4 +1,4 @@
-"""Saves a training run to a model directory and puts it back."""
+"""Saves a training run to a model directory and restores it."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLEAR_NN = "clear_nn"
-"""Marker: the dense part was started anew already."""
+"""Marker file: `clear_nn` was applied already."""
 
 
 class Saver:
     """The checkpoints of one model directory. The thread that trains calls it.
 
-    The first save locks the directory and opens a new generation; `close` lets others in. A reader needs no lock.
+    The first save locks the directory and opens a new generation; `close` releases the lock. A reader needs no lock.
 
     Args:
         model_dir: A folder on this machine or any fsspec URL; made at the first save.
@@ -95,36 +95,36 @@ class Saver:
 
     @property
     def dense_only(self) -> bool:
-        """Whether its checkpoints leave the tables out."""
+        """Whether its checkpoints omit the tables."""
         return self._wanted.dense_only
 
     @property
     def last_saved(self) -> SavedCheckpoint | None:
-        """What was committed last by this object."""
+        """The last checkpoint committed by this object."""
         return self._last_saved
 
     @property
     def generation(self) -> int | None:
-        """Of this run; None before `begin`."""
+        """Generation of this run; None before `begin`."""
         return None if self._claim is None else self._claim.generation
 
     @property
     def last_checkpoints(self) -> list[str]:
-        """Full prefixes of the checkpoints that retention counts, oldest first; exempt ones among them."""
+        """Full prefixes of the checkpoints that retention counts, oldest first; includes exempt ones."""
         return self._records.paths
 
     # Saving
 
     def begin(self, *, preparing: TrainState | None = None) -> None:
-        """Takes the directory: locks it, opens a generation, removes what killed saves left. `save` does it if needed.
+        """Claims the directory: locks it, opens a generation, removes files of killed saves. `save` calls it if needed.
 
         Args:
-            preparing: A state whose copies are to have their memory ready, so that the first background save of it
-                stalls no longer than the next ones.
+            preparing: A state for which staging memory is allocated now, so that its first background save stalls no
+                longer than the next ones.
 
         Raises:
-            UnavailableError: another process has the directory; says which one.
-            InvalidArgumentError, PermissionDeniedError: it cannot be made or written to.
+            UnavailableError: another process has the directory; names it.
+            InvalidArgumentError, PermissionDeniedError: the directory cannot be made or written to.
         """
         if self._claim is None:
             self._folder.make()
@@ -147,14 +147,14 @@ class Saver:
     @overload
     def save(self, state: TrainState, *, background: bool | None = None) -> SavedCheckpoint | PendingSave: ...
     def save(self, state: TrainState, *, background: bool | None = None) -> SavedCheckpoint | PendingSave:
-        """Saves a run as it is now. A save that still goes on is waited for, and its error raised, first.
+        """Saves the current state of a run. First waits for a pending save, and raises its error.
 
         Args:
             state: The run, between two steps.
-            background: Write in a thread; the call returns when the cut was taken. None: as the saver was told.
+            background: Write in a thread; the call returns when the cut was taken. None: the saver's option.
 
         Raises:
-            OpError: what went wrong; the directory holds what it held before, or, where it went wrong after the commit,
+            OpError: the save failed; the directory holds what it held before and, if the failure came after the commit,
                 the new checkpoint, too.
         """
         self.wait()
@@ -173,15 +173,15 @@ class Saver:
         return self._begin_writing(cut, order)
 
     def create_state_file(self) -> None:
-        """Makes `monolith_checkpoint` where there is none, so that others see that the directory is in use."""
+        """Creates `monolith_checkpoint` if it is missing, so that other processes see that the directory is in use."""
         if not self._wanted.skip_save:
             self._records.create_state_file()
 
     def wait(self) -> None:
-        """Waits for a save that goes on.
+        """Waits for a pending save.
 
         Raises:
-            OpError: what went wrong with it; once.
+            OpError: the save failed; raised once.
         """
         pending = self._pending
         if pending is None:
@@ -193,7 +193,7 @@ class Saver:
                 self._pending = None
 
     def close(self) -> None:
-        """Waits for a save that goes on, raises its error, and lets others into the directory."""
+        """Waits for a pending save, raises its error, and releases the directory."""
         try:
             self.wait()
         finally:
@@ -216,30 +216,29 @@ class Saver:
     def restore(
         self, state: TrainState, path: str | None = None, *, options: RestoreOptions | None = None
     ) -> SavedCheckpoint | None:
-        """Puts a checkpoint back into a run; an error leaves the run as it was.
+        """Restores a checkpoint into a run; an error leaves the run unchanged.
 
         Args:
             state: A run made of the same parts as the one that was saved.
-            path: A prefix, with or without its folder, or ``best``, which `keep_best` has named. None: the newest one
-                that is whole; each one that is passed over on the way, damaged or on a disk that fails, is logged as a
-                warning.
-            options: What may differ between the two runs; None: as the saver was told.
+            path: A prefix, with or without its folder, or ``best``, which `keep_best` has named. None: the newest
+                intact one; each one that is skipped, damaged or on a failing disk, is logged as a warning.
+            options: What may differ between the two runs; None: the saver's option.
 
         Returns:
-            Which one it was; None if the directory has none.
+            The checkpoint restored; None if the directory has none.
 
         Raises:
             InvalidArgumentError: there is no checkpoint at `path`.
-            DataLossError, NotFoundError: it is damaged, or all are.
-            UnavailableError: it cannot be read, or none can; on a remote file system, which may come back, no older
-                one is tried.
+            DataLossError, NotFoundError: the checkpoint is damaged, or all are.
+            UnavailableError: the checkpoint cannot be read, or none can; on a remote file system, which may recover, no
+                older one is tried.
             FailedPreconditionError: the run is made of other parts.
         """
         if path is not None:
             best = read_best(self._folder) if path == BEST else None
             return self._restore(require_path(self.model_dir, path if best is None else best.path), state, options)
         failed: dict[str, OpError] = {}
-        # Listed again after each failure: a saver beside this may have removed what was chosen, and saved a newer one.
+        # Listed again after each failure: a concurrent saver may have removed the chosen one, and saved a newer one.
         while (candidate := next((each for each in self._candidates() if each not in failed), None)) is not None:
             try:
                 restored = self._restore(candidate, state, options)
@@ -253,25 +252,25 @@ class Saver:
                 logger.warning("checkpoint '%s' was restored instead of '%s'", candidate, next(iter(failed)))
             return restored
         if failed:
-            raise next(iter(failed.values()))  # that of the newest
+            raise next(iter(failed.values()))  # the error of the newest
         return None
 
-    # Inside, some of it for those who override it
+    # Inside; some methods are for subclasses
 
     def _candidates(self) -> list[str]:
-        """The checkpoints to try, the best first."""
+        """Returns the checkpoints to try, the best first."""
         return newest_of_ranks(self._folder, self._wanted.basename, self._catalog.newest_first())
 
     def _highest_generation(self) -> int:
-        """Above which a run begins its own."""
+        """Returns the generation above which a run begins its own."""
         return self._catalog.highest_generation()
 
     def _before_commit(self, claim: GenerationClaim) -> None:
-        """All files are written; what it raises gives the checkpoint up."""
+        """Called when all files are written; an error abandons the checkpoint."""
         claim.require()
 
     def _after_commit(self) -> None:
-        """The checkpoint exists, and older ones have not gone yet."""
+        """Called when the checkpoint is committed, before older ones are deleted."""
 
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
         return take_cut(state, staging=staging, dense_only=self._wanted.dense_only)
@@ -289,8 +288,8 @@ class Saver:
         record_left_out(self._folder, path, options)
         return restored
 
-    def _parts(self, state: TrainState) -> Parts:  # noqa: ARG002 - for those who override it
-        """Which parts of the state keep what they have, and which owners of rows have lost theirs."""
+    def _parts(self, state: TrainState) -> Parts:  # noqa: ARG002 - for subclasses
+        """Returns which parts of the state are not restored, and which owners of rows have lost theirs."""
         return ALL_PARTS
 
     def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
@@ -309,7 +308,7 @@ class Saver:
         )
 
     def _begin_writing(self, cut: StateCut, order: WriteOrder) -> PendingSave:
-        """Known before it begins, so that whoever comes after an interrupt waits for it."""
+        """Starts a background save; registers it first, so that a call after an interrupt waits for it."""
         future: Future[SavedCheckpoint] = Future()
         self._pending = pending = self._new_pending(future)
 
@@ -353,13 +352,13 @@ class Saver:
         return self._last_saved
 
     def _take_stock(self) -> None:
-        """Looks what is in the directory: at the beginning, and when a save may have left more or less than it says."""
+        """Scans the directory: at the beginning, and after a failed save, whose outcome is uncertain."""
         remove_torn_saves(self._folder)
         self._records.recover()
         self._save_failed = False
 
     def _write_info(self, manifest: Manifest) -> None:
-        """How many rows each slot has; the checkpoint is committed, so what goes wrong is a warning."""
+        """Writes the rows of each slot; the checkpoint is committed already, so an error is logged as a warning."""
         if self._wanted.write_info and manifest.tables:
             try:
                 self._folder.replace(info_name(manifest.step), count_rows(self._folder, manifest))
@@ -376,7 +375,7 @@ class Saver:
         return PendingSave(future)
 
     def _meta_of(self, state: TrainState) -> bytes:
-        """Made once for a model: its structure does not change while it trains."""
+        """Returns the description of a model, made once: its structure does not change while it trains."""
         if self._meta is None or self._meta[0]() is not (state if state.model is None else state.model):
             self._meta = (weakref.ref(state if state.model is None else state.model), model_meta(state))
         return self._meta[1]

@@ -1,4 +1,4 @@
-"""What a saver can be told."""
+"""Options of a saver."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from monolith.config import Config, config
 __all__ = ["BACKGROUND_BYTES_PER_SECOND", "CheckpointOptions", "SaverOptions"]
 
 BACKGROUND_BYTES_PER_SECOND = 108e6
-"""A rate beside which training is hardly slower."""
+"""A rate that hardly slows training."""
 
 
 @config
 class CheckpointOptions(Config):
-    """How checkpoints are written and which ones stay: what a saver and the config of a trainer both say."""
+    """How checkpoints are written and which ones are kept: common options of a saver and of a trainer's config."""
 
     max_to_keep: int | None = 10
-    """Newest ones that stay, exempt ones not counted; None: all do."""
+    """Number of newest checkpoints to keep, exempt ones not counted; None: all."""
     keep_every_hours: float | None = None
-    """Of those that would be deleted, one stays for good each time so many hours have passed; None: none does."""
+    """Of those that would be deleted, one is kept for good each time this many hours have passed; None: none is."""
     background: bool = False
-    """Write while training goes on, in a thread."""
+    """Write in a thread while training continues."""
 
 
 @config
@@ -31,13 +31,13 @@ class SaverOptions(CheckpointOptions):
     """Keyword arguments of `Saver`."""
 
     basename: str = "model.ckpt"
-    """What prefixes begin with."""
+    """First part of all prefixes."""
     dense_only: bool = False
-    """Leave the tables out."""
+    """Omit the tables."""
     pad_step_number: bool = False
     """Eight digits: ``model.ckpt-00000060``."""
     skip_save: bool = False
-    """`save` does nothing, for runs that must not write."""
+    """Makes `save` do nothing, for runs that must not write."""
     write_meta: bool = True
     """Write `<prefix>.meta`, a description of the model."""
     write_info: bool = True
@@ -47,4 +47,4 @@ class SaverOptions(CheckpointOptions):
     restoring: RestoreOptions = RestoreOptions()
     """What may differ between the run that was saved and the one that is restored."""
     clock: Clock = field(default_factory=SystemClock)
-    """Where now comes from."""
+    """Source of the current time."""

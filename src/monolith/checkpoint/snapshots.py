@@ -1,4 +1,4 @@
-"""Which snapshots hold the tables of a checkpoint: one of each store, or one of each rank that has saved its part."""
+"""Finds the snapshots with the tables of a checkpoint: one of each store, or one of each rank that saved its part."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = ["snapshots_of"]
 def snapshots_of(
     path: str, manifest: Manifest, rows: Mapping[str, RestoredRows], *, is_needed: Callable[[str], bool]
 ) -> dict[str, list[str]]:
-    """Store -> the folders to read, together all that it needs.
+    """Returns store -> the folders to read, which together have all it needs.
 
     Args:
-        path: Of the checkpoint, or of one part of it.
+        path: Prefix of the checkpoint, or of one part of it.
         manifest: Its manifest.
-        rows: What takes the tables.
-        is_needed: Which of them do so now; only their snapshots are looked at.
+        rows: Targets of the tables.
+        is_needed: Selects the stores to restore now; only their snapshots are opened.
 
     Raises:
-        NotFoundError: parts are missing that other ranks have saved; says which bucket.
+        NotFoundError: parts that other ranks have saved are missing; names a bucket.
         DataLossError: a snapshot is not the one that the checkpoint was committed with.
         FailedPreconditionError: the model has other tables.
     """
@@ -65,7 +65,7 @@ def _others(path: str, manifest: Manifest) -> list[tuple[str, Manifest]]:
 
 
 def _held(parts: Sequence[tuple[str, Manifest]], name: str) -> dict[str, range]:
-    """Folder of a store in each part -> the buckets that it holds."""
+    """Returns folder of a store in each part -> the buckets that it holds."""
     found: dict[str, range] = {}
     for path, manifest in parts:
         if name in manifest.tables:
@@ -83,7 +83,7 @@ def _buckets(folder: Folder, entry: TablesEntry) -> range:
 
 
 def _wanted(rows: RestoredRows) -> range:
-    """What it needs: all, or the part of a rank."""
+    """Returns the buckets that a store needs: all, or the part of a rank."""
     wanted: range = getattr(rows, "buckets", ALL_BUCKETS)
     return wanted
 
@@ -99,7 +99,7 @@ def _require_all(path: str, folders: Mapping[str, range], wanted: range) -> None
 
 
 def _missing(wanted: range, held: Iterable[range]) -> int | None:
-    """The first bucket that nothing holds; None: all are there."""
+    """Returns the first bucket that no part holds; None if all are held."""
     begin = wanted.start
     for each in sorted(held, key=lambda each: each.start):
         if each.start <= begin:
@@ -108,7 +108,7 @@ def _missing(wanted: range, held: Iterable[range]) -> int | None:
 
 
 def _matching(tables: Collection[str], stores: Collection[str]) -> dict[str, str]:
-    """Store -> under which name it was saved."""
+    """Returns store -> the name under which it was saved."""
     if set(tables) == set(stores):
         return {name: name for name in stores}
     if len(tables) == len(stores) == 1:  # the module was renamed

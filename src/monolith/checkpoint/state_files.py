@@ -1,4 +1,4 @@
-"""The text files `checkpoint` and `monolith_checkpoint` of a model directory, as TensorFlow and the original do.
+"""The text files `checkpoint` and `monolith_checkpoint` of a model directory, as in TensorFlow and ByteDance Monolith.
 
 Paths inside the directory are written relative to it, so that a directory can be moved; readers get full paths.
 """
@@ -26,30 +26,30 @@ MONOLITH_CHECKPOINT = "monolith_checkpoint"
 
 
 def full_path(folder: str, path: str) -> str:
-    """A path of a state file as its reader needs it."""
+    """Returns a path of a state file as its reader needs it."""
     return path if isabs(path) else f"{folder.rstrip('/')}/{path}"
 
 
 def relative_path(folder: str, path: str) -> str:
-    """A path as it is written: without the folder, if it is directly in it."""
+    """Returns a path as it is written: without the folder, if it is directly in it."""
     parent, slash, name = path.rpartition("/")
     return name if slash and parent == folder.rstrip("/") else path
 
 
 def split_path(path: str) -> tuple[str, str]:
-    """Folder and prefix of a full path."""
+    """Returns folder and prefix of a full path."""
     folder, _, prefix = path.rpartition("/")
     return folder or "/", prefix
 
 
 def checkpoint_exists(path: str) -> bool:
-    """Whether the checkpoint of this full path, as state files have it, is there: its manifest is."""
+    """Returns whether the checkpoint of this full path exists: whether its manifest does."""
     folder, prefix = split_path(path)
     return open_folder(folder).exists(f"{prefix}{SUFFIX}")
 
 
 def read_checkpoint_state(folder: Folder, filename: str = CHECKPOINT) -> CheckpointState | None:
-    """The state file with full paths; None, with a warning if it is there, where it cannot be read."""
+    """Reads the state file, with full paths; None if it is missing or, with a warning, if it cannot be read."""
     try:
         state = text_format.Parse(folder.read(filename), CheckpointState())
     except NotFoundError:
@@ -70,7 +70,7 @@ def read_checkpoint_state(folder: Folder, filename: str = CHECKPOINT) -> Checkpo
 
 
 def write_checkpoint_state(folder: Folder, state: CheckpointState, filename: str = CHECKPOINT) -> None:
-    """Writes the state file in one go, paths of this folder relative to it."""
+    """Replaces the state file atomically, with paths of this folder relative to it."""
     root = _root(folder)
     written = CheckpointState()
     written.CopyFrom(state)
@@ -82,12 +82,12 @@ def write_checkpoint_state(folder: Folder, state: CheckpointState, filename: str
 def get_monolith_checkpoint_state(
     checkpoint_dir: FolderPath, filename: str | None = None, remove_invalid_path: bool = False
 ) -> MonolithCheckpointState | None:
-    """What `monolith_checkpoint` says; None, with a warning, where it is missing or cannot be read.
+    """Reads `monolith_checkpoint`; returns None, with a warning, if it is missing or cannot be read.
 
     Args:
         checkpoint_dir: The model directory.
-        filename: Of the file, `monolith_checkpoint` by default.
-        remove_invalid_path: Give full paths, and leave out those of checkpoints that are not there any more.
+        filename: Name of the file, `monolith_checkpoint` by default.
+        remove_invalid_path: Return full paths, without those of checkpoints that no longer exist.
     """
     folder = open_folder(checkpoint_dir)
     name = MONOLITH_CHECKPOINT if filename is None else filename
@@ -105,7 +105,7 @@ def get_monolith_checkpoint_state(
 def write_monolith_checkpoint_state(
     folder: Folder, state: MonolithCheckpointState, filename: str = MONOLITH_CHECKPOINT
 ) -> None:
-    """Writes the file in one go, paths of this folder relative to it."""
+    """Replaces the file atomically, with paths of this folder relative to it."""
     root = _root(folder)
     written = MonolithCheckpointState()
     written.CopyFrom(state)
@@ -114,6 +114,6 @@ def write_monolith_checkpoint_state(
 
 
 def _root(folder: Folder) -> str:
-    """The folder as full paths begin: absolute on this machine."""
+    """Returns the folder as full paths begin: absolute on this machine."""
     local = local_path(folder.path)
     return folder.path if local is None else str(local.absolute())

@@ -37,12 +37,12 @@ def save_table_assets(state: TrainState, prefix: str) -> None:
 def restore_table_assets(state: TrainState, basename: str, *, ps_monitor: PsMonitor | None = None) -> str | None:
     """Replaces the rows of a run by those of the newest checkpoint that has tables.
 
-    Without a checkpoint, one folder of tables that stands alone is taken.
+    Without a checkpoint, one folder of tables without a manifest is taken.
 
     Args:
-        state: Whose tables.
+        state: The run whose tables are replaced.
         basename: Folder and base name: ``/models/a/model.ckpt``.
-        ps_monitor: Leave what has state as it is.
+        ps_monitor: Devices with state are not changed.
 
     Returns:
         The prefix; None if there is nothing.
@@ -71,7 +71,7 @@ def _restore(state: TrainState, assets: str, ps_monitor: PsMonitor | None) -> No
         logger.info("tables of %r were restored from '%s': %s", name, assets, [report.rows for report in reports])
         if lost.get(name) == []:
             continue
-        saved = restore.manifest.extra if name not in lost else None  # or the run goes on where it is
+        saved = restore.manifest.extra if name not in lost else None  # else the run continues where it is
         extra: Any = saved if isinstance(saved, dict) else {}
         for each, module in state.embeddings.items():
             if module.store is store:

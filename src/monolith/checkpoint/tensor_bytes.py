@@ -1,4 +1,4 @@
-"""Named tensors as a safetensors file in memory, for who sends them instead of saving them."""
+"""Named tensors as a safetensors file in memory, to send them instead of saving them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["tensors_from_bytes", "tensors_to_bytes"]
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """The bytes that a file of these tensors has.
+    """Returns the bytes that a file of these tensors has.
 
     >>> tensors_from_bytes(tensors_to_bytes({"bias": torch.tensor([1.5])}), origin="here")
     {'bias': tensor([1.5000])}
@@ -26,9 +26,9 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def tensors_from_bytes(data: bytes, *, origin: str) -> dict[str, Tensor]:
-    """The tensors of such bytes, as views of one copy of them.
+    """Returns the tensors of such bytes, as views of one copy of them.
 
     Raises:
-        DataLossError: they are no safetensors file; `origin` says whose they are.
+        DataLossError: the bytes are no safetensors file; the message names `origin`.
     """
     return tensor_views(torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8), origin)

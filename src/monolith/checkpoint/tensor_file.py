@@ -1,7 +1,7 @@
 """Named tensors in a safetensors file, written and read in one pass with a checksum.
 
 The format is that of the safetensors package, whose own functions would read every byte a second time for the
-checksum and copy every tensor once more on its way; the tests hold ours against them.
+checksum and copy every tensor once more; the tests compare both.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Summing:
     def __init__(self) -> None:
         self._sums: list[int] = []
         self._open = 0
-        """Checksum of the bytes behind the last whole piece."""
+        """Checksum of the bytes after the last complete piece."""
         self.bytes = 0
 
     def add(self, data: memoryview | bytes) -> None:
@@ -89,7 +89,7 @@ def _file_sum(size: int, sums: list[int]) -> FileSum:
 
 
 def sum_of(data: bytes) -> FileSum:
-    """Size and checksum of bytes in memory."""
+    """Returns size and checksum of bytes in memory."""
     summing = _Summing()
     summing.add(data)
     return summing.end()
@@ -98,7 +98,7 @@ def sum_of(data: bytes) -> FileSum:
 def write_tensors(
     folder: Folder, name: str, tensors: Mapping[str, Tensor], *, bytes_per_second: float | None = None
 ) -> FileSum:
-    """Writes the file, not faster than asked; tensors are on the CPU or are brought there one at a time."""
+    """Writes the file, at most at the given rate; tensors are on the CPU or are copied there one at a time."""
     summing = _Summing()
     begun = time.monotonic()
 
@@ -114,11 +114,11 @@ def write_tensors(
 
 
 def read_tensors(folder: Folder, name: str, expected: FileSum) -> dict[str, Tensor]:
-    """The tensors of a file, as views of one buffer.
+    """Reads the tensors of a file, as views of one buffer.
 
     Raises:
         NotFoundError: the file is missing.
-        DataLossError: it is not what was written.
+        DataLossError: the file is damaged.
     """
     place = folder.place(name)
     size = folder.size(name)
@@ -131,7 +131,7 @@ def read_tensors(folder: Folder, name: str, expected: FileSum) -> dict[str, Tens
 
 
 def tensor_descriptions(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Name -> dtype code and shape, as in the header of a file."""
+    """Returns name -> dtype code and shape, as in the header of a file."""
     return {name: {"dtype": _code(name, tensor), "shape": list(tensor.shape)} for name, tensor in tensors.items()}
 
 
@@ -145,7 +145,7 @@ def _code(name: str, tensor: Tensor) -> str:
 
 
 def file_pieces(tensors: Mapping[str, Tensor]) -> Iterable[memoryview | bytes]:
-    """The bytes of a file, piece by piece."""
+    """Yields the bytes of a file, piece by piece."""
     # Wide types first, so that every tensor is aligned for its type; then by name.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -166,11 +166,11 @@ def file_pieces(tensors: Mapping[str, Tensor]) -> Iterable[memoryview | bytes]:
 
 
 def tensor_views(buffer: Tensor, origin: str) -> dict[str, Tensor]:
-    """The tensors of the bytes of a file, which are not copied."""
+    """Returns the tensors of the bytes of a file, which are not copied."""
     try:
         (length,) = struct.unpack("<Q", buffer[:8].numpy().tobytes())
         if not 0 < length <= min(_LARGEST_HEADER, len(buffer) - 8):
-            raise ValueError(f"header of {length} bytes")  # noqa: TRY301 - one place tells what is wrong
+            raise ValueError(f"header of {length} bytes")  # noqa: TRY301 - all errors are reported in one place
         header = json.loads(buffer[8 : 8 + length].numpy().tobytes())
         data = buffer[8 + length :]
         return {name: _view(data, entry) for name, entry in header.items() if name != "__metadata__"}

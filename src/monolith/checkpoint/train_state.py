@@ -1,4 +1,4 @@
-"""What a training run is made of, as one thing that can be saved and put back."""
+"""The state of a training run, as one object that can be saved and restored."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ class Stateful(Protocol):
     """Anything whose state is a dictionary of plain values and tensors."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state."""
+        """Returns its state."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Puts a state back."""
+        """Restores a state."""
         ...
 
 
 class CutWitness(Protocol):
-    """Who keeps a place beside the state, such as that in a log of changes, and tells it to every checkpoint."""
+    """A participant in checkpoints: has a position of its own, such as in a delta log, to be saved with each one."""
 
     def before_cut(self) -> None:
-        """A cut is about to be taken."""
+        """Called before a cut is taken."""
         ...
 
     def after_cut(self, marks: Mapping[str, Mark], *, step: int) -> bytes | None:
-        """The position to save: `marks` are those of the cut, by store. None: nothing is to be saved."""
+        """Returns the position to save; `marks` are those of the cut, by store. None: nothing to save."""
         ...
 
     def committed(self, path: str) -> None:
-        """The checkpoint of such a cut is in place, with this prefix. Called in any thread; must not wait."""
+        """Called, in any thread, when the checkpoint of such a cut is committed, with its prefix; must not block."""
         ...
 
 
 class RestoredFrom(NamedTuple):
-    """What a checkpoint said of itself when something was put back from it."""
+    """Identity of the checkpoint from which state was restored."""
 
     step: int
     positions: Mapping[str, bytes]
@@ -94,16 +94,16 @@ class TrainState:
         self.extra = dict(extra)
         self.global_step = global_step
         self.applied: dict[int, BatchStamp] = {}
-        """Worker -> its last batch in the dense weights; its position is where reading goes on."""
+        """Worker -> its last batch in the dense weights; reading resumes at its position."""
         self.positions: dict[str, bytes] = {}
         """Positions of further inputs, by names of yours; that of the batches trained on is in `applied`."""
         self.witnesses: dict[str, CutWitness] = {}
-        """Who gives further positions at the moment of a cut, by the names of these positions."""
+        """Participants that report further positions at a cut, by the names of these positions."""
         self.restored_from: RestoredFrom | None = None
-        """The checkpoint that something was put back from last, be it the rows of one server that was lost, or all but
-        the dense weights; None: nothing was."""
+        """The checkpoint of the last restore, even if only of one server's rows, or of all but the dense weights; None:
+        nothing was restored."""
         self.dense: RemoteDense | None = None
-        """Who keeps the dense weights that the optimizers move; None: they are those of the model."""
+        """Owner of the dense weights that the optimizers update; None: they are those of the model."""
         for name, value in {**self.schedules, **self.extra}.items():
             if not isinstance(value, Stateful):
                 raise InvalidArgumentError(
@@ -127,25 +127,25 @@ class TrainState:
         return dict(found.values())
 
     def position(self, worker: int = 0) -> bytes | None:
-        """Where a worker goes on to read; None: from the beginning."""
+        """Returns the position at which a worker resumes reading; None: from the beginning."""
         stamp = self.applied.get(worker)
         return None if stamp is None or not stamp.position else stamp.position
 
     def next_stamp(self, position: bytes = b"", *, worker: int = 0, event_time_ms: int = 0) -> BatchStamp:
-        """For the next batch of a worker, which ends at `position`: give it to `Embeddings`, then to `count_step`."""
+        """Returns the stamp of a worker's next batch, which ends at `position`: for `Embeddings`, then `count_step`."""
         last = self.applied.get(worker)
         free = [module.next_batch_of(worker) for module in self.embeddings.values()]
         seq = max([0 if last is None else last.seq + 1, *free])
         return BatchStamp(worker=worker, seq=seq, position=position, event_time_ms=event_time_ms)
 
     def count_step(self, stamp: BatchStamp | None = None) -> None:
-        """A step was made, of this batch."""
+        """Counts a step that was made with this batch."""
         self.global_step += 1
         if stamp is not None:
             self.applied[stamp.worker] = stamp
 
     def settle(self) -> None:
-        """Called before a cut. Whoever has updates under way overrides it, and brings them into the state first."""
+        """Called before a cut. Subclasses with updates in flight override it to bring them into the state first."""
 
     def __repr__(self) -> str:
         parts = [

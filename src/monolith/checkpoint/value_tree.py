@@ -1,4 +1,4 @@
-"""State dictionaries as JSON values beside a flat set of tensors, and back. Nothing is pickled.
+"""State dictionaries as JSON values with a separate flat set of tensors, and back. Nothing is pickled.
 
 JSON values stay as they are. Everything else becomes an object with one key, ``@``::
 
@@ -37,7 +37,7 @@ class TreeEncoder:
         self._places: dict[tuple[Any, ...], str] = {}
 
     def encode(self, value: Any, name: str) -> Any:
-        """The JSON of a value; its tensors are collected under `name` and the keys that lead to them.
+        """Returns the JSON of a value; its tensors are collected under `name` and the keys that lead to them.
 
         Raises:
             InvalidArgumentError: a value that is neither plain nor a tensor; names the place.
@@ -79,7 +79,7 @@ class TreeEncoder:
 
 
 def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What was encoded; tensors are those given, not copies.
+    """Returns the value that was encoded; tensors are those given, not copies.
 
     Raises:
         DataLossError: not something that `TreeEncoder` makes, or a tensor is missing.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SAVING = ".saving"
-"""Marks a prefix whose save has begun; without a manifest beside it the save did not end."""
+"""Suffix of the mark of a save in progress; without a manifest of the same prefix the save did not end."""
 TENSORS, META, ASSETS = ".safetensors", ".meta", ".assets"
 _OURS = re.compile(r"\.(safetensors|meta|assets|saving|manifest)((\.[0-9a-f]{8})?\.tmp)?$")
 
@@ -38,7 +38,7 @@ class WriteOrder:
     prefix: str
     generation: int
     number: int
-    """Which save of its generation it is."""
+    """Number of the save in its generation."""
     created: float
     dense_only: bool
     meta: bytes | None
@@ -49,9 +49,9 @@ class WriteOrder:
 def write_checkpoint(
     folder: Folder, cut: StateCut, order: WriteOrder, *, before_commit: Callable[[], None]
 ) -> Manifest:
-    """Makes the checkpoint; `before_commit` may still refuse. On an error what was written is removed again.
+    """Writes the checkpoint; `before_commit` may still raise. On an error everything written is removed.
 
-    Once the manifest has its name there is no way back: what fails from then on is raised, and the checkpoint stays.
+    Once the manifest has its name the checkpoint is committed: an error after that is raised, and the checkpoint stays.
     """
     name, text, writing = f"{order.prefix}{SUFFIX}", b"", None
     try:
@@ -74,7 +74,7 @@ def write_checkpoint(
 
 
 def _may_hold(folder: Folder, name: str, text: bytes) -> bool:
-    """Whether a file has this text; an error, or an interrupt, of the call that wrote it does not tell."""
+    """Returns whether a file may have this text; an error or interrupt of the write leaves that open."""
     try:
         return folder.read(name) == text
     except NotFoundError:
@@ -88,7 +88,7 @@ class _Writing:
         self._folder = folder
         self._cut = cut
         self._order = order
-        # A checkpoint of this name stays whole until the new one takes its place, so it keeps its file names.
+        # A checkpoint of this name stays intact until the new one replaces it, so it keeps its file names.
         replaces = folder.exists(f"{order.prefix}{SUFFIX}")
         infix = f".{order.generation}-{order.number}" if replaces else ""
         self._tensors = f"{order.prefix}{infix}{TENSORS}"
@@ -99,7 +99,7 @@ class _Writing:
     def write_files(self) -> Manifest:
         cut, order = self._cut, self._order
         self._folder.replace(f"{order.prefix}{SAVING}", b"")
-        # As in the original: tables before dense weights before what points to them.
+        # As in ByteDance Monolith: tables before dense weights before what points to them.
         tables = {name: self._write_tables(name, store) for name, store in cut.stores.items()}
         tensors = None
         if cut.tensors:
@@ -124,7 +124,7 @@ class _Writing:
         )
 
     def undo(self) -> None:
-        """Removes what was written; what cannot be removed is marked, and the next save removes it."""
+        """Removes all written files; files that cannot be removed are marked, and the next save removes them."""
         marked = () if self._replaces else (f"{self._order.prefix}{SAVING}",)
         for name in (self._tensors, self._meta, self._assets, *marked):
             with suppress(OpError):  # the error that led here matters more
@@ -170,10 +170,10 @@ def remove_prefix(folder: Folder, prefix: str, *, keep: set[str] = frozenset()) 
 
 
 def remove_torn_saves(folder: Folder) -> None:
-    """Removes what saves left behind that did not end; the caller is the only one who saves here."""
+    """Removes files of saves that did not end; the caller must be the only saver of this folder."""
     folder.remove_abandoned()
     names = folder.names()
-    # Files of another program, such as a TensorFlow checkpoint of the same step, are not ours to remove.
+    # Files of another program, such as a TensorFlow checkpoint of the same step, must stay.
     foreign = {name for name in names if not _OURS.search(name)}
     for prefix in [name.removesuffix(SAVING) for name in names if name.endswith(SAVING)]:
         manifest = f"{prefix}{SUFFIX}"
@@ -190,7 +190,7 @@ def remove_torn_saves(folder: Folder) -> None:
 
 
 def _files_of(prefix: str, manifest: Manifest) -> set[str]:
-    """Names in the model directory that make up a checkpoint."""
+    """Returns the names in the model directory that make up a checkpoint."""
     beside = {f"{prefix}{ASSETS}"} if manifest.kind == "dense_only" else set()  # of `save_table_assets`
     return {f"{prefix}{SUFFIX}", *manifest.names, *beside}
 
