@@ -1,4 +1,4 @@
-// What the extension is made of: one Bind function per concept, each in the file of its name, all called once by
+// The parts of the extension: one Bind function per concept, each in the file of its name, all called once by
 // module.cpp while the interpreter holds the GIL. Bindings convert, check shapes and release the GIL; they hold no
 // logic and no state.
 #pragma once
@@ -11,47 +11,48 @@ namespace monolith {
 
 class Group;
 
-// The class of monolith.errors that a code becomes.
+// Returns the name of the class in monolith.errors for a code.
 const char* ErrorClassName(Code code);
 
-// Registers the translation of monolith::Error to the classes of monolith.errors. Comes before every other Bind.
+// Registers the translation of monolith::Error to the classes of monolith.errors. Must precede every other Bind.
 void BindErrors(nanobind::module_& m);
 // Versions, threads, CPU features, huge pages, batch memory and the bucket of an id.
 void BindSystem(nanobind::module_& m);
 // The kinds of row optimizers.
 void BindRowOptimizers(nanobind::module_& m);
 void BindTableSpec(nanobind::module_& m);
-// Stamps of batches, and the place of an update among those of its worker. Comes before the cut and the group.
+// Stamps of batches, and the position of an update among those of its worker. Must precede the cut and the group.
 void BindWorkerClock(nanobind::module_& m);
-// Groups of tables, plans, what an update did.
+// Groups of tables, plans, results of updates.
 void BindGroup(nanobind::module_& m);
-// Plans between ranks, and several plans as one: their classes, and what a group does with them. Called by BindGroup.
+// Plans exchanged between ranks, and merged plans: their classes, and the calls of a group that use them. Called by
+// BindGroup.
 void BindPlanMerge(nanobind::module_& m);
 void BindGroupMerging(nanobind::class_<Group>& group);
-// Row blocks out of groups and into them. Called by BindGroup; comes after the cut, whose iterator it uses.
+// Reading row blocks from groups and loading them. Called by BindGroup; must follow the cut, whose iterator it uses.
 void BindGroupBlocks(nanobind::module_& m, nanobind::class_<Group>& group);
-// Lookups of many slots at once, and their gradients.
+// Pooled lookups of many slots, and their gradients.
 void BindPooledSlots(nanobind::module_& m);
 // The cut, and iterators over row blocks.
 void BindCut(nanobind::module_& m);
 // Packing, unique and partition kernels over ids.
 void BindIdKernels(nanobind::module_& m);
 void BindTouchedKeySet(nanobind::module_& m);
-// Framings of record files, and samples to arrays.
+// Framings of record files, and the conversion of samples to arrays.
 void BindExamples(nanobind::module_& m);
-// Records of the joiner's inputs to events.
+// Conversion of the joiner's input records to events.
 void BindJoinEvents(nanobind::module_& m);
-// Samples to the inputs of a model. Comes after the group and the samples.
+// Conversion of samples to the inputs of a model. Must follow the group and the samples.
 void BindInputLayout(nanobind::module_& m);
-// Texts to ids.
+// Ids of texts.
 void BindTextIds(nanobind::module_& m);
 // Base64, sizes and numbers of requests and answers.
 void BindRequestText(nanobind::module_& m);
-// Messages of a Kafka client to arrays.
+// Conversion of a Kafka client's messages to arrays.
 void BindMessages(nanobind::module_& m);
-// Frames between processes, and the gate of pushes. Comes after the group.
+// Frames between processes, and the gate of pushes. Must follow the group.
 void BindRpc(nanobind::module_& m);
-// Rows that other processes keep. Comes after the frames.
+// Rows stored by other processes. Must follow the frames.
 void BindRowClient(nanobind::module_& m);
 // Files of row blocks.
 void BindSnapshot(nanobind::module_& m);

@@ -1,5 +1,5 @@
-// The bytes of any Python object that shows them (bytes, memoryview, arrays), borrowed until the view is destroyed.
-// Made and destroyed with the GIL held.
+// The bytes of any Python object with the buffer protocol (bytes, memoryview, arrays), borrowed until the view is
+// destroyed. Created and destroyed with the GIL held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace monolith {
 
 class BufferView {
  public:
-  // Throws nanobind::python_error for an object that does not show its bytes, end to end.
+  // Throws nanobind::python_error for an object without a contiguous buffer.
   explicit BufferView(nanobind::handle object, bool writable = false) {
     if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) != 0)
       throw nanobind::python_error();

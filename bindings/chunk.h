@@ -1,4 +1,4 @@
-// Memory for what comes from a stream: owned by the NumPy array that it is handed out as.
+// Memory for data read from a stream: owned by the NumPy array that is returned for it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,7 +15,7 @@
 namespace monolith {
 
 // Fresh memory of a mebibyte or more costs as much as reading into it: the operating system clears every page at its
-// first touch. So chunks are used again once no array looks at them any more.
+// first touch. So chunks are reused once no array refers to them.
 class Chunk {
  public:
   explicit Chunk(size_t size) : memory_(static_cast<char*>(TakeRecycled(size))), size_(size) {}
@@ -30,7 +30,7 @@ class Chunk {
   const size_t size_;
 };
 
-// The first bytes of a chunk, which lives as long as the array and every view of it. REQUIRES: the GIL is held.
+// Returns the first bytes of a chunk, which lives as long as the array and every view of it. REQUIRES: the GIL is held.
 inline VectorArray<uint8_t> ArrayOfChunk(std::unique_ptr<Chunk> chunk, size_t size) {
   auto* data = reinterpret_cast<uint8_t*>(chunk->bytes().data());
   const nanobind::capsule owner(chunk.get(), [](void* p) noexcept { delete static_cast<Chunk*>(p); });

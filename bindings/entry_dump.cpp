@@ -1,4 +1,4 @@
-// EntryDump files of the original, and the plain record files beside them.
+// EntryDump files of ByteDance Monolith, and plain record files.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -26,7 +26,7 @@ void BindEntryDump(nb::module_& m);
 
 namespace {
 
-// Path, and by section: table (-1 = pass over) and entries (-1 = to the end).
+// Path, and by section: table (-1 = skip) and entries (-1 = to the end).
 using ImportFile = std::pair<std::string, std::vector<std::pair<int, int64_t>>>;
 using ExportFile =
     std::tuple<std::string, std::string, uint32_t, uint32_t>;  // path, temporary path, buckets [begin, end)

@@ -1,4 +1,4 @@
-// One table from the core's error codes to the Python exceptions of monolith.errors.
+// Maps the core's error codes to the Python exceptions of monolith.errors.
 #include <exception>
 
 #include "base/error.h"

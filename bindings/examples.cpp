@@ -1,4 +1,4 @@
-// Samples: where records lie in a stream, and from records to the arrays of a batch.
+// Samples: finding records in a stream, and parsing records into the arrays of a batch.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -119,7 +119,7 @@ void BindFrames(nb::module_& m) {
       "block"_a);
 }
 
-// Records as views into one buffer; refuses spans that do not lie in it.
+// Returns records as views of one buffer; rejects spans outside of it.
 std::vector<std::string_view> RecordsOf(const ByteArray& bytes, const IdArray& spans) {
   if (spans.size() % 2 != 0) throw Error(Code::kInvalidArgument, "spans must be pairs of offset and length");
   std::vector<std::string_view> records;
@@ -145,7 +145,7 @@ BatchTuple ParseSpans(const Schema& schema, const ByteArray& bytes, const IdArra
 
 BatchTuple ParseList(const Schema& schema, const nb::typed<nb::list, nb::bytes>& list, bool skip_bad,
                      int64_t max_parsed_bytes) {
-  // The tuple holds every record, whatever another thread does to the list meanwhile.
+  // The tuple keeps every record alive, even if another thread changes the list meanwhile.
   const nb::tuple kept(list);
   std::vector<std::string_view> records;
   for (nb::handle record : kept) {

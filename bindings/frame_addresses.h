@@ -1,4 +1,4 @@
-// Addresses and greeting words as they cross from Python.
+// Conversion of addresses and greeting words from Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -23,7 +23,7 @@ using namespace nb::literals;  // NOLINT: argument names only
 namespace monolith {
 namespace {
 
-// Buckets that were given are of the ids: an empty array would stand for none.
+// Given buckets must match the ids: an empty array would mean that none are given.
 void RequireBuckets(const In<int64_t>& ids, const std::optional<In<uint16_t>>& buckets) {
   if (buckets.has_value() && buckets->size() != ids.size()) {
     throw Error(Code::kInvalidArgument, "expected the buckets of " + std::to_string(ids.size()) + " ids, got " +

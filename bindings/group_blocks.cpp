@@ -1,4 +1,4 @@
-// Row blocks out of groups and into them: one by one, or many end to end in one buffer.
+// Reading row blocks from groups and loading them: one by one, or many end to end in one buffer.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -73,14 +73,14 @@ void CheckPacked(Group& group, nb::handle data, Range buckets) {
   WithoutGil([&] { group.CheckBlocks(RowBlockView::AllIn(BytesOf(view)), buckets.first, buckets.second, {}); });
 }
 
-// One object of all parts, end to end.
+// Concatenates all parts to one object.
 nb::bytes Joined(const std::vector<std::string>& parts) {
   size_t size = 0;
   for (const std::string& part : parts) size += part.size();
   const nb::bytes joined = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   if (!joined.is_valid()) throw nb::python_error();
   char* to = PyBytes_AsString(joined.ptr());
-  WithoutGil([&] {  // nobody else has it yet
+  WithoutGil([&] {  // no other thread has a reference yet
     for (const std::string& part : parts) {
       std::memcpy(to, part.data(), part.size());
       to += part.size();
@@ -89,7 +89,7 @@ nb::bytes Joined(const std::vector<std::string>& parts) {
   return joined;
 }
 
-// The payload of a filter block of a bucket without what was counted for some keys of a table.
+// Returns the payload of a filter block of a bucket without the counts of some keys of a table.
 nb::bytes WithoutCountsOf(const nb::bytes& payload, const std::string& table, const std::vector<int32_t>& wide_slots,
                           uint32_t bucket, const std::vector<int64_t>& keys) {
   TableSpec spec(table);

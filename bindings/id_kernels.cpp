@@ -1,5 +1,4 @@
-// Kernels over batches of ids. Each takes int64 arrays and hands back a tuple of arrays in the order of the core's
-// struct.
+// Kernels over batches of ids. Each takes int64 arrays and returns a tuple of arrays in the order of the core's struct.
 #include "table/id_kernels.h"
 
 #include <nanobind/stl/optional.h>
@@ -36,7 +35,7 @@ std::tuple<VectorArray<T>...> ArraysOf(std::vector<T>&&... values) {
 
 void BindTimes(nb::module_& m) {
   m.attr("MAX_TIME_STEP") = kMaxTimeStep;
-  // None: no time is far ahead.
+  // Returns None if no time is far ahead.
   m.def(
       "bound_times",
       [](const IdArray& times, int64_t clock) -> std::optional<std::tuple<VectorArray<int64_t>, int64_t>> {
@@ -148,7 +147,7 @@ void BindOffsets(nb::module_& m) {
       nb::arg("buffer").noconvert());
 }
 
-// Memory of an earlier batch, as an array that gives it back.
+// Returns memory of an earlier batch, as an array that recycles it.
 template <typename T>
 std::pair<T*, VectorArray<T>> NewArray(size_t count) {
   auto* buffer = new Buffer<T>(count);
@@ -156,8 +155,9 @@ std::pair<T*, VectorArray<T>> NewArray(size_t count) {
   return {buffer->data(), VectorArray<T>(buffer->data(), {count}, owner)};
 }
 
-// The keys of all slots and their buckets, and the first slot whose ids do not fit, or -1. Slots come as addresses and
-// sizes of int64 arrays that the caller keeps: views of 26 tensors would take longer to make than the ids to pack.
+// Returns the keys of all slots and their buckets, and the first slot whose ids do not fit, or -1. Slots are passed as
+// addresses and sizes of int64 arrays that the caller keeps: views of 26 tensors would take longer to make than the ids
+// to pack.
 std::tuple<VectorArray<int64_t>, VectorArray<uint16_t>, int> PackedIdsOf(const std::vector<uintptr_t>& addresses,
                                                                          const IdArray& sizes, const IdArray& taken,
                                                                          const IdArray& given, const IdArray& forbidden,
@@ -186,7 +186,7 @@ std::tuple<VectorArray<int64_t>, VectorArray<uint16_t>, int> PackedIdsOf(const s
   return {key_array, bucket_array, bad};
 }
 
-// The ids of keys inside their slots (table/slot_keys.h).
+// Returns the ids of keys inside their slots (table/slot_keys.h).
 VectorArray<int64_t> IdsOfKeys(const IdArray& keys, const BucketArray& buckets) {
   if (buckets.size() != keys.size()) throw nb::value_error("keys and buckets must have one length");
   std::vector<int64_t> ids(keys.size());

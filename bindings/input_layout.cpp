@@ -1,4 +1,4 @@
-// From samples or columns of ids to the inputs of a model.
+// Conversion of samples or columns of ids to the inputs of a model.
 #include "serving/input_layout.h"
 
 #include <nanobind/ndarray.h>

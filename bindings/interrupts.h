@@ -1,4 +1,4 @@
-// Waiting that Ctrl-C ends: the interpreter hears signals only when it is asked to.
+// Waiting that Ctrl-C ends: the interpreter handles signals only when it is called to do so.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,8 +7,8 @@
 
 namespace monolith {
 
-// Calls `has_ended_in(seconds)`, without the GIL, until it is true. Throws the exception of a signal handler. REQUIRES:
-// the GIL is held.
+// Calls `has_ended_in(seconds)`, without the GIL, until it returns true. Throws the exception of a signal handler.
+// REQUIRES: the GIL is held.
 template <typename HasEndedIn>
 void WaitHearingSignals(const HasEndedIn& has_ended_in) {
   constexpr double kSeconds = 0.2;

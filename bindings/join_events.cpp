@@ -1,4 +1,4 @@
-// Records of the joiner's inputs to what its machine takes: tuples of key, time, sample and actions.
+// Converts records of the joiner's inputs to the input of its state machine: tuples of key, time, sample and actions.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -35,7 +35,7 @@ nb::object BytesOf(std::string_view bytes) {
   return Owned(PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
 }
 
-// Lists of one action, which nearly all are, are the same few tuples again and again.
+// Caches tuples of one action: nearly all lists have one, and there are few distinct ones.
 class ActionTuples {
  public:
   nb::object Of(const std::vector<int32_t>& actions) {
@@ -65,7 +65,7 @@ class ActionTuples {
   std::vector<nb::object> single_;
 };
 
-// The key is the request, and behind it the item in 8 bytes, little-endian.
+// The key is the request, followed by the item in 8 bytes, little-endian.
 nb::object KeyOf(const JoinEvent& event, std::string* scratch) {
   scratch->assign(event.request);
   for (int shift = 0; shift < 64; shift += 8) scratch->push_back(static_cast<char>(event.item >> shift));
@@ -81,7 +81,7 @@ nb::object TupleOf(const JoinEvent& event, ActionTuples* actions, std::string* s
   return made;
 }
 
-// Every event that can be read and, of those that cannot, the place in the list and why.
+// Returns every event that can be read and, for those that cannot, the index in the list and the reason.
 std::tuple<EventList, Problems> DecodeJoinEvents(const nb::typed<nb::list, nb::bytes>& records) {
   nb::object events = Owned(PyList_New(0));
   Problems problems;

@@ -1,4 +1,4 @@
-// How a kernel's kind and parameters cross from Python: a pair of its name and a dictionary of numbers.
+// Conversion of a kernel's kind and parameters from Python: a pair of its name and a dictionary of numbers.
 #pragma once
 
 #include <map>

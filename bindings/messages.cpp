@@ -1,4 +1,4 @@
-// Messages of a Kafka client: what Python would ask each of them, one after another, asked in one go.
+// Messages of a Kafka client: reads all of them in one call, instead of several Python calls per message.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
@@ -22,13 +22,12 @@ using namespace nb::literals;  // NOLINT: argument names only
 namespace monolith {
 namespace {
 
-// Values end to end; of each message where its value begins and how long it is (-1: it has none), offset and partition.
+// Values end to end; offset and length of the value of each message (-1: it has none), its offset and partition.
 using Gathered = std::tuple<VectorArray<uint8_t>, VectorArray<int64_t>, VectorArray<int64_t>, VectorArray<int64_t>,
                             VectorArray<int64_t>>;
 
-// A method without arguments, of messages that are all of the class of the first. One that is written in C, as those of
-// the client are, is called as the function that it is: the way there through the interpreter costs more than the
-// answer.
+// A method without arguments, of messages that all have the class of the first. A method written in C, as those of the
+// client are, is called directly: the detour through the interpreter costs more than the method.
 class Method {
  public:
   Method(PyObject* first, const char* name)
@@ -70,7 +69,7 @@ VectorArray<uint8_t> EndToEnd(const std::vector<nb::object>& values, const std::
   return ArrayOfChunk(std::move(chunk), size);
 }
 
-// Nothing if one of the messages is an event instead.
+// Returns nothing if one of the messages is an event instead.
 std::optional<Gathered> GatherMessages(const nb::list& messages) {
   const size_t count = messages.size();
   if (count == 0) throw Error(Code::kInvalidArgument, "expected at least one message, got none");

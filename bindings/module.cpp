@@ -3,7 +3,7 @@
 
 NB_MODULE(_core, m) {
   m.doc() = "The C++ core of monolith. Private: use monolith.tables, monolith.ids and monolith.data.";
-  nanobind::set_leak_warnings(false);  // a model that is alive when the interpreter ends is no defect of the user's
+  nanobind::set_leak_warnings(false);  // a model that is alive when the interpreter exits is not a bug of the user
   monolith::BindErrors(m);
   monolith::BindSystem(m);
   monolith::BindIdKernels(m);

@@ -1,4 +1,4 @@
-// Columns and parsed batches as they cross to Python.
+// Conversion of columns and parsed batches to Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -29,7 +29,7 @@ inline std::vector<ColumnSpec> SpecsOf(const std::vector<std::tuple<std::string,
 
 using TextLists = nanobind::typed<nanobind::list, nanobind::typed<nanobind::list, nanobind::bytes>>;
 
-// The arrays in the order of ParsedBatch, then what was left out.
+// The arrays in the order of ParsedBatch, then the skipped records.
 using BatchTuple =
     std::tuple<int64_t, VectorArray<int64_t>, VectorArray<int64_t>, VectorArray<float>, VectorArray<int64_t>,
                VectorArray<float>, VectorArray<int64_t>, TextLists, VectorArray<int64_t>, std::vector<std::string>>;

@@ -1,4 +1,4 @@
-// Plans between ranks, and several plans as one.
+// Plans exchanged between ranks, and merged plans.
 #include "table/plan_merge.h"
 
 #include <nanobind/stl/optional.h>

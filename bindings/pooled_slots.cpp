@@ -1,4 +1,4 @@
-// Pooling over many slots at once.
+// Pooling over many slots in one call.
 #include "table/pooled_slots.h"
 
 #include <nanobind/ndarray.h>
@@ -41,7 +41,7 @@ std::vector<PooledSlot> SlotsOf(const std::vector<int>& tables, const std::vecto
   return slots;
 }
 
-// [examples, floats] with the floats of an example side by side; examples may lie apart.
+// [examples, floats] with the floats of an example contiguous; examples may have a stride.
 void CheckRows(const Rows& gradient, int64_t num_examples) {
   const bool side_by_side = gradient.size() == 0 || gradient.shape(1) == 1 || gradient.stride(1) == 1;
   if (static_cast<int64_t>(gradient.shape(0)) != num_examples || !side_by_side) {
@@ -49,7 +49,7 @@ void CheckRows(const Rows& gradient, int64_t num_examples) {
   }
 }
 
-// Of the outputs of all slots at once, or of each by itself.
+// Of the outputs of all slots together, or of each separately.
 using Gradients = std::variant<Rows, std::vector<std::optional<Rows>>>;
 
 std::vector<SlotGradient> GradientsOf(const Gradients& gradients, const PooledLayout& layout, int64_t num_examples) {

@@ -26,7 +26,7 @@ nb::object ArrayOrNone(std::vector<T> values) {
   return values.empty() ? nb::none() : nb::cast(ArrayOf(std::move(values)));
 }
 
-// (name, kinds, rows, widths of lists by depth, ends of rows, whole numbers, real numbers, texts, their ends)
+// (name, kinds, rows, widths of lists by depth, ends of rows, integers, real numbers, texts, their ends)
 nb::tuple ColumnTuple(JsonColumn column) {
   nb::list widths;
   std::vector<int64_t> splits;

@@ -1,4 +1,4 @@
-// Rows that other processes keep: what a worker asks of them.
+// Rows stored by other processes: the calls of a worker.
 #include "ps/row_client.h"
 
 #include <nanobind/ndarray.h>
@@ -35,7 +35,7 @@ std::span<const T> Span(const In<T>& array) {
   return {array.data(), array.size()};
 }
 
-// A pull or push that gives up when it is collected; its plan and arrays are kept alive by who made it.
+// A pull or push that is cancelled when it is garbage-collected; its creator keeps its plan and arrays alive.
 template <typename Call>
 struct UnderWay {
   explicit UnderWay(std::unique_ptr<Call> made) : call(std::move(made)) {}
@@ -50,7 +50,7 @@ using Pull = UnderWay<ps::RowPull>;
 using Push = UnderWay<ps::RowPush>;
 
 bool AreFinite(std::span<const float> values, float scale) {
-  // Written without jumps, so that it vectorises: an exponent of all ones is that of what is not finite.
+  // Branch-free, so that it vectorises: an exponent of all ones is that of a value that is not finite.
   uint32_t found = 0;
   for (const float value : values) {
     const uint32_t bits = std::bit_cast<uint32_t>(value * scale);

@@ -1,4 +1,4 @@
-// What the core knows of each row optimizer.
+// The properties of each row optimizer.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>

@@ -27,7 +27,7 @@ using namespace nb::literals;  // NOLINT: argument names only
 namespace monolith {
 namespace {
 
-// What a Python exception is to the other side.
+// Converts a Python exception to an error for the other side.
 Error ErrorOf(const nb::python_error& error) {
   const std::string name = nb::cast<std::string>(error.type().attr("__name__"));
   const std::string text = nb::cast<std::string>(nb::str(error.value()));
@@ -37,7 +37,7 @@ Error ErrorOf(const nb::python_error& error) {
   return {Code::kInternal, name + ": " + text};
 }
 
-// Calls a function with the GIL held, and turns its exception into an Error.
+// Calls a function with the GIL held, and converts its exception to an Error.
 template <typename Body>
 auto WithGil(Body&& body) {
   nb::gil_scoped_acquire gil;
@@ -48,7 +48,7 @@ auto WithGil(Body&& body) {
   }
 }
 
-// A body that Python made; given back with the GIL held.
+// A body made by Python; released with the GIL held.
 struct PythonBody {
   std::vector<BufferView> views;
   static std::shared_ptr<const void> Share(std::vector<BufferView> views) {
@@ -118,7 +118,7 @@ class FrameServer {
   ps::Service& service() { return service_; }
   void Wake() { server_->Wake(); }
   void Stop(double drain_seconds) {
-    nb::gil_scoped_release no_gil;  // its threads may be waiting for it
+    nb::gil_scoped_release no_gil;  // its threads may be waiting for the GIL
     server_->Stop(drain_seconds);
   }
 

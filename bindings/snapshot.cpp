@@ -1,4 +1,4 @@
-// Snapshot files: what Python needs to write the files of a cut and to put files into a group. Manifests are Python's.
+// Snapshot files: writing the files of a cut and loading files into a group. Manifests are handled in Python.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

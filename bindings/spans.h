@@ -1,4 +1,4 @@
-// One-dimensional arrays of the caller's as spans, without a copy.
+// One-dimensional arrays of the caller as spans, without a copy.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// What the core is and what it runs on: version, buckets, threads, CPU features, huge pages, batch memory.
+// Properties of the core and its machine: version, buckets, threads, CPU features, huge pages, batch memory.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -37,15 +37,15 @@ Buckets BucketOfAll(const Ids& ids) {
   return Buckets(buckets, {count}, owner);
 }
 
-// Uninitialised; its memory goes back to the core's store of batch memory, so that the next batch need not clear pages
-// again.
+// Returns uninitialised floats; their memory is returned to the core's store of batch memory, so that the next batch
+// need not clear pages again.
 nb::ndarray<nb::numpy, float, nb::ndim<1>, nb::c_contig> NewFloats(size_t count) {
   auto* floats = new Buffer<float>(count);
   const nb::capsule owner(floats, [](void* p) noexcept { delete static_cast<Buffer<float>*>(p); });
   return {floats->data(), {count}, owner};
 }
 
-// The instruction sets fixed at compile time, then what is chosen at run time.
+// The instruction sets fixed at compile time, then those chosen at run time.
 std::vector<std::string> FeaturesInUse() {
   std::vector<std::string> features = CpuFeatures();
   if (Crc32cUsesHardware()) features.emplace_back("crc32c");

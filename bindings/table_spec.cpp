@@ -1,4 +1,4 @@
-// What a table is made of, as the Python configs describe it.
+// The parts of a table, as the Python configs describe them.
 #include "table/table_spec.h"
 
 #include <nanobind/stl/map.h>

@@ -1,5 +1,5 @@
-// Arrays as the bindings take and give them: int64 views of the caller's memory in, vectors of the core out without a
-// copy.
+// Array types of the bindings: int64 views of the caller's memory as arguments, vectors of the core as results, without
+// a copy.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,7 +19,7 @@ inline std::span<const int64_t> SpanOf(const IdArray& ids) { return {ids.data(),
 template <typename T>
 using VectorArray = nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>, nanobind::c_contig>;
 
-// A NumPy array that owns the vector. REQUIRES: the GIL is held.
+// Returns a NumPy array that owns the vector. REQUIRES: the GIL is held.
 template <typename T>
 VectorArray<T> ArrayOf(std::vector<T> values) {
   auto* owned = new std::vector<T>(std::move(values));
@@ -27,8 +27,8 @@ VectorArray<T> ArrayOf(std::vector<T> values) {
   return VectorArray<T>(owned->data(), {owned->size()}, owner);
 }
 
-// What `call` returns, computed while other Python threads run. REQUIRES: the GIL is held; `call` touches nothing of
-// Python.
+// Returns the result of `call`, computed while other Python threads run. REQUIRES: the GIL is held; `call` uses nothing
+// of Python.
 template <typename Call>
 auto WithoutGil(const Call& call) {
   const nanobind::gil_scoped_release release;

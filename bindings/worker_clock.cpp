@@ -1,4 +1,4 @@
-// Stamps of batches, and the place of an update among those of its worker.
+// Stamps of batches, and the position of an update among those of its worker.
 #include "table/worker_clock.h"
 
 #include "bindings.h"

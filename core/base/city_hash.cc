@@ -59,7 +59,7 @@ uint64_t Hash17To32(const char* s, size_t length) {
   return HashPair(std::rotr(a + b, 43) + std::rotr(c, 30) + d, a + std::rotr(b + k2, 18) + c, mul);
 }
 
-// std::byteswap is of C++23.
+// std::byteswap requires C++23.
 uint64_t Reversed(uint64_t x) { return __builtin_bswap64(x); }
 
 uint64_t Hash33To64(const char* s, size_t length) {

@@ -31,7 +31,7 @@ bool HasWord(const std::string& list, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// Numbers at the beginning of a file, or none: "max" is not a number.
+// Returns the numbers at the beginning of a file, or none: "max" is not a number.
 std::vector<double> ReadNumbers(const std::string& path) {
   const std::string text = ReadTextFile(path);
   std::vector<double> numbers;
@@ -54,14 +54,14 @@ std::optional<double> QuotaOfFolder(const std::string& folder, bool unified) {
   return numbers.size() < 2 ? std::nullopt : QuotaOf({numbers[0]}, {numbers[1]});
 }
 
-// Where control groups of one version are to be seen: `group` stands at `folder`.
+// A mount of the control groups of one version: `group` is mounted at `folder`.
 struct Mount {
   std::string group;
   std::string folder;
   bool unified;
 };
 
-// A line of mountinfo: "36 35 98:0 /group /folder options [more ...] - type source super-options".
+// Parses a line of mountinfo: "36 35 98:0 /group /folder options [more ...] - type source super-options".
 std::optional<Mount> ParseMount(const std::string& line) {
   const size_t end = line.find(" - ");
   if (end == std::string::npos) return std::nullopt;
@@ -73,7 +73,8 @@ std::optional<Mount> ParseMount(const std::string& line) {
   return Mount{place[3], place[4], unified};
 }
 
-// The process's group in the hierarchy of a mount, by the lines "number:controllers:group" of /proc/self/cgroup.
+// Returns the process's group in the hierarchy of a mount, from the lines "number:controllers:group" of
+// /proc/self/cgroup.
 std::optional<std::string> GroupOf(const std::string& root, bool unified) {
   for (const std::string& line : SplitWords(ReadTextFile(root + "/proc/self/cgroup"), '\n')) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -84,8 +85,8 @@ std::optional<std::string> GroupOf(const std::string& root, bool unified) {
   return std::nullopt;
 }
 
-// The group as seen through the mount. What lies outside of it cannot be seen: then the mount itself is the best guess,
-// and in a container mostly the right one.
+// Returns the path of the group inside the mount. A group outside of the mount is not visible: then the mount itself is
+// the best guess, and in a container usually the right one.
 std::string Below(const Mount& mount, const std::string& group) {
   if (mount.group == "/") return group;
   const bool inside = group == mount.group || group.starts_with(mount.group + "/");
@@ -102,7 +103,7 @@ int Affinity() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
   return static_cast<int>(
-      std::max(1u, std::thread::hardware_concurrency()));  // more processors than a set has room for
+      std::max(1u, std::thread::hardware_concurrency()));  // more processors than the set can represent
 }
 
 }  // namespace

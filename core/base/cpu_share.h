@@ -1,6 +1,6 @@
-// How many processors this process may use, and what says so: the machine, its affinity, or the quota of its control
-// group, which is how containers are held to a part of a machine. Pure functions of what the kernel says when they are
-// called; any thread may call.
+// Number of processors that this process may use, and what limits it: the machine, its affinity, or the quota of its
+// control group, by which containers are limited to a part of a machine. Pure functions of the kernel's state at the
+// time of the call; thread-safe.
 #pragma once
 
 #include <string>
@@ -8,17 +8,18 @@
 namespace monolith {
 
 struct CpuShare {
-  int cpus;         // whole ones, at least 1: threads beyond the quota would all be stopped together, again and again
-  int machine;      // processors of the machine that are online
-  int affinity;     // processors that the process may run on
-  double quota;     // of time, in processors; 0 when there is none
-  std::string why;  // what decides, in words: "the quota of 2.5 cpus of its control group"
+  int cpus;      // an integer, at least 1: the kernel would repeatedly throttle all threads if they exceeded the quota
+  int machine;   // processors of the machine that are online
+  int affinity;  // processors that the process may run on
+  double quota;  // of time, in processors; 0 when there is none
+  std::string why;  // the limiting factor in words: "the quota of 2.5 cpus of its control group"
 };
 
 CpuShare CpuShareOfThisProcess();
 
-// The smallest quota on the way from the process's control group to the root of them, versions 1 and 2; 0 when there is
-// none or it cannot be read. Reads /proc/self and what is mounted, each path behind `root`, which is "" but in tests.
+// Returns the smallest quota from the process's control group up to the root, versions 1 and 2; 0 when there is none or
+// it cannot be read. Reads /proc/self and the mounted groups, each path prefixed with `root`, which is "" except in
+// tests.
 double CpuQuota(const std::string& root);
 
 }  // namespace monolith

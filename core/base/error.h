@@ -1,7 +1,7 @@
-// How the core reports what went wrong. Thread-safe: values only.
+// Error reporting of the core. Thread-safe: values only.
 //
-// Two kinds of failure, kept apart: a caller's mistake or a bad file throws Error with a Code that the bindings turn
-// into the Python exception of that name; a broken invariant of our own aborts through MONOLITH_CHECK with its
+// Two kinds of failure are kept apart: a caller's mistake or a bad file throws Error with a Code that the bindings
+// convert to the Python exception of that name; a broken internal invariant aborts through MONOLITH_CHECK with its
 // expression and line.
 #pragma once
 
@@ -11,19 +11,19 @@
 namespace monolith {
 
 enum class Code {
-  kInvalidArgument,     // a wrong call: ValueError
-  kFailedPrecondition,  // a right call at the wrong time
-  kDataLoss,            // bytes that are not what was written
+  kInvalidArgument,     // an invalid call: ValueError
+  kFailedPrecondition,  // a valid call at the wrong time
+  kDataLoss,            // bytes that differ from those written
   kResourceExhausted,   // no memory, no row numbers left
   kNotFound,
-  kUnavailable,       // the operating system refused; trying again may help
-  kUnreachable,       // another process, at the moment; trying again may help
-  kDeadlineExceeded,  // an answer that did not come in time
+  kUnavailable,       // the operating system returned an error; a retry may help
+  kUnreachable,       // another process cannot be reached at present; a retry may help
+  kDeadlineExceeded,  // an answer that did not arrive in time
   kPermissionDenied,
-  kInternal,     // a fault of the program that answers
+  kInternal,     // a bug in the program that answers
   kStorageFull,  // no space left for a file
 };
-inline constexpr Code kLastCode = Code::kStorageFull;  // codes travel between processes: add, never renumber
+inline constexpr Code kLastCode = Code::kStorageFull;  // codes are sent between processes: add, never renumber
 
 class Error : public std::runtime_error {
  public:

@@ -15,7 +15,7 @@ struct Registry {
 };
 
 Registry& TheRegistry() {
-  static auto* registry = new Registry;  // never destroyed: members with static lifetime leave it at exit
+  static auto* registry = new Registry;  // never destroyed: members with static lifetime deregister at exit
   return *registry;
 }
 

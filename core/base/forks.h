@@ -1,18 +1,18 @@
-// What must be at rest while the process forks, so that the child gets it whole.
+// Objects that must be at rest while the process forks, so that the child gets them in a consistent state.
 //
-// A child has the thread that forked and no other: a lock that another thread held stays locked there for ever, and
-// what it guards stays half done. So a fork waits until every object here is at rest, keeps it so, and lets go on both
-// sides. Whoever forks may not be inside one of them.
+// A child has the thread that forked and no other: a lock that another thread held stays locked there for ever, and the
+// data it guards stays half changed. So a fork waits until every object here is at rest, keeps it so, and releases it
+// on both sides. The forking thread must not be inside one of them.
 //
-// Thread-safe. An object takes part from its construction to its destruction, neither of which may happen inside a call
-// that another object of the registry waits for.
+// Thread-safe. An object is registered from its construction to its destruction, neither of which may happen inside a
+// call that another object of the registry waits for.
 #pragma once
 
 namespace monolith {
 
 class AtRestInForks {
  public:
-  // Calls wait for each other and for memory, never the other way round: that is the order in which they are stopped.
+  // Calls wait for each other and for memory, never the other way round, so they are stopped in this order.
   enum class Kind { kCalls, kMemory };
 
   AtRestInForks(const AtRestInForks&) = delete;
@@ -25,10 +25,10 @@ class AtRestInForks {
  private:
   friend struct ForkHandlers;
 
-  // Waits until nobody is inside, and lets nobody in.
+  // Waits until no thread is inside, and blocks new ones.
   virtual void Rest() = 0;
   virtual void GoOnInParent() = 0;
-  // The threads that waited meanwhile do not exist here.
+  // The threads that waited meanwhile do not exist in the child.
   virtual void GoOnInChild() = 0;
 
   const Kind kind_;

@@ -1,10 +1,10 @@
 // Conversion between binary32 and the two 16-bit floats: binary16 ("half") and bfloat16.
 //
-// Pure functions, callable from any thread. Exact and portable: the same bits on every machine that rounds to nearest
-// even, without intrinsics or 16-bit language types. Written without branches, so that a loop over an array vectorises.
+// Pure functions; thread-safe. Exact and portable: the same bits on every machine that rounds to nearest even, without
+// intrinsics or 16-bit language types. Branch-free, so that a loop over an array vectorises.
 //
-// Not a number stays not a number: its sign and upper payload are kept and its quiet bit is set, as hardware does.
-// Zeros keep their sign, and a value too small for the target becomes a zero (or, directed, the smallest subnormal).
+// NaN stays NaN: its sign and upper payload are kept and its quiet bit is set, as hardware does. Zeros keep their sign,
+// and a value too small for the target becomes a zero (or, directed, the smallest subnormal).
 #pragma once
 
 #include <bit>
@@ -23,8 +23,8 @@ inline constexpr uint32_t kRebias = (127u - 15u) << 23;   // from the exponent b
 inline constexpr uint32_t kSmallestNormal = 0x38800000u;  // 2^-14 as float bits: below it halves are evenly spaced
 inline constexpr uint32_t kBeyondHalf = 0x47800000u;      // 2^16 as float bits: at and above it no half is finite
 
-// A choice without a jump. Written in bits because compilers turn `?:` around float arithmetic into control flow (the
-// arm not taken might trap), which keeps the loop around it from vectorising.
+// A branch-free choice. Written in bits because compilers turn `?:` around float arithmetic into control flow (the arm
+// not taken might trap), which keeps the loop around it from vectorising.
 inline constexpr uint32_t Select(bool condition, uint32_t yes, uint32_t no) {
   return no ^ ((yes ^ no) & (0u - static_cast<uint32_t>(condition)));
 }

@@ -1,5 +1,5 @@
-// The one hash of the project: files, placement and the tables' index all rest on it, so it may never change.
-// Constants and test vectors: docs/formats/buckets.md.
+// The one hash of the project: files, placement and the tables' index depend on it, so it may never change. Constants
+// and test vectors: docs/formats/buckets.md.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace monolith {
 
 inline constexpr int kBucketBits = 10;
 inline constexpr int kNumBuckets = 1 << kBucketBits;
-inline constexpr int kBelowBucketBits = 64 - kBucketBits;  // of a hash: what the bucket does not tell
+inline constexpr int kBelowBucketBits = 64 - kBucketBits;  // bits of a hash that the bucket does not determine
 inline constexpr uint64_t kBelowBucket = (uint64_t{1} << kBelowBucketBits) - 1;
 
 // Bijective 64-bit mix (the finalizer of splitmix64).
@@ -30,14 +30,14 @@ inline constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15ull;
 // Hash of a feature id. The added constant keeps id 0 from hashing to 0.
 inline constexpr uint64_t HashId(int64_t id) { return Mix64(static_cast<uint64_t>(id) + kGoldenGamma); }
 
-// The id that has this hash.
+// Returns the id that has this hash.
 inline constexpr int64_t IdOfHash(uint64_t hash) { return static_cast<int64_t>(Unmix64(hash) - kGoldenGamma); }
 
 inline constexpr uint32_t BucketOfHash(uint64_t hash) { return static_cast<uint32_t>(hash >> kBelowBucketBits); }
 inline constexpr uint32_t BucketOf(int64_t id) { return BucketOfHash(HashId(id)); }
 
-// Under which the index of a bucket finds a key. That of a key which is an id, in the id's own bucket, is HashId();
-// keys of another make do not tell their bucket (table/slot_keys.h).
+// Returns the hash by which the index of a bucket finds a key. For a key that is an id, in the id's own bucket, it
+// equals HashId(); other keys do not determine their bucket (table/slot_keys.h).
 inline constexpr uint64_t HashInBucket(uint32_t bucket, int64_t key) {
   return uint64_t{bucket} << kBelowBucketBits | (HashId(key) & kBelowBucket);
 }

@@ -1,10 +1,10 @@
-// Code that is compiled for several instruction sets of one architecture and chosen while the program runs: one source,
-// the same bits, fewer instructions where the processor has wider registers.
+// Code that is compiled for several instruction sets of one architecture and chosen at run time: one source, the same
+// bits, fewer instructions if the processor has wider registers.
 //
-// WithInstructions(body) runs body() as it was compiled for the set in use, with everything that can be inlined into
-// it; what cannot (a function of another file, a virtual one) runs as the baseline of the architecture, unless it says
-// WithInstructions() itself. No set has fused multiply-add: results must not depend on it. On aarch64 there is the
-// baseline alone, whose vectors are as wide as those of the processors that it was measured on.
+// WithInstructions(body) runs body() compiled for the set in use, with everything that can be inlined into it; what
+// cannot (a function of another file, a virtual one) runs as the baseline of the architecture, unless it calls
+// WithInstructions() itself. No set has fused multiply-add: results must not depend on it. On aarch64 there is only the
+// baseline, whose vectors are as wide as those of the processors on which it was measured.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,17 @@
 
 namespace monolith {
 
-// In the order of x86-64's levels. Of v3 and v4 the parts that compilers use for code like ours: AVX2 and BMI, AVX-512.
+// In the order of x86-64's levels. From v3 and v4 the parts that compilers use for this code: AVX2 and BMI, AVX-512.
 enum class InstructionSet { kBaseline, kV3, kV4 };
 
 // Names of the sets that this build has and this processor can run, the baseline first.
 std::vector<std::string> AvailableInstructionSets();
 
-// Of the set in use; at first the one that was measured to be fastest among the available ones.
+// Name of the set in use; initially the one that was measured to be fastest among the available ones.
 std::string InstructionSetInUse();
 
-// Any thread may call at any time: calls in flight go on in either. Throws kInvalidArgument when there is no such set,
-// or this processor or build lacks it.
+// Thread-safe: calls in flight continue in either set. Throws kInvalidArgument when there is no such set, or this
+// processor or build lacks it.
 void UseInstructionSet(std::string_view name);
 
 #if defined(__x86_64__) && !defined(MONOLITH_BASELINE_ONLY)

@@ -1,5 +1,5 @@
-// The order in which threads should take tasks of different sizes: one that is as large as a thread's share of all,
-// such as the one with an id that is everywhere, would keep all others waiting if it were begun last.
+// The order in which threads should start tasks of different sizes: a task as large as a thread's share of all, such as
+// the one with a very frequent id, would keep all others waiting if it were started last.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace monolith {
 
-// The numbers 0 .. num_tasks - 1, the task with the largest size_of(task) first.
+// Returns the numbers 0 .. num_tasks - 1, the task with the largest size_of(task) first.
 template <typename SizeOf>
 std::vector<int> LargestFirst(int num_tasks, SizeOf&& size_of) {
   std::vector<int> tasks(static_cast<size_t>(num_tasks));

@@ -1,4 +1,4 @@
-// What the core finds on the machine it runs on; read-only facts for `monolith doctor`. Any thread may call.
+// Properties of the machine that the core runs on, for `monolith doctor`. Thread-safe.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 namespace monolith {
 
 // The vector instruction sets that this build of the core uses, sorted. They are fixed when the core is compiled: a
-// release build takes the baseline of the architecture, so that one wheel runs on every machine of it.
+// release build uses the baseline of the architecture, so that one wheel runs on every machine of it.
 std::vector<std::string> CpuFeatures();
 
-// The transparent-huge-page mode of the kernel: "always", "madvise", "never", or "unknown" where it cannot be read.
+// The transparent-huge-page mode of the kernel: "always", "madvise", "never", or "unknown" if it cannot be read.
 std::string HugePages();
 
-// The word in brackets in a line of the kernel such as "always [madvise] never"; "unknown" when there is none.
+// Returns the word in brackets in a line of the kernel such as "always [madvise] never"; "unknown" when there is none.
 std::string SelectedWord(const std::string& line);
 
 }  // namespace monolith

@@ -1,5 +1,4 @@
-// Named numbers that configure a kernel, as the Python configs hand them over. A value type; not shared between
-// threads.
+// Named numbers that configure a kernel, as the Python configs pass them. A value type; not shared between threads.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Small files of the system, such as those of /proc, as text.
+// Reads small files of the system, such as those of /proc, as text.
 #pragma once
 
 #include <cstdio>
@@ -7,10 +7,10 @@
 
 namespace monolith {
 
-// All of a file; empty where it cannot be read.
+// Returns the content of a file; empty if it cannot be read.
 //
-// By stdio: the library carries its own libstdc++, whose streams meet the locales of the one that torch has brought
-// into the process, and crash.
+// By stdio: the library includes its own libstdc++, whose streams would use the locales of torch's libstdc++ in the
+// same process, and crash.
 inline std::string ReadTextFile(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
   std::string text;

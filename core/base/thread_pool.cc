@@ -21,10 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long an idle worker looks for more work before it sleeps: a training step makes several calls in a row, and
+// How long an idle worker polls for more work before it sleeps: a training step makes several calls in a row, and
 // waking a thread costs about as much as this.
 constexpr std::chrono::microseconds kWorkerSpin{30};
-// How long a caller looks whether the last tasks of others are done. Longer: its user waits as well.
+// How long a caller polls for the last tasks of other threads. Longer, since its user waits as well.
 constexpr std::chrono::microseconds kCallerSpin{100};
 
 constexpr size_t kApart = 64;  // bytes between words that several threads write
@@ -37,11 +37,12 @@ void Pause() {
 #endif
 }
 
-// The tasks of one call. It belongs to the pool and outlives the call, so a worker that was delayed between looking at
-// it and taking a task finds either a task of whatever call is there by then, or none; nobody has to wait for it.
+// The tasks of one call. A Job belongs to the pool and outlives the call, so a worker that was delayed between reading
+// the job and taking a task gets either a task of the call that uses the job by then, or none; no thread has to wait
+// for the worker.
 class alignas(kApart) Job {
  public:
-  // REQUIRES: the last call is over.
+  // REQUIRES: the last call has ended.
   void Open(internal::TaskFunction function, void* context, int num_tasks, int helpers) {
     function_ = function;
     context_ = context;
@@ -52,7 +53,7 @@ class alignas(kApart) Job {
     untaken_.store(num_tasks, std::memory_order_release);
   }
 
-  // Takes a task, of whichever call this is: none of its members changes before RunTaken() is over.
+  // Takes a task of the current call, whichever it is: no member changes before RunTaken() has returned.
   bool Take(int* task) {
     if (untaken_.load(std::memory_order_relaxed) <= 0) return false;
     const int before = untaken_.fetch_sub(1, std::memory_order_acquire);
@@ -68,7 +69,8 @@ class alignas(kApart) Job {
       std::lock_guard lock(error_mutex_);
       if (!error_) error_ = std::current_exception();
     }
-    // Behind the last task the call may be over and another one here: only the address of the word is used then.
+    // After the last task the call may have ended and another may use the job: only the address of the word is used
+    // then.
     if (undone_.fetch_sub(1, std::memory_order_acq_rel) == (kCallerSleeps | 1u)) FutexWake(&undone_, 1);
   }
 
@@ -78,11 +80,11 @@ class alignas(kApart) Job {
     return std::clamp(to_wake_.fetch_sub(count, std::memory_order_relaxed), 0, count);
   }
 
-  // REQUIRES: no task is left to take. Returns the first error of a task.
+  // Returns the first error of a task. REQUIRES: no task is left to take.
   std::exception_ptr WaitUntilDone(bool may_spin) {
     const auto until = Clock::now() + kCallerSpin;
     for (int tries = 0; may_spin && !IsDone() && Clock::now() < until; ++tries) {
-      // Whoever has the last task may be waiting for this processor.
+      // The thread with the last task may be waiting for this processor.
       tries < 64 ? Pause() : std::this_thread::yield();
     }
     if (!IsDone()) {
@@ -103,7 +105,7 @@ class alignas(kApart) Job {
   std::mutex error_mutex_;
   std::exception_ptr error_;
   std::atomic<int> to_wake_{0};
-  alignas(kApart) std::atomic<int> untaken_{0};      // below 0 by those who came too late
+  alignas(kApart) std::atomic<int> untaken_{0};      // negative after attempts to take a task when none was left
   alignas(kApart) std::atomic<uint32_t> undone_{0};  // and kCallerSleeps
 };
 
@@ -113,7 +115,7 @@ class Pool {
 
   int num_threads() const { return num_threads_.load(std::memory_order_relaxed); }
 
-  // Calls may be in flight: workers that are too many end with the task they are at. Not from several threads at once.
+  // Calls may be in flight: surplus workers end after their current task. Not from several threads concurrently.
   void Resize(int num_threads) {
     num_threads_.store(num_threads, std::memory_order_seq_cst);
     may_spin_.store(num_threads <= num_cpus_, std::memory_order_relaxed);
@@ -128,7 +130,7 @@ class Pool {
     }
   }
 
-  // False when too many calls are in flight for another one.
+  // Returns false when too many calls are in flight for another one.
   bool Run(int num_tasks, int max_threads, internal::TaskFunction function, void* context) {
     const int place = TakePlace();
     if (place < 0) return false;
@@ -164,8 +166,8 @@ class Pool {
     int place = number;
     bool was_asleep = false;
     for (;;) {
-      // In this order: whoever makes the pool smaller says so before it moves the word, so a worker that still sees the
-      // old number has not seen that move, and does not sleep through it.
+      // In this order: Resize() lowers the number before it changes the word, so a worker that still sees the old
+      // number has not seen that change, and does not sleep through it.
       const uint32_t seen = calls_.load(std::memory_order_seq_cst);
       if (number >= num_threads_.load(std::memory_order_seq_cst)) return;
       if (Help(&place, was_asleep)) {
@@ -176,8 +178,8 @@ class Pool {
     }
   }
 
-  // Does one task of the open call that comes after the one at *place, round and round: calls that are in flight
-  // together share the workers task by task. False when there is none.
+  // Runs one task of the next open call after the one at *place, round-robin: concurrent calls share the workers task
+  // by task. Returns false when there is none.
   bool Help(int* place, bool was_asleep) {
     const int shift = (*place + 1) % kMaxCalls;
     for (uint64_t open = std::rotr(open_.load(std::memory_order_acquire), shift); open != 0; open &= open - 1) {
@@ -193,7 +195,7 @@ class Pool {
     return false;
   }
 
-  // Each of the two wakes two more, if there is use for them: the caller is soon at work itself.
+  // Each of the two wakes two more, if they are useful: so the caller soon starts its own work.
   void WakeTwo(Job& job) {
     if (asleep_.load(std::memory_order_seq_cst) == 0) return;
     if (const int count = job.TakeWakes(2); count > 0) FutexWake(&calls_, count);
@@ -209,8 +211,8 @@ class Pool {
     return sees;
   }
 
-  // Until there is another call than those `seen`, or nearly: a call that comes now either sees that somebody sleeps,
-  // or moves the word before the kernel looks at it.
+  // Sleeps until there is another call than those `seen`; may return early. A call that starts now either sees that a
+  // worker sleeps, or changes the word before the kernel checks it.
   bool Sleep(uint32_t seen) {
     asleep_.fetch_add(1, std::memory_order_seq_cst);
     FutexWait(&calls_, seen);
@@ -222,22 +224,22 @@ class Pool {
 
   const int num_cpus_;
   std::atomic<int> num_threads_{1};
-  std::atomic<bool> may_spin_{true};  // not with more threads than processors: somebody else could use this one
+  std::atomic<bool> may_spin_{true};  // false with more threads than processors: another thread could use this one
   std::vector<std::thread> workers_;
   Job jobs_[kMaxCalls];
   alignas(kApart) std::atomic<uint64_t> used_{0};   // jobs of calls in flight, by bit
   alignas(kApart) std::atomic<uint64_t> open_{0};   // jobs that may have tasks to take
-  alignas(kApart) std::atomic<uint32_t> calls_{0};  // moves with every call; workers sleep on it
+  alignas(kApart) std::atomic<uint32_t> calls_{0};  // changes with every call; workers sleep on it
   alignas(kApart) std::atomic<int> asleep_{0};
   std::atomic<int> spinning_{0};
 };
 
 thread_local bool is_alone = false;  // see AloneScope
 
-std::mutex pool_mutex;             // held by whoever makes or resizes the pool
+std::mutex pool_mutex;             // held by the thread that makes or resizes the pool
 std::atomic<Pool*> pool{nullptr};  // leaked at exit: other threads may still be inside a call
 
-// The workers do not exist in a child: it starts over and leaves the old pool behind.
+// The workers do not exist in a child: it makes a new pool and leaks the old one.
 class PoolInForks final : AtRestInForks {
  public:
   PoolInForks() : AtRestInForks(Kind::kMemory) {}
@@ -250,7 +252,7 @@ class PoolInForks final : AtRestInForks {
     pool_mutex.unlock();
   }
 };
-// Made when the library is loaded, because calls that a fork waits for use the pool; leaked like it.
+// Created when the library is loaded, because calls that a fork waits for use the pool; leaked like it.
 [[maybe_unused]] const auto* const pool_in_forks = new PoolInForks;
 
 Pool& CurrentPool() {

@@ -1,5 +1,5 @@
-// How the weights of a segment are kept in a serving row, and what training sees of that compression.
-// Immutable, shared by all threads.
+// How the weights of a segment are stored in a serving row, and how that compression affects training. Immutable,
+// shared by all threads.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,10 @@ class Compressor {
   virtual void Encode(const float* values, std::byte* bytes, int dim) const = 0;
   virtual void Decode(const std::byte* bytes, float* values, int dim) const = 0;
 
-  // What a training lookup returns (the "retriever"): most compressors show the raw weights. When true, Retrieve()
-  // stands between the stored weights and the reader, and Backward() between the gradient and the optimizer; stored
-  // weights keep full precision either way. `step` is the global step of the call; no argument overlaps another.
+  // Whether training lookups pass through the compressor (the "retriever"); most compressors return the raw weights.
+  // When true, Retrieve() is applied between the stored weights and the reader, and Backward() between the gradient and
+  // the optimizer; stored weights keep full precision either way. `step` is the global step of the call; no argument
+  // overlaps another.
   virtual bool quantises_training() const { return false; }
   virtual void Retrieve(const float* weights, float* values, int dim, int64_t step) const;
   // `gradient` is copied, never changed.

@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint32_t kSignBit = 0x80000000u;
 
-// The clamp comes before the conversion: a float outside int32 has no defined integer value. Sign and NaN are handled
-// in bits, so that the loop around it has no branch and vectorises.
+// The clamp precedes the conversion: a float outside int32 has no defined integer value. Sign and NaN are handled in
+// bits, so that the loop around it is branch-free and vectorises.
 inline int32_t Quantise(float value, float half, float step) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const float away = std::bit_cast<float>(std::bit_cast<uint32_t>(half) | (bits & kSignBit));

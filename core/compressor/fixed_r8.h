@@ -2,9 +2,9 @@
 //
 //   q = trunc(x / step + 1/2 away from zero), clamped to [-128, 127]; NaN -> 0; value = q * step
 //
-// Halves of a step go away from zero; r itself saturates at 127/128 of r, -r is exact. Training sees what serving will
-// see: a lookup returns the rounded value while the stored weight stays exact, and the gradient passes straight
-// through. Immutable, shared by all threads.
+// Halves of a step are rounded away from zero; r itself saturates at 127/128 of r, -r is exact. Training sees the
+// values of serving: a lookup returns the rounded value while the stored weight stays exact, and the gradient is passed
+// through unchanged. Immutable, shared by all threads.
 #pragma once
 
 #include <cstddef>

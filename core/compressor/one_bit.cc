@@ -11,7 +11,7 @@ namespace monolith {
 namespace {
 
 constexpr double kScaleGrowth = 0.005;
-constexpr double kLargestStepSize = 0x1p53;  // beyond it a double no longer holds every whole number
+constexpr double kLargestStepSize = 0x1p53;  // beyond it a double cannot represent every integer
 
 void Require(bool condition, const char* name, const char* expected, double got) {
   if (condition) return;

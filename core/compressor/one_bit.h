@@ -1,10 +1,10 @@
-// The sign of a weight, and a smooth stand-in for it while training (HashNet, Cao et al. 2017): a lookup returns
-// amplitude * tanh(scale * w), whose scale grows with the step, so that weights drift to +-amplitude, which is what
+// The sign of a weight, and a smooth approximation of it in training (HashNet, Cao et al. 2017): a lookup returns
+// amplitude * tanh(scale * w), whose scale grows with the step, so that weights converge to +-amplitude, which is what
 // serving stores (one byte a value: +1, or -1 for zero, negative and NaN).
 //
-// The scale in force at a step is min(max_scale, init_scale * sqrt(1 + 0.005 * s)), s being the newest multiple of
-// step_size at or below the step: a function of the step alone, so it needs no saving and is the same for every reader.
-// Immutable, shared by all threads.
+// The scale at a step is min(max_scale, init_scale * sqrt(1 + 0.005 * s)), s being the newest multiple of step_size at
+// or below the step: a function of the step alone, so it needs no saving and is the same for every reader. Immutable,
+// shared by all threads.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace monolith {
 
 class OneBitCompressor final : public Compressor {
  public:
-  // Parameters: step_size, a whole number >= 1; amplitude > 0; 0 < init_scale <= max_scale; all finite.
+  // Parameters: step_size, an integer >= 1; amplitude > 0; 0 < init_scale <= max_scale; all finite.
   explicit OneBitCompressor(const Params& params);
 
   int BytesFor(int dim) const override { return dim; }

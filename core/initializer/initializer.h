@@ -1,4 +1,4 @@
-// How the weights of a new row start. Immutable, shared by all threads.
+// Initial weights of a new row. Immutable, shared by all threads.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// The makers of the initializers, one per kind, for the factory alone: everyone else calls MakeInitializer.
-// Each throws kInvalidArgument for a parameter that is missing or out of range. REQUIRES: parameters are finite as
-// floats.
+// The makers of the initializers, one per kind, for the factory alone: all other code calls MakeInitializer. Each
+// throws kInvalidArgument for a parameter that is missing or out of range. REQUIRES: parameters are finite as floats.
 #pragma once
 
 #include <memory>

@@ -11,7 +11,7 @@ namespace {
 constexpr double kCut = 2.0;                           // in standard deviations
 constexpr double kBelowCut = 0.022750131948179207200;  // probability of a standard normal below -kCut
 
-// Uniform in the open interval (0, 1): the middles of 2^52 equal cells.
+// Uniform in the open interval (0, 1): the centres of 2^52 equal cells.
 double OpenUniform(const CounterRandom& random, int i) {
   const double cell = static_cast<double>(random.Bits(static_cast<uint64_t>(i)) >> 12);
   return (cell + 0.5) * 0x1p-52;
@@ -30,7 +30,7 @@ class RandomNormal final : public Initializer {
   }
 
  private:
-  // Inverting inside the cut gives the distribution that drawing again outside of it would, with one draw.
+  // Inverting inside the cut gives the same distribution as redrawing outside of it, with one draw.
   static double Truncated(double draw) {
     const double quantile = NormalQuantile(kBelowCut + draw * (1.0 - 2.0 * kBelowCut));
     return std::clamp(quantile, -kCut, kCut);

@@ -5,7 +5,7 @@
 namespace monolith {
 namespace {
 
-// Coefficients of rising powers: one quotient of polynomials for each of three regions.
+// Coefficients of ascending powers: one quotient of polynomials for each of three regions.
 struct Quotient {
   double numerator[8];
   double denominator[8];

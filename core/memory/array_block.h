@@ -1,5 +1,5 @@
-// Several arrays in one block of memory: together they lie on huge pages where each alone would be too small for them,
-// and a loop that writes to many places at once needs one translation in place of one for each. Owned by one object.
+// Several arrays in one block of memory: together they use huge pages for which each alone would be too small, and a
+// loop that writes to several arrays needs one address translation instead of one for each. Owned by one object.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace monolith {
 
 class ArrayBlock {
  public:
-  // Bytes of a block that takes from an array of `count` elements of each type.
+  // Bytes of a block that holds an array of `count` elements of each type.
   template <typename... T>
   static size_t BytesFor(size_t count) {
     return (Rounded(count * sizeof(T)) + ... + 0);

@@ -42,7 +42,7 @@ std::byte* BlockArena::Allocate(size_t bytes) {
     std::memset(block, 0, bytes);
     return block;
   }
-  if (left_ < bytes) AddMapping();  // what is left behind is less than one block
+  if (left_ < bytes) AddMapping();  // the unused rest is smaller than one block
   std::byte* block = next_;
   next_ += bytes;
   left_ -= bytes;

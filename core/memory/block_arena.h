@@ -1,4 +1,5 @@
-// Zeroed blocks of 64 to 2,048 bytes in powers of two, cut from large mappings and kept for reuse by size when freed.
+// Zeroed blocks of 64 to 2,048 bytes in powers of two, cut from large mappings; freed blocks are kept for reuse by
+// size.
 //
 // Thread-safe. Memory is returned to the system only on destruction, so a racing reader of a freed block reads stale
 // bytes of another block, never unmapped memory.
@@ -24,7 +25,7 @@ class BlockArena {
   // REQUIRES: bytes is a power of two in [kMinBlock, kMaxBlock].
   std::byte* Allocate(size_t bytes);
   void Free(std::byte* block, size_t bytes);
-  // Bytes handed out and not freed.
+  // Bytes allocated and not freed.
   size_t used_bytes() const;
 
  private:

@@ -13,7 +13,8 @@ constexpr size_t kExtentBytes = size_t{64} << 20;
 // The start of the first extent stays on small pages: a table of a few rows should not cost a huge page.
 constexpr size_t kSmallStart = 2 * kHugePage;
 
-// Records that a lane takes at once: few while the pool is small, or it would seem to hold more than it does.
+// Records that a lane (a free list shared by some threads) allocates at a time: few while the pool is small, or its
+// size would seem larger than it is.
 constexpr uint64_t kMostPerLane = 256;
 constexpr uint64_t kLaneFraction = 1024;
 
@@ -67,7 +68,7 @@ RecordPool::Run RecordPool::Allocate(uint32_t wanted, uint64_t from) {
 RecordPool::Run RecordPool::TakeFresh(uint32_t wanted) {
   std::lock_guard lock(mutex_);
   const uint64_t next = next_.load(std::memory_order_relaxed);
-  // The last number stands for "no record" with our users, so it is never handed out.
+  // The last number stands for "no record" in the users of the pool, so it is never allocated.
   const uint64_t left = (uint64_t{1} << 32) - kUnit - next;
   if (left == 0) throw Error(Code::kResourceExhausted, "a table holds fewer than 2^32 rows");
   auto& extent = extents_[next >> extent_shift_];

@@ -1,8 +1,8 @@
 // Records of one size, addressed by 32-bit numbers, at addresses that never change.
 //
-// Memory grows by extents of a power-of-two number of records and becomes resident as it is touched. Allocate() is safe
-// from many threads; At() needs no lock and may be given any number at all, so that a reader racing with a writer can
-// follow a stale number without harm. Clear() and destruction need all readers and writers to be gone.
+// Memory grows by extents of a power-of-two number of records and becomes resident as it is touched. Allocate() is
+// thread-safe; At() needs no lock and accepts any number, so that a reader racing with a writer can follow a stale
+// number without harm. Clear() and destruction require that no reader or writer is left.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,13 @@ namespace monolith {
 
 class RecordPool {
  public:
-  struct Run {  // records [begin, begin + count), both of them multiples of kUnit; in one piece of memory
+  struct Run {  // records [begin, begin + count), both of them multiples of kUnit; contiguous in memory
     uint32_t begin;
     uint32_t count;
     uint64_t end() const { return uint64_t{begin} + count; }
   };
   static constexpr uint32_t kUnit = 8;
-  // Records whose numbers begin alike up to a multiple of this lie in one piece of memory.
+  // Records whose numbers are equal when divided by this are contiguous in memory.
   static constexpr uint32_t kSmallestExtent = 64;
 
   // REQUIRES: record_bytes is a positive multiple of 8.
@@ -30,7 +30,7 @@ class RecordPool {
   RecordPool(const RecordPool&) = delete;
   RecordPool& operator=(const RecordPool&) = delete;
 
-  // A copy of what addressing needs, for loops that would otherwise load it again for every record.
+  // A copy of the fields needed for addressing, for loops that would otherwise reload them for every record.
   class View {
    public:
     // As RecordPool::At() and AtAllocated().
@@ -59,30 +59,30 @@ class RecordPool {
 
   // Null iff no record of that extent was ever allocated.
   std::byte* At(uint32_t number) const { return view().At(number); }
-  // As At(), for numbers known to be allocated.
+  // As At(). REQUIRES: the number is allocated.
   std::byte* AtAllocated(uint32_t number) const { return view().AtAllocated(number); }
 
-  // At most `wanted` fresh records, all of them numbered `from` or above. What one thread asks for in a row follows
-  // each other in memory, whatever others ask for meanwhile. REQUIRES: a positive multiple of kUnit. Throws
+  // Returns at most `wanted` fresh records, all of them numbered `from` or above. Consecutive allocations of one thread
+  // are adjacent in memory, whatever other threads allocate meanwhile. REQUIRES: a positive multiple of kUnit. Throws
   // kResourceExhausted.
   Run Allocate(uint32_t wanted, uint64_t from);
   void Clear();
-  // Records handed out, or kept for a thread, since the last Clear().
+  // Number of records allocated, or reserved for a thread, since the last Clear().
   uint64_t allocated() const { return next_.load(std::memory_order_relaxed); }
-  // Records of one extent: those that follow each other in one piece of memory from a multiple of it.
+  // Records of one extent: those from a multiple of it on are contiguous in memory.
   uint64_t extent_records() const { return uint64_t{extent_mask_} + 1; }
 
-  // Users say which records need no memory for now: theirs was given back to the system, and reads as zero.
+  // Called by users for records whose memory was returned to the system, and reads as zero.
   void NoteReturned(uint64_t records) { returned_.fetch_add(static_cast<int64_t>(records), std::memory_order_relaxed); }
   void NoteTakenBack() { returned_.fetch_sub(1, std::memory_order_relaxed); }
-  // Bytes of the records that are handed out or kept, and were not given back.
+  // Bytes of the records that are allocated or reserved, and were not returned.
   uint64_t resident_bytes() const {
     const auto returned = static_cast<uint64_t>(std::max<int64_t>(0, returned_.load(std::memory_order_relaxed)));
     return (allocated() - std::min(allocated(), returned)) * record_bytes_;
   }
 
  private:
-  // Records kept for the threads that use the lane.
+  // Records reserved for the threads that use the lane.
   struct alignas(64) Lane {
     std::mutex mutex;  // guards the others
     uint64_t next = 0;

@@ -44,7 +44,7 @@ class StoreInForks final : AtRestInForks {
   void GoOnInParent() override { TheStore().mutex.unlock(); }
   void GoOnInChild() override { TheStore().mutex.unlock(); }
 };
-// Made when the library is loaded, because calls that a fork waits for use the store; leaked like it.
+// Created when the library is loaded, because calls that a fork waits for use the store; leaked like it.
 [[maybe_unused]] const auto* const store_in_forks = new StoreInForks;
 
 bool IsKept(size_t bytes) { return bytes >= kSmallestKept && bytes <= kLargestKept; }
@@ -57,7 +57,7 @@ Shelf& ShelfFor(size_t bytes) {
   return TheStore().shelves[std::bit_width(std::bit_ceil(bytes)) - std::bit_width(kSmallestKept)];
 }
 
-// Large blocks lie on huge pages where the system grants them: batches are read and written all over.
+// Large blocks use huge pages if the system grants them: batches have scattered accesses.
 void* Allocate(size_t size) {
   const bool huge = size >= kHugePage && size % kHugePage == 0;
   void* block = std::aligned_alloc(huge ? kHugePage : 64, size);

@@ -1,5 +1,5 @@
-// Large blocks of memory that are used for one batch and needed again by the next: kept for a while instead of being
-// given back to the system, which would have to clear every page anew. Thread-safe; keeps at most a few blocks of each
+// Large blocks of memory that are used for one batch and needed again by the next: kept for reuse instead of being
+// returned to the system, which would have to clear every page again. Thread-safe; keeps at most a few blocks of each
 // size.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace monolith {
 
-// At least `bytes` bytes, uninitialised, 64-byte aligned. Throws std::bad_alloc.
+// Returns at least `bytes` bytes, uninitialised, 64-byte aligned. Throws std::bad_alloc.
 void* TakeRecycled(size_t bytes);
 // REQUIRES: `block` came from TakeRecycled(bytes) with the same size.
 void GiveRecycled(void* block, size_t bytes) noexcept;

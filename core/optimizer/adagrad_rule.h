@@ -1,7 +1,7 @@
 // Adagrad's rule, shared by its plain and its dynamic-weight-decay form. Pure functions on one locked row.
 //
-// A run is a stretch of consecutive dims with one accumulator between them (hessian compression); `run` = 1 is the
-// plain rule. Decay is coupled (it goes through the gradient and the accumulator) or decoupled (it shrinks the weight
+// A run is a sequence of consecutive dims that share one accumulator (hessian compression); `run` = 1 is the plain
+// rule. Decay is coupled (added to the gradient, and so to the accumulator) or decoupled (it shrinks the weight
 // directly).
 #pragma once
 

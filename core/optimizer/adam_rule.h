@@ -1,5 +1,6 @@
-// What Adam and AMSGrad share: the running means, the two powers kept at the end of a row's state, and the direction of
-// the step. The powers count the updates of the row, so bias correction fits rows that are seen rarely. Pure functions.
+// Shared by Adam and AMSGrad: the running means, the two powers stored at the end of a row's state, and the direction
+// of the step. The powers count the updates of the row, so bias correction fits rows that are seen rarely. Pure
+// functions.
 #pragma once
 
 #include <cfloat>
@@ -36,7 +37,7 @@ inline float AdamStepSize(float learning_rate, const float* powers) {
   return learning_rate * std::sqrt(1.0f - powers[1]) / (1.0f - powers[0]);
 }
 
-// A power too small to matter becomes 0: 1 - power is 1 either way, and subnormal floats are slow on some machines.
+// A negligible power becomes 0: 1 - power is 1 either way, and subnormal floats are slow on some machines.
 inline float NextPower(float power, float beta) {
   const float next = power * beta;
   return next < FLT_MIN ? 0.0f : next;

@@ -27,7 +27,7 @@ class DelayCompensation final : public RowOptimizer {
       base_->Update(context, weights, state, gradient);
       return;
     }
-    // The gradient may not be written, and a buffer per thread costs no allocation per row.
+    // The gradient must not be written, and a buffer per thread costs no allocation per row.
     thread_local std::vector<float> compensated;
     if (compensated.size() < static_cast<size_t>(dim())) compensated.resize(static_cast<size_t>(dim()));
     Compensate(compensated.data(), gradient, weights, context.latest, dim(), lambda_);

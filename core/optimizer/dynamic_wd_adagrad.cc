@@ -14,8 +14,8 @@ constexpr int64_t kNeverUpdated = -1;
 // State: norm[ceil(dim / run)], then int64 last_update_step.
 //
 // Dynamic decay, with gap = steps since the row's last update, at least 1, and 1 for a new row:
-//   decay * (1 - exp(-gap / temperature))       a row that rested decays more
-//   decay * exp(-(gap - 1) / temperature)       flipped: a row that rested decays less, an active one in full
+//   decay * (1 - exp(-gap / temperature))       an inactive row decays more
+//   decay * exp(-(gap - 1) / temperature)       flipped: an inactive row decays less, an active one in full
 class DynamicWdAdagrad final : public VectorRule<DynamicWdAdagrad> {
  public:
   DynamicWdAdagrad(int dim, const Params& params)

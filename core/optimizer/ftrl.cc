@@ -15,7 +15,7 @@ void Step(float* __restrict weights, float* __restrict norms, float* __restrict 
     const float zero = FtrlEvidence(zeros[i], gradient[i], weights[i], std::sqrt(norms[i]), root, learning_rate);
     norms[i] = norm;
     zeros[i] = zero;
-    // Written so that a NaN is kept and seen, not turned into a weight of 0.
+    // Written so that a NaN stays visible and does not become a weight of 0.
     const float beyond = Choose(std::abs(zero) <= rule.l1, 0.0f, std::copysign(rule.l1, zero) - zero);
     weights[i] = learning_rate * beyond / FtrlDivisor(root, learning_rate, rule);
   }

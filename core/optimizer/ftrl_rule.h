@@ -1,7 +1,7 @@
-// What FTRL and its group form share: parameters, state (norm[dim], zero[dim]) and the gathering of evidence.
-// Pure functions on one locked row.
+// Shared by FTRL and its group form: parameters, state (norm[dim], zero[dim]) and the accumulation of evidence. Pure
+// functions on one locked row.
 //
-// An update with learning rate 0 must be left out by the caller: the rule divides by it.
+// The caller must skip an update with learning rate 0: the rule divides by it.
 #pragma once
 
 #include <algorithm>

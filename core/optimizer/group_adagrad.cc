@@ -10,8 +10,8 @@
 namespace monolith {
 namespace {
 
-// The largest square of g + decay * w; NaN when there is one. Compared as integers, which order like floats that are
-// not negative, put NaN above all, and need no order of evaluation.
+// The largest square of g + decay * w; NaN if there is one. Compared as integers, which order like non-negative floats,
+// put NaN above all, and need no order of evaluation.
 float LargestSquare(const float* __restrict weights, const float* __restrict gradient, int dim, float decay) {
   uint32_t largest = 0;
   for (int i = 0; i < dim; ++i) {
@@ -40,7 +40,7 @@ void Scale(float* weights, int dim, float factor) {
   for (int i = 0; i < dim; ++i) weights[i] = factor * weights[i];
 }
 
-// State: grad_square_sum, one for the whole segment.
+// State: grad_square_sum, one for the segment.
 class GroupAdagrad final : public VectorRule<GroupAdagrad> {
  public:
   GroupAdagrad(int dim, const Params& params)

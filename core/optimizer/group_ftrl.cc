@@ -8,7 +8,8 @@
 namespace monolith {
 namespace {
 
-// Leaves the roots of the norms in `weights`, which are of no more use: roots are the costly part and Solve needs them.
+// Leaves the roots of the norms in `weights`, whose values are no longer needed: roots are expensive and Solve needs
+// them.
 void GatherEvidence(float* __restrict weights, float* __restrict norms, float* __restrict zeros,
                     const float* __restrict gradient, int dim, float learning_rate) {
   for (int i = 0; i < dim; ++i) {
@@ -41,7 +42,7 @@ class GroupFtrl final : public VectorRule<GroupFtrl> {
     GatherEvidence(weights, norms, zeros, gradient, dim(), context.learning_rate);
     const double length = std::sqrt(SumOfSquares(zeros, dim()));
     const double l1 = static_cast<double>(rule_.l1);
-    if (length <= l1) {  // also no evidence at all, which would divide 0 by 0
+    if (length <= l1) {  // also without any evidence, which would divide 0 by 0
       std::fill_n(weights, dim(), 0.0f);
       return;
     }

@@ -1,6 +1,6 @@
-// The makers of the row optimizers, for the table of kinds alone: everyone else calls MakeRowOptimizer.
-// Each reads the parameters it needs from `params` and throws kInvalidArgument for one that is missing or out of range.
-// REQUIRES: dim >= 1.
+// The makers of the row optimizers, for the table of kinds alone: all other code calls MakeRowOptimizer. Each reads the
+// parameters it needs from `params` and throws kInvalidArgument for one that is missing or out of range. REQUIRES: dim
+// >= 1.
 #pragma once
 
 #include <memory>
@@ -27,13 +27,13 @@ RowOptimizerMaker MakeRmsprop;
 RowOptimizerMaker MakeRmspropV2;
 RowOptimizerMaker MakeBatchSoftmax;
 
-// A parameter that counts something. Throws kInvalidArgument unless it is a whole number from 1 to 2^31 - 1.
+// Returns a parameter that is a count. Throws kInvalidArgument unless it is an integer from 1 to 2^31 - 1.
 int CountParameter(const Params& params, const std::string& name);
 
-// Feeds the base with g + lambda * g^2 * (w - latest); with the plain gradient when the call carries no latest weights.
+// Passes g + lambda * g^2 * (w - latest) to the base; the plain gradient when the call has no latest weights.
 std::unique_ptr<RowOptimizer> CompensateDelay(std::unique_ptr<RowOptimizer> base, float lambda);
 
-// Rounds the base's result to binary16, up or down at random so that the mean is kept.
+// Rounds the base's result to binary16, up or down at random so that the mean is preserved.
 std::unique_ptr<RowOptimizer> RoundStochastically(std::unique_ptr<RowOptimizer> base);
 
 }  // namespace monolith

@@ -14,11 +14,12 @@ bool UnlessCompressed(const Params& params) { return params.Get("hessian_compres
 
 }  // namespace
 
-// A table in a function: it is there when it is first asked for, and no linker can leave a line of it out.
+// A table in a function: it is initialised at its first use, and no linker can drop a line of it.
 const std::vector<RowOptimizerKind>& RowOptimizerKinds() {
   using enum StateMember::Form;
   static const std::vector<RowOptimizerKind> kinds = {
-      // Name, maker, whether it works element by element, message of the original and its members as the row has them.
+      // Name, maker, whether it works element by element, message of ByteDance Monolith and its members in the order of
+      // the row.
       {"sgd", MakeSgd, Always, {2, {}}},
       {"adagrad", MakeAdagrad, UnlessCompressed, {1, {{1, kPerRun}}}},
       {"adadelta", MakeAdadelta, Always, {6, {{1, kPerWeight}, {2, kPerWeight}}}},

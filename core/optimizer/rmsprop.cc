@@ -11,7 +11,7 @@ namespace {
 struct Rule {
   double decay;
   double momentum;
-  double fresh;  // weight of the new square: 1 - momentum for a running mean (v1), 1 for a fading sum (v2)
+  double fresh;  // weight of the new square: 1 - momentum for a running mean (v1), 1 for a decaying sum (v2)
 };
 
 // In double per element; state and weight are stored as float, and the root is that of the stored float.

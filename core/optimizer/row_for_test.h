@@ -1,4 +1,4 @@
-// One row of one segment, for the tests of the row optimizers: owns weights and state, guards what lies around them.
+// One row of one segment, for the tests of the row optimizers: owns weights and state, and detects writes around them.
 // Not thread-safe.
 #pragma once
 
@@ -25,7 +25,8 @@ inline std::unique_ptr<RowOptimizer> MakeForTest(const std::string& kind, int di
 
 class RowForTest {
  public:
-  // Weights stand at an odd multiple of 4 bytes, as a row may put them, with sentinels on both sides of row and state.
+  // Weights begin at an odd multiple of 4 bytes, as a row may place them, with sentinels on both sides of row and
+  // state.
   RowForTest(const std::string& kind, const std::vector<float>& weights, const ParamMap& params)
       : optimizer_(MakeForTest(kind, static_cast<int>(weights.size()), params)),
         memory_(weights.size() + static_cast<size_t>(optimizer_->StateBytes()) / 4 + 2, kSentinel) {

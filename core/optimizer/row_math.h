@@ -1,5 +1,5 @@
 // Arithmetic shared by the row optimizers, shaped so that the loops around it vectorise without fused multiply-add and
-// give the same bits at every vector width. Pure functions, callable from any thread.
+// give the same bits at every vector width. Pure functions; thread-safe.
 #pragma once
 
 #include <bit>
@@ -12,13 +12,13 @@ namespace monolith {
 
 inline constexpr int kFloatBytes = static_cast<int>(sizeof(float));
 
-// The root of an accumulator, raised to that of the smallest normal float, so that it can be divided by: an accumulator
+// The root of an accumulator, raised to that of the smallest normal float, so that it can be a divisor: an accumulator
 // of 0 (started at 0, or fed with squares that underflow) gives a finite step instead of 0/0. NaN stays NaN.
 inline float AsDivisor(float root) { return root < 0x1p-63f ? 0x1p-63f : root; }
 static_assert(0x1p-63f * 0x1p-63f == FLT_MIN);
 
-// A choice without a jump. In bits, because compilers keep the arithmetic of an arm not taken from running (it might
-// trap) and then do not vectorise the loop.
+// A branch-free choice. In bits, because compilers keep the arithmetic of an arm not taken from running (it might trap)
+// and then do not vectorise the loop.
 inline float Choose(bool condition, float yes, float no) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   const uint32_t otherwise = std::bit_cast<uint32_t>(no);

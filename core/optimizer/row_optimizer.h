@@ -1,7 +1,7 @@
-// How one segment of a row learns from one gradient.
+// Updates one segment of a row by one gradient.
 //
-// An optimizer is immutable after construction and shared by all threads; the row it changes is locked by the caller.
-// State lives in the row, right behind the weights, 4-byte aligned: read and write 8-byte members with memcpy.
+// An optimizer is immutable after construction and shared by all threads; the caller locks the row that it changes.
+// State is stored in the row, right after the weights, 4-byte aligned: read and write 8-byte members with memcpy.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct UpdateContext {
   float learning_rate;   // of this segment, schedules and warm-up already applied
   int64_t step;          // global step of the call, >= 0
   uint64_t random_seed;  // differs by table, id, segment and step
-  const float* latest;   // weights of this segment as the worker saw them; null when the call gave none
+  const float* latest;   // weights of this segment that the worker read; null when the call has none
 };
 
 class RowOptimizer {
@@ -25,9 +25,9 @@ class RowOptimizer {
   virtual ~RowOptimizer() = default;
 
   int dim() const { return dim_; }
-  // True iff Update() looks at more of its context than the learning rate and the step.
+  // True iff Update() reads more of its context than the learning rate and the step.
   virtual bool needs_whole_context() const { return false; }
-  // True iff Update() looks at the latest weights of its context.
+  // True iff Update() reads the latest weights of its context.
   virtual bool uses_latest() const { return false; }
   // A multiple of 4.
   virtual int StateBytes() const = 0;
@@ -42,7 +42,7 @@ class RowOptimizer {
   int dim_;
 };
 
-// Kinds are those of optimizer/kinds.h. Every kind also takes "stochastic_rounding" (0/1) and
+// Kinds are those of optimizer/kinds.h. Every kind also accepts "stochastic_rounding" (0/1) and
 // "delay_compensation_lambda" (0 = none). Throws kInvalidArgument for an unknown kind or a bad parameter.
 std::unique_ptr<RowOptimizer> MakeRowOptimizer(const std::string& kind, int dim, const Params& params);
 

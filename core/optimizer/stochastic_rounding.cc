@@ -14,9 +14,9 @@ namespace {
 constexpr int kChunk = 64;
 constexpr float kLargestHalf = 65504.0f;
 
-// One of the two halves around `weight`: the upper with a probability equal to how far up between them the weight lies.
-// A representable weight (also an infinite one) stays; a finite one beyond the range becomes the largest half.
-// The products and differences below are exact: neighbouring halves are a power of two apart.
+// Rounds to one of the two halves around `weight`: the upper with a probability equal to the relative distance of the
+// weight from the lower. A representable weight (also an infinite one) stays; a finite one beyond the range becomes the
+// largest half. The products and differences below are exact: neighbouring halves are a power of two apart.
 inline float RoundToHalf(float weight, float uniform) {
   const float size = std::abs(weight);
   const bool beyond = (size > kLargestHalf) & (size <= FLT_MAX);
@@ -41,7 +41,7 @@ class StochasticRounding final : public RowOptimizer {
   void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
     base_->Update(context, weights, state, gradient);
     const CounterRandom random(context.random_seed);
-    float uniforms[kChunk];  // drawn apart, so that the rounding vectorises
+    float uniforms[kChunk];  // drawn separately, so that the rounding vectorises
     for (int begin = 0; begin < dim(); begin += kChunk) {
       const int count = std::min(dim() - begin, kChunk);
       FillUniform(random, static_cast<uint64_t>(begin), uniforms, count, [](float draw) { return draw; });

@@ -1,4 +1,4 @@
-// A row optimizer whose arithmetic is compiled for every instruction set that the core knows.
+// A row optimizer whose arithmetic is compiled for every instruction set of the core.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace monolith {
 
-// `Rule` derives from it and has Learn(context, weights, state, gradient) const, which does what Update() promises.
+// `Rule` derives from it and has Learn(context, weights, state, gradient) const, which implements Update().
 template <typename Rule>
 class VectorRule : public RowOptimizer {
  public:

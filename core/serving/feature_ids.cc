@@ -12,7 +12,7 @@ namespace {
   throw Error(Code::kInvalidArgument, "feature '" + feature.name + "': " + what);
 }
 
-// Whether one list of a sample stands in every row.
+// Whether all rows share one list of a sample.
 bool AreOne(const SourceCells& cells, int64_t rows) {
   for (int64_t row = 1; row < rows; ++row) {
     if (!IsSame(cells[row], cells[0])) return false;
@@ -43,7 +43,7 @@ void FeatureIds::TakeCells(const InputFeature& feature, const SourceCells& cells
 void FeatureIds::TakeColumn(const InputFeature& feature, const IdColumn& column) {
   Resize(column.rows);
   for (int64_t row = 0; row <= rows_; ++row) {
-    // Read once: what is checked is what is used, whatever the caller's other threads write there meanwhile.
+    // Read once, so that the checked value is used even if other threads of the caller write to it meanwhile.
     const int64_t split = column.per_row < 0 ? column.splits[row] : row * column.per_row;
     if (split < (row == 0 ? 0 : splits_[static_cast<size_t>(row) - 1]))
       Refuse(feature,

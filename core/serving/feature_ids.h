@@ -1,7 +1,7 @@
-// The ids of one feature in one request, as keys of rows. Belongs to one thread, and is filled anew for each feature.
+// The ids of one feature in one request, as keys of rows. Belongs to one thread, and is refilled for each feature.
 //
-// Ids come as cells of samples (data/batch_cells.h) or as a column of numbers. A list that stands for all examples is
-// taken once: then there is one row, and whoever pools it repeats the result.
+// Ids are given as cells of samples (data/batch_cells.h) or as a column of numbers. A list that all examples share is
+// used once: then there is one row, and the code that pools it repeats the result.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +17,28 @@
 
 namespace monolith {
 
-// A column of ids: where its rows lie and how they become one.
+// A column of ids: its table and its pooling.
 struct InputFeature {
   std::string name;
   std::string column;  // of the samples; several features may read one
-  int group;           // place of its group among those of the request
+  int group;           // index of its group among those of the request
   int table;
   int dim;
   Pooling pooling;
   int64_t places;  // of kFirstN, else 0
   SlotBits bits;
-  std::optional<int64_t> padding;  // stands for no id
+  std::optional<int64_t> padding;  // a value that is no id
 };
 
 // Ids of every example of a column end to end; or those of one example, which stands for all.
 struct IdColumn {
   std::span<const int64_t> ids;
-  int64_t per_row;        // the same for every row; -1: by splits
+  int64_t per_row;        // the same for every row; -1: given by splits
   const int64_t* splits;  // [rows + 1] then
   int64_t rows;           // examples, or 1
 };
 
-// Keys of the rows of a feature's ids, for who trains them.
+// Keys of the rows of a feature's ids, for training.
 struct FeatureKeys {
   std::vector<int64_t> keys;
   std::vector<uint16_t> buckets;
@@ -47,9 +47,9 @@ struct FeatureKeys {
 
 class FeatureIds {
  public:
-  // Throws kInvalidArgument for an id that the feature does not take.
+  // Throws kInvalidArgument for an id that the feature does not accept.
   void TakeCells(const InputFeature& feature, const SourceCells& cells, int64_t num_examples);
-  // And for splits that are not those of the ids.
+  // Also throws it for splits that do not fit the ids.
   void TakeColumn(const InputFeature& feature, const IdColumn& column);
 
   int64_t rows() const { return rows_; }
@@ -58,16 +58,16 @@ class FeatureIds {
   bool is_single() const { return is_single_; }
   const int64_t* splits() const { return splits_.data(); }
   const int64_t* keys() const { return keys_.data(); }
-  // As arrays, with the bucket of every key.
+  // Returns the arrays, with the bucket of every key.
   FeatureKeys Take() { return {std::move(keys_), std::move(buckets_), std::move(splits_)}; }
-  // Of each key; null where the keys tell them.
+  // Buckets of the keys; null if the keys determine them.
   const uint16_t* buckets() const { return has_buckets_ ? buckets_.data() : nullptr; }
 
  private:
   void Resize(int64_t rows);
-  // From ids to keys, once ids and splits are there.
+  // Converts ids to keys, once ids and splits are filled.
   void Settle(const InputFeature& feature);
-  // Leaves out padding, and what comes after the last place of a sequence.
+  // Drops padding, and the ids after the last position of a sequence.
   void Drop(const InputFeature& feature);
   void Check(const InputFeature& feature) const;
 

@@ -7,7 +7,7 @@
 namespace monolith {
 namespace {
 
-constexpr int64_t kIdsPerBlock = 512;  // rows that are read before they are summed: they stay in the nearest caches
+constexpr int64_t kIdsPerBlock = 512;  // rows read before they are summed: they stay in the nearest caches
 
 const uint16_t* From(const uint16_t* buckets, int64_t first) { return buckets == nullptr ? nullptr : buckets + first; }
 

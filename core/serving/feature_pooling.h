@@ -1,7 +1,7 @@
 // Reads the rows of a feature's ids and pools them. Used by one thread.
 //
-// The rows of an example are summed, averaged, or the first n of them stand side by side; where there is none, zeros.
-// Sums go in the order of the ids, as in training (table/pooled_slots.h), and give the same bits.
+// The rows of an example are summed, averaged, or the first n of them are concatenated; zeros if it has none. Sums
+// follow the order of the ids, as in training (table/pooled_slots.h), and give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace monolith {
 
-// Where the pooled row of each example goes.
+// Destination of the pooled row of each example.
 struct PooledRows {
   float* first;
   int64_t stride;  // floats from one to the next
@@ -22,12 +22,12 @@ class FeaturePooler {
  public:
   explicit FeaturePooler(int64_t step) : step_(step) {}
 
-  // Writes ids.rows() pooled rows. Returns how many of the ids were there.
+  // Writes ids.rows() pooled rows. Returns the number of ids found.
   int64_t Pool(const Group& group, const InputFeature& feature, const FeatureIds& ids, PooledRows to);
 
  private:
   int64_t PlaceFirst(const Group& group, const InputFeature& feature, const FeatureIds& ids, PooledRows to) const;
-  // Sums, which may be scaled.
+  // Computes sums, which may be scaled.
   int64_t Reduce(const Group& group, const InputFeature& feature, const FeatureIds& ids, PooledRows to);
 
   const int64_t step_;

@@ -23,7 +23,7 @@ std::vector<FeatureShape> ShapesOf(const std::vector<InputFeature>& features) {
   return shapes;
 }
 
-// The place of each feature's column among the distinct ones, in the order in which they are first named.
+// Returns the index of each feature's column among the distinct ones, in the order of their first use.
 std::vector<size_t> ColumnsOf(const std::vector<InputFeature>& features) {
   std::vector<std::string_view> names;
   std::vector<size_t> places;

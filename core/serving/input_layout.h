@@ -1,9 +1,9 @@
-// From encoded samples, or from columns of ids, to the inputs of a model, in one call: ids become keys, their rows are
-// looked up and pooled, and slices of them are laid out as outputs; columns of numbers come along.
+// Converts encoded samples, or columns of ids, to the inputs of a model, in one call: ids become keys, their rows are
+// looked up and pooled, and slices of them are written to the outputs; columns of numbers are included.
 //
-// Constant once it is made; any thread may call it, beside writers of the groups too: a row is read as it was before or
-// after a change, never in between. A call uses the thread it is made by and no other. Groups and arrays are the
-// caller's.
+// Constant after construction; thread-safe, also concurrently with writers of the groups: a row is read as it was
+// before or after a change, never in between. A call runs in the calling thread only. Groups and arrays belong to the
+// caller.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct LayoutLimits {
 
 struct LaidOutInputs {
   int64_t num_examples = 0;
-  int64_t num_ids = 0;    // that were looked up; those of a list that all examples share count once
+  int64_t num_ids = 0;    // number looked up; those of a list that all examples share count once
   int64_t num_found = 0;  // of them
   Buffer<float> outputs;  // end to end, each [examples, width]
   ParsedBatch numbers;    // the columns of numbers, of samples
@@ -42,16 +42,16 @@ class InputLayout {
 
   bool has_numbers() const { return num_numbers_ > 0; }
 
-  // Throws kInvalidArgument for bytes that are no such samples, or ids that a feature does not take; kResourceExhausted
-  // for what is too large; kInvalidArgument for groups that do not have the tables. `step` is for tables that quantise
-  // in training, as in Group::Lookup().
+  // Throws kInvalidArgument for bytes that are no such samples, or ids that a feature does not accept;
+  // kResourceExhausted for inputs that are too large; kInvalidArgument for groups that do not have the tables. `step`
+  // is for tables that quantise in training, as in Group::Lookup().
   LaidOutInputs FromRecords(SampleFormat format, std::span<const std::string_view> records,
                             std::span<const Group* const> groups, int64_t step) const;
   // A column for each feature. REQUIRES: each has num_examples rows or one.
   LaidOutInputs FromColumns(std::span<const IdColumn> columns, int64_t num_examples,
                             std::span<const Group* const> groups, int64_t step) const;
 
-  // The keys that these calls look up, of every feature.
+  // Returns the keys that these calls look up, of every feature.
   std::vector<FeatureKeys> KeysOfRecords(SampleFormat format, std::span<const std::string_view> records) const;
   std::vector<FeatureKeys> KeysOfColumns(std::span<const IdColumn> columns) const;
 
@@ -59,30 +59,32 @@ class InputLayout {
   const Schema& SchemaOf(SampleFormat format) const;
   void CheckGroups(std::span<const Group* const> groups) const;
   void CheckColumns(std::span<const IdColumn> columns) const;
-  // Of records that are all good.
+  // Returns the cells of the records. Throws unless all are good.
   BatchCells CellsOf(const Schema& schema, std::span<const std::string_view> records) const;
   LaidOutInputs NewOutputs(int64_t num_examples) const;
-  // Looks up and lays out every feature; take(feature number, ids) fills in its ids.
+  // Looks up and writes every feature; take(feature number, ids) fills its ids.
   template <typename Take>
   void LayOut(std::span<const Group* const> groups, int64_t step, const Take& take, LaidOutInputs* inputs) const;
 
-  // Where the pooled rows of a feature go: to the one slice that takes them whole, or aside until slices are cut.
+  // Destination of the pooled rows of a feature: the output, if one slice uses the complete rows, or a temporary buffer
+  // from which slices are copied.
   struct PooledPlace {
-    int output = -1;  // -1: aside
+    int output = -1;  // -1: the temporary buffer
     SlicePlace slice{};
-    int64_t aside = 0;  // floats of an example that lie before them
+    int64_t aside = 0;  // offset in floats within an example of the temporary buffer
   };
   void PlaceFeatures();
-  // One pooled row stands for all examples.
+  // Copies one pooled row to all examples.
   void Repeat(const InputFeature& feature, PooledRows rows, int64_t num_examples) const;
-  // Copies or adds the slices of what lies aside; `is_shared` says of which features it is one row.
+  // Copies or adds the slices from the temporary buffer; `is_shared` marks the features that have one row for all
+  // examples.
   void CutSlices(const Buffer<float>& aside, const std::vector<char>& is_shared, LaidOutInputs* inputs) const;
 
   const std::vector<InputFeature> features_;
   const LayoutLimits limits_;
   const std::vector<OutputPlaces> outputs_;
   std::vector<int64_t> first_floats_;  // of each output, for one example; then the end
-  int64_t aside_width_ = 0;            // floats of an example that lie aside
+  int64_t aside_width_ = 0;            // floats of an example in the temporary buffer
   std::vector<PooledPlace> places_;
   const std::vector<size_t> columns_;  // of each feature, in the schemas
   const size_t num_numbers_;           // the last columns of the schemas

@@ -57,7 +57,7 @@ JsonNumber NumberOf(std::string_view text, bool is_whole) {
   return number;
 }
 
-// Bytes of a character by its first byte; 0: no character begins so.
+// Bytes of a character by its first byte; 0: invalid as a first byte.
 size_t CharacterBytes(uint8_t first) {
   if (first < 0x80) return 1;
   if (first < 0xC2) return 0;

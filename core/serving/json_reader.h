@@ -7,39 +7,39 @@
 
 namespace monolith {
 
-// A number of a document. Whole numbers keep their 64 bits; everything else is the nearest double.
+// A number of a document. Integers keep their 64 bits; everything else is the nearest double.
 struct JsonNumber {
   bool is_whole = false;     // written without a fraction and an exponent, and within 64 bits
   bool is_unsigned = false;  // above the largest int64; `whole` has its bits
-  bool is_large = false;     // written as a whole number, beyond 64 bits
+  bool is_large = false;     // written as an integer, beyond 64 bits
   int64_t whole = 0;
   double real = 0.0;
 };
 
 class JsonReader {
  public:
-  // The text must outlive the reader. Containers nested deeper than `max_depth` are refused.
+  // The text must outlive the reader. Containers nested deeper than `max_depth` are rejected.
   JsonReader(std::string_view text, int max_depth);
 
-  // The next character that is no white space; 0 at the end.
+  // Returns the next character that is not white space; 0 at the end.
   char Peek();
-  // Whether the next character is this one; it is stepped over then.
+  // Whether the next character is this one; if so, steps over it.
   bool Take(char expected);
   // Steps over this character. Throws Error(kInvalidArgument) if the next one is another.
   void Expect(char expected);
-  // The next string, unescaped; valid until the next call. Throws Error(kInvalidArgument).
+  // Returns the next string, unescaped; valid until the next call. Throws Error(kInvalidArgument).
   std::string_view ReadString();
-  // The next string as it stands between its quotes, escapes included. Throws Error(kInvalidArgument).
+  // Returns the text between the quotes of the next string, escapes included. Throws Error(kInvalidArgument).
   std::string_view ReadRawString();
   JsonNumber ReadNumber();
-  // "true", "false" or "null": returns its first letter.
+  // Reads "true", "false" or "null"; returns its first letter.
   char ReadLiteral();
   // Steps over a value of any kind.
   void SkipValue();
-  // Containers are counted while they are open.
+  // Counts the open containers.
   void Enter();
   void Leave() { --depth_; }
-  // Refuses white space and anything else behind the document.
+  // Rejects anything but white space after the document.
   void ExpectEnd();
 
   size_t position() const { return at_; }

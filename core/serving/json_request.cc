@@ -181,7 +181,7 @@ class RequestParser {
     return column;
   }
 
-  // The column of a key; most rows have their keys in the order of the first.
+  // Finds the column of a key; most rows have their keys in the order of the first.
   JsonColumn* FindColumn(std::string_view key, size_t expected) {
     auto& columns = request_.columns;
     if (expected < columns.size() && columns[expected].name == key) return &columns[expected];
@@ -209,7 +209,7 @@ class RequestParser {
     return request_.columns.size() > 8 ? names + ", ..." : names;
   }
 
-  // Whether the object that comes is {"b64": "..."}.
+  // Whether the next object is {"b64": "..."}.
   bool IsBytes() {
     const size_t begin = reader_.position();
     reader_.Expect('{');
@@ -223,7 +223,7 @@ class RequestParser {
     return is_bytes;
   }
 
-  // A value of a column, in a list at depth `level` of it, or a row where that is 0.
+  // Reads a value of a column, in a list at depth `level`, or a row if `level` is 0.
   void ReadValue(JsonColumn& column, size_t level) {
     if (column.levels.size() <= level) column.levels.resize(level + 1);
     const char first = reader_.Peek();
@@ -261,7 +261,7 @@ class RequestParser {
       reader_.Expect(']');
     }
     reader_.Leave();
-    auto& level = column.levels[depth];  // found again: deeper lists add levels
+    auto& level = column.levels[depth];  // looked up again: deeper lists add levels
     if (depth == 0) level.splits.push_back(level.splits.back() + count);
     level.differs = level.differs || (level.width >= 0 && level.width != count);
     level.width = count;
@@ -269,7 +269,7 @@ class RequestParser {
 
   void BeginList(JsonColumn& column, size_t depth) {
     auto& level = column.levels[depth];
-    if (depth == 0 && level.num_lists == 0) {  // rows before it are values, each as good as a list of one
+    if (depth == 0 && level.num_lists == 0) {  // earlier rows are values, each equivalent to a list of one
       level.splits.resize(static_cast<size_t>(level.num_values) + 1);
       for (size_t i = 0; i < level.splits.size(); ++i) level.splits[i] = static_cast<int64_t>(i);
     }

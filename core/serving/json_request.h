@@ -1,6 +1,6 @@
-// A prediction request as JSON, decoded in one pass into arrays: no object is made for a value.
+// A prediction request as JSON, decoded in one pass into arrays, without an object per value.
 //
-// Plain functions over values; any thread may call them.
+// Plain functions over values; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace monolith {
 
-// What the values of a column are; a column may have several kinds, which its reader refuses or not.
+// Kinds of the values of a column; a column may have several, which its reader may reject.
 enum JsonKind : uint32_t {
-  kJsonWhole = 1,         // a whole number of 64 bits
+  kJsonWhole = 1,         // an integer of 64 bits
   kJsonReal = 2,          // a number with a fraction or an exponent
   kJsonText = 4,          // a string
   kJsonBytes = 8,         // {"b64": "..."}
-  kJsonBool = 16,         // true or false, which `whole` has as 1 and 0
+  kJsonBool = 16,         // true or false, stored in `whole` as 1 and 0
   kJsonNull = 32,         // null
   kJsonObject = 64,       // any other object
-  kJsonUnsigned = 128,    // a whole number above the largest int64; comes with kJsonWhole
-  kJsonLarge = 256,       // a whole number beyond 64 bits; comes with kJsonReal
+  kJsonUnsigned = 128,    // an integer above the largest int64; comes with kJsonWhole
+  kJsonLarge = 256,       // an integer beyond 64 bits; comes with kJsonReal
   kJsonRowMixed = 512,    // rows that are values, and rows that are lists
-  kJsonDeepMixed = 1024,  // values and lists beside each other inside of a row
-  kJsonNotBase64 = 2048,  // "b64" with something else; comes with kJsonBytes
+  kJsonDeepMixed = 1024,  // values and lists next to each other inside of a row
+  kJsonNotBase64 = 2048,  // "b64" with an invalid value; comes with kJsonBytes
 };
 
 // A column: one value or list of values for each row.
@@ -33,8 +33,8 @@ struct JsonColumn {
   struct Level {
     std::vector<int64_t> splits;  // ends of the lists among the values below; filled at depth 0
     int64_t num_lists = 0;
-    int64_t num_values = 0;  // that are no lists
-    int64_t width = -1;      // values of each list; -1: none was there yet, or they differ
+    int64_t num_values = 0;  // not counting lists
+    int64_t width = -1;      // values of each list; -1: no list yet, or they differ
     bool differs = false;
   };
 
@@ -42,8 +42,8 @@ struct JsonColumn {
   uint32_t kinds = 0;
   int64_t num_rows = 0;
   std::vector<Level> levels;
-  std::vector<int64_t> whole;  // numbers, if all of them are whole
-  std::vector<double> real;    // numbers, if there is one that is no int64
+  std::vector<int64_t> whole;  // numbers, if all of them are integers
+  std::vector<double> real;    // numbers, if one of them is no int64
   std::string bytes;           // of strings and bytes, end to end
   std::vector<int64_t> offsets = {0};
 };
@@ -55,8 +55,8 @@ struct JsonRequest {
   std::vector<JsonColumn> columns;
 };
 
-// Decodes the body of a request. An object may have `max_columns` keys.
-// Throws Error(kInvalidArgument) for what is no request, with a sentence for its client.
+// Decodes the body of a request. An object may have at most `max_columns` keys. Throws Error(kInvalidArgument) for an
+// invalid request, with a message for its client.
 JsonRequest ParseJsonRequest(std::string_view body, int max_depth, size_t max_columns);
 
 }  // namespace monolith

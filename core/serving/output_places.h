@@ -1,8 +1,8 @@
-// Where the slices of features lie in the outputs of a layout. Values, made once; any thread may read them.
+// The positions of the slices of features in the outputs of a layout. Constant values; thread-safe.
 //
-// Dims: B examples, L places of a sequence (1 for a feature whose rows become one), d floats of a slice.
+// Dims: B examples, L positions of a sequence (1 for a feature whose rows are pooled), d floats of a slice.
 //
-//   kConcat   [B, L, sum of d]     slices side by side, place by place
+//   kConcat   [B, L, sum of d]     slices concatenated, position by position
 //   kStack    [B, slices, L, d]    one slice after the other
 //   kAddN     [B, d]               their sum, in the order of the slices
 #pragma once
@@ -29,22 +29,22 @@ struct Output {
   std::vector<Slice> slices;
 };
 
-// What outputs ask of a feature.
+// The shape of a feature, as outputs need it.
 struct FeatureShape {
   int dim;
-  int64_t places;  // of a sequence; 0 = the rows of an example become one
+  int64_t places;  // of a sequence; 0 = the rows of an example are pooled to one
 
   int64_t rows() const { return places == 0 ? 1 : places; }
   int64_t width() const { return rows() * dim; }
 };
 
-// Of a slice, in floats.
+// Position of a slice, in floats.
 struct SlicePlace {
   Slice slice;
   int64_t first;           // in its output
   int64_t example_stride;  // from one example to the next: the width of the output
-  int64_t row_stride;      // from one place of a sequence to the next
-  bool adds;               // to what is there already
+  int64_t row_stride;      // from one position of a sequence to the next
+  bool adds;               // to the present content
 };
 
 struct OutputPlaces {
@@ -53,7 +53,8 @@ struct OutputPlaces {
 };
 
 // Throws kInvalidArgument for an output without slices, a feature or range that does not exist, slices of sequences
-// beside others or of another length, slices of several dims that are stacked or added, and sequences that are added.
+// mixed with others or of another length, slices of several dims that are stacked or added, and sequences that are
+// added.
 std::vector<OutputPlaces> PlaceOutputs(const std::vector<FeatureShape>& features, const std::vector<Output>& outputs);
 
 }  // namespace monolith

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr uint32_t kForeign = 1U << 31;
 
-// By place of a letter among four: its six bits where they belong, or kForeign.
+// By position of a letter among four: its six bits in their final position, or kForeign.
 constexpr std::array<std::array<uint32_t, 256>, 4> kBits = [] {
   std::array<std::array<uint32_t, 256>, 4> bits{};
   for (size_t place = 0; place < 4; ++place) {

@@ -1,6 +1,6 @@
-// What a server reads and writes of the text of requests in bulk: base64, the size of a batch, numbers of an answer.
+// Conversions of request and response text in bulk: base64, the size of a batch, numbers of an answer.
 //
-// All of it is plain functions; any thread may call them.
+// Plain functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace monolith {
 
-// How many bytes a base64 text says, if it is one of the usual alphabet, padded to a multiple of four; its letters are
-// looked at when it is decoded.
+// Returns the number of bytes of a base64 text, if it has the standard alphabet and is padded to a multiple of four;
+// its letters are only checked by the decoder.
 std::optional<size_t> DecodedSize(std::string_view text);
 
-// Writes the bytes of a base64 text; whether it was one.
-// REQUIRES: DecodedSize(text) is something, and `bytes` has room for it.
+// Writes the bytes of a base64 text; returns whether it was valid. REQUIRES: DecodedSize(text) has a value, and `bytes`
+// has room for it.
 bool DecodeBase64(std::string_view text, char* bytes);
 
-// `batch_size` of an encoded ExampleBatch, found without decoding it; nothing if the bytes are cut off or foreign.
+// Returns `batch_size` of an encoded ExampleBatch, found without decoding it; nothing if the bytes are truncated or
+// invalid.
 std::optional<uint64_t> ExampleBatchSize(std::string_view encoded);
 
-// Numbers as JSON, "[0.5,1.0]", each with as few digits as tell it from all other floats; lists of `width` numbers
-// in a list where `width` is not 0. Nothing if one is not finite.
-// REQUIRES: values.size() is a multiple of `width`.
+// Returns numbers as JSON, "[0.5,1.0]", each with the fewest digits that identify the float; lists of `width` numbers
+// in a list if `width` is not 0. Nothing if one is not finite. REQUIRES: values.size() is a multiple of `width`.
 std::optional<std::string> JsonOfFloats(std::span<const float> values, size_t width);
 
 }  // namespace monolith

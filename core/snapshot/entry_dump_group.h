@@ -1,4 +1,4 @@
-// EntryDump files of a group's tables. Each function blocks its caller; files are shared out among a few threads.
+// EntryDump files of a group's tables. Each function blocks its caller; files are divided among a few threads.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace monolith {
 
-// The codec of a table's rows.
+// Returns the codec of a table's rows.
 std::unique_ptr<EntryDumpCodec> MakeEntryDumpCodec(const TableSpec& spec);
 
 struct DumpImportFile {
   struct Section {     // consecutive entries of one table
-    int table;         // -1: read past
-    uint64_t entries;  // DumpSection::kToTheEnd: all that follow
+    int table;         // -1: skip
+    uint64_t entries;  // DumpSection::kToTheEnd: all remaining ones
   };
   std::string path;
   std::vector<Section> sections;
 };
 
-// Reads and checks whole files; with `group_is_changed` their rows are put into the group as well (upserted; admission
-// is not asked). Returns the number of rows. Errors are those of ReadEntryDumpFile.
+// Reads and checks files; with `group_is_changed` their rows are put into the group as well (upserted, without
+// admission). Returns the number of rows. Errors are those of ReadEntryDumpFile.
 int64_t ImportEntryDump(Group& group, const std::vector<DumpImportFile>& files, RecordCompression compression,
                         int threads, bool group_is_changed, TransferProgress* progress);
 
@@ -38,8 +38,8 @@ struct DumpExportFile {
   uint32_t end;
 };
 
-// Writes the rows of some tables as they were at the cut. Returns the entries by file and table. On an error the files
-// that were finished are removed.
+// Writes the rows of some tables as they were at the cut. Returns the entries by file and table. On an error the
+// finished files are removed.
 std::vector<std::vector<uint64_t>> ExportEntryDump(const Group& group, Cut& cut,
                                                    const std::vector<DumpExportFile>& files,
                                                    const std::vector<int>& tables, RecordCompression compression,

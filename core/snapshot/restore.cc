@@ -10,7 +10,7 @@
 namespace monolith {
 namespace {
 
-// The block as the group numbers its tables; nothing for a table that is left out.
+// Returns the block with the table number of the group; nothing for a table to skip.
 std::optional<RowBlockView> Mapped(const RowBlockView& block, const RestorePlan& plan) {
   const RowBlockHeader& header = block.header();
   if (header.kind == BlockKind::kFilter) return block;
@@ -30,7 +30,7 @@ void CheckSnapshot(Group& group, const RestorePlan& plan, TransferProgress* prog
   const auto check = [&](const RowBlockView& block) {
     if (const auto mapped = Mapped(block, plan)) loader.Check(*mapped);
   };
-  // Through the page cache: what was checked will be read once more.
+  // Through the page cache: the checked bytes will be read once more.
   VisitSnapshotBlocks(plan.files, plan.begin, plan.end, {plan.threads, Caching::kThroughCache}, check, progress);
 }
 
