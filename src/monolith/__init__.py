@@ -10,8 +10,8 @@ PyTorch.
 tensor([[1., 2.],
         [0., 0.]])
 
-This is the door: what is listed here is public and stays. A name is imported when it is first asked for, so that the
-command line answers ``--help`` at once, and a program pays for what it uses. Read `monolith.tables.table_config` first,
+The names listed here are public and stable. A name is imported on first access, so that the command line answers
+``--help`` immediately, and a program loads only what it uses. Read `monolith.tables.table_config` first,
 then `monolith.tables.hash_table`.
 """
 
@@ -66,7 +66,7 @@ _HOMES = {
     "row_optimizers": "tables",
     "save": "checkpoint",
 }
-"""Where the names come from that are no packages here; the imports above say the same to type checkers."""
+"""Modules of the names that are no packages here; the imports above declare the same for type checkers."""
 
 __all__ = [
     "DeltaLog",
@@ -106,7 +106,7 @@ def __getattr__(name: str) -> typing.Any:
         value = importlib.import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value  # the next time it is found without asking here
+    globals()[name] = value  # the next access does not call `__getattr__`
     return value
 
 

@@ -1,4 +1,4 @@
-"""The guard in front of the extension: one ImportError that says what was found, what is needed and how to mend it."""
+"""Loads the extension; raises one ImportError that names what was found, what is needed and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time as an argument: what decides by the clock takes a `Clock`, so that tests can own it."""
+"""Time as an argument: code that depends on time takes a `Clock`, so that tests can control it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOOK_SECONDS = 0.2
-"""How often a waiting thread looks at what nobody tells it about."""
+"""Polling interval of a waiting thread, for changes without a notification."""
 FOREVER_SECONDS = 3600.0
-"""How long a wait without an end sleeps at a time."""
+"""Length of each sleep in a wait without a deadline."""
 
 
 class Clock(Protocol):
-    """Where now comes from and how to wait; every method may be called from any thread."""
+    """A source of time, and of waits. Thread-safe."""
 
     def now(self) -> float:
-        """Seconds since the Unix epoch; may jump when the machine's clock is set."""
+        """Returns seconds since the Unix epoch; may jump when the machine's clock is set."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary origin; never goes back, so deadlines are measured with it."""
+        """Returns seconds from an arbitrary origin; never goes back, so deadlines are measured with it."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Return after at least ``seconds``."""
+        """Returns after at least ``seconds``."""
         ...
 
     def wait(self, condition: threading.Condition, seconds: float) -> None:
-        """Return when the condition, which is held, is notified, and after ``seconds`` at the latest."""
+        """Returns when the condition, which is held, is notified, and after ``seconds`` at the latest."""
         ...
 
 
@@ -39,19 +39,19 @@ class SystemClock:
     """The machine's own clock."""
 
     def now(self) -> float:
-        """Seconds since the Unix epoch."""
+        """Returns seconds since the Unix epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary origin that never go back."""
+        """Returns seconds from an arbitrary origin that never go back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling thread for at least ``seconds``."""
+        """Blocks the calling thread for at least ``seconds``."""
         time.sleep(seconds)
 
     def wait(self, condition: threading.Condition, seconds: float) -> None:
-        """Wait for the condition, which is held, for at most ``seconds``."""
+        """Waits for the condition, which is held, for at most ``seconds``."""
         condition.wait(seconds)
 
 
@@ -63,14 +63,14 @@ def wait_until(
     timeout_seconds: float | None,
     give_up: Callable[[], bool] | None = None,
 ) -> bool:
-    """Waits for what is told by a condition; False: the time is over, or it was given up.
+    """Waits until `reached` returns True; returns False at the timeout, or if `give_up` ended the wait.
 
     Args:
-        reached: Asked at first, and whenever the condition is notified; it is held then.
+        reached: Called first, and whenever the condition is notified; the condition is held.
         changed: The condition; the caller does not hold it.
         clock: Measures the time.
-        timeout_seconds: The longest; None: as long as it takes.
-        give_up: Asked five times a second, as nobody tells about it; True ends the wait.
+        timeout_seconds: The longest wait; None: no limit.
+        give_up: Polled five times a second, since nothing notifies of it; True ends the wait.
     """
     deadline = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
     with changed:

@@ -54,16 +54,16 @@ class Config:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """This config as plain values: its class name under ``"type"``, then every field; configs inside likewise."""
+        """Returns this config as plain values: its class name under ``"type"``, then every field, recursively."""
         own = {f.name: _to_plain(getattr(self, f.name)) for f in _options(type(self))}
         return {_TYPE_KEY: type(self).__name__, **own}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild what :meth:`to_dict` wrote, with all the checks of a new config.
+        """Rebuilds what :meth:`to_dict` wrote, with all the checks of a new config.
 
-        ``"type"`` selects the class, which must be this one or one under it; without it this class is meant. Fields
-        left out take their defaults; unknown ones are refused.
+        ``"type"`` selects the class, which must be this one or a subclass; without it this class is meant. Missing
+        fields take their defaults; unknown ones are rejected.
         """
         name = values.get(_TYPE_KEY, cls.__name__)
         chosen = _CONFIGS.get(name)
@@ -75,7 +75,7 @@ class Config:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def config(cls: type[C]) -> type[C]:
-    """Make `cls` a frozen, keyword-only, slotted dataclass whose constructor explains what it refuses."""
+    """Makes `cls` a frozen, keyword-only, slotted dataclass whose constructor explains what it rejects."""
     made = dataclass(frozen=True, kw_only=True, slots=True)(cls)
     assign_fields = made.__init__
 
@@ -95,7 +95,7 @@ def config(cls: type[C]) -> type[C]:
 def keywords_of(
     options: Callable[Keywords, Options],
 ) -> Callable[[Callable[[Made, Subject, Options], None]], Callable[Concatenate[Made, Subject, Keywords], None]]:
-    """Let a constructor be given the fields of a config by name: they are defined once, and typed in every call.
+    """Lets a constructor take the fields of a config by name: they are defined once, and typed in every call.
 
     The constructor is written with what it is about, given by position, and the config::
 
@@ -123,14 +123,14 @@ def keywords_of(
 
 
 def require_finite(subject: Config, *names: str) -> None:
-    """Refuse infinities and NaN in the named fields."""
+    """Raises if a named field is infinite or NaN."""
     for name in names:
         if not math.isfinite(getattr(subject, name)):
             raise _refusal(subject, name, "finite")
 
 
 def require_at_least(subject: Config, minimum: float, *names: str) -> None:
-    """Refuse values of the named fields below `minimum`, and infinite ones."""
+    """Raises if a named field is below `minimum`, or infinite."""
     require_finite(subject, *names)
     for name in names:
         if getattr(subject, name) < minimum:
@@ -138,7 +138,7 @@ def require_at_least(subject: Config, minimum: float, *names: str) -> None:
 
 
 def require_positive(subject: Config, *names: str) -> None:
-    """Refuse zero, negative and infinite values of the named fields."""
+    """Raises if a named field is zero, negative or infinite."""
     require_finite(subject, *names)
     for name in names:
         if getattr(subject, name) <= 0:
@@ -146,7 +146,7 @@ def require_positive(subject: Config, *names: str) -> None:
 
 
 def require_between(subject: Config, low: float, high: float, *names: str, open_end: bool = False) -> None:
-    """Refuse values of the named fields outside ``[low, high]``, or ``[low, high)`` with `open_end`."""
+    """Raises if a named field is outside ``[low, high]``, or ``[low, high)`` with `open_end`."""
     for name in names:
         value = getattr(subject, name)
         if not low <= value <= high or (open_end and value == high):

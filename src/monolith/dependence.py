@@ -1,11 +1,11 @@
-"""What a call or a tensor was computed from, also where the autograd graph ends.
+"""Finds what a call or a tensor was computed from, also where the autograd graph ends.
 
-The autograd graph knows which tensors a tensor was computed from by differentiable operations. A queue or an
-asynchronous function cuts it: what comes out in one thread was made by a call in another. So those record the calls
+The autograd graph records which tensors a tensor was computed from by differentiable operations. A queue or an
+asynchronous function cuts it: the output in one thread was made by a call in another. So these record the calls
 they read from, by this protocol, and `check_ops_dependence` walks both.
 
 * A call is recorded by an object with a `name` and `reads_from` (`ReadsFrom`); `RecordedCall` is the plain one.
-* A tensor that a call handed over is tied to that call by `record_source`.
+* A tensor that a call returned is tied to that call by `record_source`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ R_co = TypeVar("R_co", covariant=True)
 
 @runtime_checkable
 class ReadsFrom(Protocol):
-    """A call that says what it reads: what a queue's enqueue or an asynchronous function is to this module."""
+    """A call that declares what it reads, such as a queue's enqueue or an asynchronous function."""
 
     @property
     def name(self) -> str:
-        """How messages speak of it."""
+        """Name of the call in messages."""
         ...
 
     @property
@@ -71,15 +71,15 @@ _SOURCES: MutableMapping[Tensor, tuple[ReadsFrom, ...]] = WeakTensorKeyDictionar
 
 
 def record_source(tensor: Tensor, call: ReadsFrom) -> None:
-    """Notes that `tensor` was handed over by `call`, where autograd does not see it."""
+    """Records that `tensor` was returned by `call`, where autograd does not see it."""
     _SOURCES[tensor] = (*_SOURCES.get(tensor, ()), call)
 
 
 def check_ops_dependence(ops_1: Op | Sequence[Op], ops_2: Op | Sequence[Op]) -> None:
-    """Refuses `ops_1` that depend on any of `ops_2`: running both would run the latter twice.
+    """Rejects `ops_1` that depend on any of `ops_2`: running both would run the latter twice.
 
-    An op depends on itself, on what it reads from, and on whatever that depends on. Seen are recorded calls and the
-    autograd graph; a tensor that requires no gradient has no history unless it was recorded.
+    An op depends on itself, on what it reads from, and on all dependencies of these. Only recorded calls and the
+    autograd graph are searched; a tensor that requires no gradient has no history unless it was recorded.
 
     Raises:
         InvalidArgumentError: there is such a dependence; its text names all of `ops_1` and those of `ops_2` that were
@@ -102,7 +102,7 @@ def _as_list(ops: Op | Sequence[Op]) -> list[Op]:
 
 
 def _reached(ops: Iterable[Op]) -> dict[int, Op]:
-    """Everything the ops depend on, by identity; holding the objects keeps their identities from being reused."""
+    """Returns everything the ops depend on, by identity; holding the objects keeps identities from being reused."""
     reached: dict[int, Op] = {}
     waiting = list(ops)
     while waiting:
@@ -130,7 +130,7 @@ def _read_by(op: Op) -> Iterator[Op]:
 
 
 def _identities(op: Op) -> Iterator[Op]:
-    """The op itself, and for a tensor the node that computed it: other tensors know it by that."""
+    """Yields the op itself, and for a tensor the node that computed it, by which other tensors refer to it."""
     _require_op(op)
     yield op
     if isinstance(op, Tensor) and op.grad_fn is not None:

@@ -1,31 +1,31 @@
-"""What can go wrong at run time, as exceptions to catch by name.
+"""Runtime errors, as exceptions to catch by name.
 
     Exception
     └── OpError                        catch this to catch them all
-        ├── AbortedError               someone else won; start over from a fresh read
-        ├── AlreadyExistsError         it is there, and was not to be replaced
+        ├── AbortedError               a conflict with concurrent work; start over from a fresh read
+        ├── AlreadyExistsError         it exists, and was not to be replaced
         ├── CancelledError             stopped on request
         ├── DataLossError              bytes are not what was written: truncated, flipped, foreign
         ├── DeadlineExceededError      not finished in the time given
         ├── FailedPreconditionError    a right call at the wrong time
         ├── FileUnavailableError       a file could not be read or written (also an UnavailableError)
-        ├── InternalError              a broken promise of our own; please report it
+        ├── InternalError              a broken invariant of monolith; please report it
         ├── InvalidArgumentError       a wrong call (also a ValueError)
-        ├── NotFoundError              it is not there
+        ├── NotFoundError              it does not exist
         ├── OutOfRangeError            past the end
-        ├── PermissionDeniedError      known, and not allowed
+        ├── PermissionDeniedError      authenticated, but not allowed
         ├── ResourceExhaustedError     no memory, no space, no quota
         ├── StorageFullError           no space left for a file (also a ResourceExhaustedError)
-        ├── UnauthenticatedError       not known
-        ├── UnavailableError           not now; trying again may help
+        ├── UnauthenticatedError       not authenticated
+        ├── UnavailableError           not available now; a retry may help
         ├── UnimplementedError         not done by this build or this peer
         └── UnknownError               a foreign error without a class of its own
 
 The names and numbers are those of ``tf.errors`` and of gRPC's status codes, so an error keeps its class across
-processes; `FileUnavailableError` and `StorageFullError` are ours, and arrive elsewhere as what they are to others, an
-`UnavailableError` and a `ResourceExhaustedError`. A wrong call from Python raises ``ValueError`` or ``TypeError``; the
-core's own refusals arrive as `InvalidArgumentError`, which is a ``ValueError`` too, so one ``except ValueError`` covers
-both. A missing or stale core is the only plain ``ImportError``.
+processes; `FileUnavailableError` and `StorageFullError` are monolith's own, and arrive in other processes as their base
+classes, `UnavailableError` and `ResourceExhaustedError`. A wrong call from Python raises ``ValueError`` or
+``TypeError``; one that the core rejects arrives as `InvalidArgumentError`, which is a ``ValueError`` too, so one
+``except ValueError`` covers both. A missing or stale core is the only plain ``ImportError``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import ClassVar
 
 
 class OpError(Exception):
-    """Base of everything monolith raises for what went wrong at run time; carries its message and its status code."""
+    """Base of all runtime errors of monolith; carries its message and its status code."""
 
     error_code: ClassVar[int] = 2
     """The gRPC status code of this class."""
@@ -81,7 +81,7 @@ class AlreadyExistsError(OpError):
 
 
 class PermissionDeniedError(OpError):
-    """The caller is known and is not allowed to do this."""
+    """The caller is authenticated, but not allowed to do this."""
 
     error_code = 7
 
@@ -109,31 +109,31 @@ class AbortedError(OpError):
 
 
 class OutOfRangeError(OpError):
-    """Past the end of the data; how an input says that it is exhausted."""
+    """Past the end of the data; how an input signals that it is exhausted."""
 
     error_code = 11
 
 
 class UnimplementedError(OpError):
-    """Not supported by this build or by the peer that was asked."""
+    """Not supported by this build or by the peer."""
 
     error_code = 12
 
 
 class InternalError(OpError):
-    """An invariant of ours does not hold; please report it."""
+    """An invariant of monolith does not hold; please report it."""
 
     error_code = 13
 
 
 class UnavailableError(OpError):
-    """The operating system or a server refused for now; trying again may help."""
+    """The operating system or a server rejected the call for now; a retry may help."""
 
     error_code = 14
 
 
 class FileUnavailableError(UnavailableError):
-    """A file could not be read or written: the storage fails, not a peer, so that starting over does not help."""
+    """A file could not be read or written: the storage fails, not a peer, so that a restart does not help."""
 
 
 class DataLossError(OpError):
@@ -143,6 +143,6 @@ class DataLossError(OpError):
 
 
 class UnauthenticatedError(OpError):
-    """The caller did not show who it is."""
+    """The caller is not authenticated."""
 
     error_code = 16

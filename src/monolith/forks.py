@@ -1,8 +1,8 @@
-"""Forks of a process that computes: a child gets whole objects and waits for no thread of its parent.
+"""Forks of a process that computes: a child gets consistent objects and waits for no thread of its parent.
 
-A child has the thread that forked and no other. Whatever another thread held stays locked there, so a fork waits for
-the locks named here, as it does for calls into the C++ core (core/base/forks.h). Threads that torch computes with are
-waited for in vain as well: like a worker of a `DataLoader`, a child computes with one.
+A child has only the thread that forked. A lock that another thread held would stay locked there, so a fork waits for
+the locks registered here, as it does for calls into the C++ core (core/base/forks.h). The threads of torch do not exist
+in a child either: like a worker of a `DataLoader`, a child computes with one thread.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ __all__ = ["at_rest_in_forks"]
 
 _locks: weakref.WeakSet[threading.Lock | threading.RLock] = weakref.WeakSet()
 _held: list[threading.Lock | threading.RLock] = []
-"""By the fork that is under way."""
+"""Locks held by the fork in progress."""
 
 
 def at_rest_in_forks(lock: AnyLock) -> AnyLock:
-    """The lock itself. From now on a fork waits for it, so that a child finds what it guards whole, and the lock free.
+    """Registers and returns a lock: forks wait for it, so that a child finds its data consistent and the lock free.
 
-    Not for a lock that is held while a process is forked by the very thread.
+    Not for a lock that the forking thread holds while it forks.
     """
     _locks.add(lock)
     return lock
 
 
 def _hold_all() -> None:
-    """Takes all locks, and waits for one only while it holds no other: no order among them is asked of anybody."""
+    """Acquires all locks, and waits for one only while it holds no other: callers need no lock order."""
     locks = list(_locks)
     while locks:
         locks[0].acquire()

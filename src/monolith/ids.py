@@ -1,6 +1,6 @@
 """64-bit feature ids: which bits are the slot, which are the signature.
 
-An id names one feature value. Its high bits say which *slot* (feature field) it belongs to, its low bits are the
+An id names one feature value. Its high bits are the *slot* (feature field) it belongs to, its low bits are the
 *signature*, usually a hash of the value. Two layouts are in use::
 
     v1   63........54 53.............................0     slots 0..1023; from slot 512 on the int64 id is negative
@@ -10,7 +10,7 @@ An id names one feature value. Its high bits say which *slot* (feature field) it
 
 Tables, expiry and admission always read the slot by the v2 rule.
 
-Every function is vectorised and hands back the kind it was given: a torch tensor (any device), a NumPy array or a plain
+Every function is vectorised and returns the kind it was given: a torch tensor (any device), a NumPy array or a plain
 ``int``. Ids in arrays are int64. A plain ``int`` may also be the unsigned reading of the same 64 bits, as protobuf's
 ``fixed64`` fields give it; results are always the signed reading.
 
@@ -61,11 +61,11 @@ MAX_SLOT_NUMBER = NUM_SLOTS_V2
 """No layout has this many slots or more; arrays indexed by slot have this length."""
 
 IdsT = TypeVar("IdsT", int, npt.NDArray[np.int64], torch.Tensor)
-"""What the functions take and hand back."""
+"""The kinds that the functions take and return."""
 
 
 def pack_v1(slot: int | IdsT, signature: IdsT) -> IdsT:
-    """The v1 id of a slot and a signature, of the kind of `signature`.
+    """Returns the v1 id of a slot and a signature, of the kind of `signature`.
 
     Only the low 54 bits of the signature are used, so a 64-bit hash can be given as it is. An array of slots (any
     integer type) is broadcast against the signatures.
@@ -81,7 +81,7 @@ def pack_v1(slot: int | IdsT, signature: IdsT) -> IdsT:
 
 
 def pack_v2(slot: int | IdsT, signature: IdsT) -> IdsT:
-    """The v2 id of a slot and a signature, of the kind of `signature`.
+    """Returns the v2 id of a slot and a signature, of the kind of `signature`.
 
     Only the low 48 bits of the signature are used. An array of slots (any integer type) is broadcast against the
     signatures.
@@ -94,27 +94,27 @@ def pack_v2(slot: int | IdsT, signature: IdsT) -> IdsT:
 
 
 def slot_v1(ids: IdsT) -> IdsT:
-    """The slot of each v1 id, 0..1023."""
+    """Returns the slot of each v1 id, 0..1023."""
     return _field(ids, SIGNATURE_BITS_V1, NUM_SLOTS_V1 - 1)
 
 
 def slot_v2(ids: IdsT) -> IdsT:
-    """The slot of each id by the v2 rule, 0..32767. The reserved bit is ignored, so -1 is in slot 32767."""
+    """Returns the slot of each id by the v2 rule, 0..32767. The reserved bit is ignored, so -1 is in slot 32767."""
     return _field(ids, SIGNATURE_BITS_V2, NUM_SLOTS_V2 - 1)
 
 
 def signature_v1(ids: IdsT) -> IdsT:
-    """The low 54 bits of each id."""
+    """Returns the low 54 bits of each id."""
     return _field(ids, 0, (1 << SIGNATURE_BITS_V1) - 1)
 
 
 def signature_v2(ids: IdsT) -> IdsT:
-    """The low 48 bits of each id."""
+    """Returns the low 48 bits of each id."""
     return _field(ids, 0, (1 << SIGNATURE_BITS_V2) - 1)
 
 
 def v1_to_v2(ids: IdsT, slot: int | IdsT | None = None) -> IdsT:
-    """v1 ids as v2 ids of the same slot, or of `slot` (0..32767) where given.
+    """Converts v1 ids to v2 ids of the same slot, or of `slot` (0..32767) where given.
 
     The signature loses its upper 6 bits, so two v1 ids can become one v2 id.
     """
@@ -122,17 +122,17 @@ def v1_to_v2(ids: IdsT, slot: int | IdsT | None = None) -> IdsT:
 
 
 def switch_slot_v1(ids: IdsT, slot: int | IdsT) -> IdsT:
-    """v1 ids moved to another slot, with their signatures."""
+    """Moves v1 ids to another slot, with their signatures."""
     return pack_v1(slot, ids)
 
 
 def switch_slot_v2(ids: IdsT, slot: int | IdsT) -> IdsT:
-    """v2 ids moved to another slot, with their signatures. The reserved bit of the result is 0 whatever it was."""
+    """Moves v2 ids to another slot, with their signatures. The reserved bit of the result is always 0."""
     return pack_v2(slot, ids)
 
 
 def validate_v2(ids: IdsT) -> IdsT:
-    """The ids unchanged, once none of them has the reserved bit set.
+    """Returns the ids unchanged, after checking that none of them has the reserved bit set.
 
     Raises:
         ValueError: an id whose bit 63 is set (a negative int64); v1 ids need :func:`v1_to_v2` first.
@@ -144,7 +144,7 @@ def validate_v2(ids: IdsT) -> IdsT:
 
 
 def describe(value: int, *, version: Literal[1, 2] = 1) -> str:
-    """One id for logs and error messages: its unsigned value and its parts.
+    """Describes one id for logs and error messages: its unsigned value and its parts.
 
     >>> describe(pack_v1(3, 9))
     '54043195528445961(v1|slot=3|sig=9)'
@@ -176,7 +176,7 @@ def _field(ids: IdsT, shift: int, mask: int) -> IdsT:
 
 
 def _bits_of(ids: Any, name: str) -> Any:
-    """Checked ids, as int64 arrays or as signed ints."""
+    """Returns checked ids, as int64 arrays or as signed ints."""
     if isinstance(ids, torch.Tensor):
         if ids.dtype != torch.int64:
             raise TypeError(f"{name} must be int64, got a tensor of {ids.dtype}; convert it with .to(torch.int64)")
@@ -194,7 +194,7 @@ def _bits_of(ids: Any, name: str) -> Any:
 
 
 def _slots_of(slot: Any, signature: Any, num_slots: int) -> Any:
-    """Checked slots: an int, or an int64 array of the signature's kind."""
+    """Returns checked slots: an int, or an int64 array of the signature's kind."""
     if isinstance(slot, torch.Tensor) and isinstance(signature, torch.Tensor):
         if slot.is_floating_point() or slot.is_complex() or slot.dtype == torch.bool:
             raise TypeError(f"slot must be of an integer type, got a tensor of {slot.dtype}")
@@ -214,7 +214,7 @@ def _slots_of(slot: Any, signature: Any, num_slots: int) -> Any:
 
 
 def _first_where(condition: Any, values: Any) -> int | None:
-    """The first of `values` (an array or an int) for which the condition holds."""
+    """Returns the first of `values` (an array or an int) for which the condition holds."""
     if isinstance(condition, bool):
         return int(values) if condition else None
     return int(values[condition][0]) if bool(condition.any()) else None
@@ -226,7 +226,7 @@ def _refuse_slot(slot: int, num_slots: int) -> None:
 
 
 def _signed(number: int) -> int:
-    """The two's complement reading of the low 64 bits."""
+    """Returns the two's complement reading of the low 64 bits."""
     return ((number + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
 
 

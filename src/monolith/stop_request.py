@@ -1,4 +1,4 @@
-"""The request that a process end, which a handler of signals may make while the same thread waits for it."""
+"""A request to stop a process, which a signal handler may make while the same thread waits for it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LOOK_SECONDS = 1.0
 
 
 class StopRequest(threading.Event):
-    """An event that a handler of signals may set, once and for all.
+    """An event that a signal handler may set, once and for all.
 
-    A plain event would not do: a handler can come while the thread that it interrupts holds the event's own lock in
-    `wait`, and then waits for itself.
+    A plain event would not do: a handler can run while the thread that it interrupts holds the event's own lock in
+    `wait`, which would deadlock.
 
     >>> request = StopRequest()
     >>> request.wait(0.0)
@@ -34,17 +34,17 @@ class StopRequest(threading.Event):
         self._unmade.acquire()
 
     def is_set(self) -> bool:
-        """Whether somebody has made it."""
+        """Returns whether the request was made."""
         return self._is_made
 
     def set(self) -> None:
-        """Lets all waits return. Calling it again does nothing."""
+        """Makes the request: all waits return. Idempotent."""
         self._is_made = True
         with suppress(RuntimeError):  # it is free already
             self._unmade.release()
 
     def clear(self) -> NoReturn:
-        """Nobody takes a request back.
+        """Raises: a request cannot be withdrawn.
 
         Raises:
             RuntimeError: always.
@@ -52,7 +52,7 @@ class StopRequest(threading.Event):
         raise RuntimeError("a request to stop cannot be taken back: make a new StopRequest")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Returns when it is made, or after these seconds; whether it is."""
+        """Waits for the request, at most for the timeout in seconds; returns whether it was made."""
         end = None if timeout is None else time.monotonic() + timeout
         while not self._is_made:
             rest = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())

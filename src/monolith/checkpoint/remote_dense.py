@@ -45,7 +45,7 @@ class FrozenDense(Protocol):
     """A consistent copy of the dense weights."""
 
     def gather(self) -> DenseState:
-        """Gathers the weights while training continues; owners then release their copies. Call once, from any thread."""
+        """Gathers the weights while training continues; owners release their copies. Any thread may call it once."""
         ...
 
     def release(self) -> None:

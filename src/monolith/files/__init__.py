@@ -1,4 +1,4 @@
-"""Paths and copies, on this machine and on every file system that fsspec knows.
+"""Paths and copies, on this machine and on every file system that fsspec supports.
 
 Imports nothing above `monolith.errors`. Read `paths` first; `installation` finds the folder that this package lies in.
 """

@@ -1,4 +1,4 @@
-"""Copies of files and trees between any two file systems, with another try when one fails."""
+"""Copies files and trees between any two file systems, with retries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST_WAIT_SECONDS = 5.0
 _CHUNK_BYTES = 8 << 20
 
 
-def CopyFile(  # noqa: N802 - the name, and the order, that users know
+def CopyFile(  # noqa: N802 - the established name, and order of arguments
     src: str,
     dst: str,
     overwrite: bool = True,
@@ -35,14 +35,14 @@ def CopyFile(  # noqa: N802 - the name, and the order, that users know
     *,
     clock: Clock | None = None,
 ) -> None:
-    """Copies a file; a reader of `dst` sees the old file or the new one, never a part. Missing folders are made.
+    """Copies a file; a reader of `dst` sees the old file or the new one, never a part. Missing folders are created.
 
     Args:
         src: A path on any file system.
         dst: Another one.
-        overwrite: Whether a file that is there is replaced.
-        skip_nonexist: Whether a source that is not there is passed over; files of a running job come and go.
-        max_retries: Attempts in all; they wait 0.1 s, 0.2 s, 0.4 s, ... for each other.
+        overwrite: Whether an existing file is replaced.
+        skip_nonexist: Whether a missing source is ignored; files of a running job come and go.
+        max_retries: Attempts in all; the waits between them are 0.1 s, 0.2 s, 0.4 s, ...
         clock: Measures the wait.
 
     Raises:
@@ -77,7 +77,7 @@ def CopyFile(  # noqa: N802 - the name, and the order, that users know
         clock.sleep(min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), LONGEST_WAIT_SECONDS))
 
 
-def CopyRecursively(  # noqa: N802 - the name, and the order, that users know
+def CopyRecursively(  # noqa: N802 - the established name, and order of arguments
     src: str,
     dst: str,
     max_workers: int = 1,
@@ -86,13 +86,13 @@ def CopyRecursively(  # noqa: N802 - the name, and the order, that users know
     *,
     clock: Clock | None = None,
 ) -> None:
-    """Copies a folder with all that is in it; what is at `dst` is removed first.
+    """Copies a folder with everything in it; removes `dst` first.
 
     Args:
         src: A folder on any file system.
-        dst: Where its copy goes.
+        dst: Path of the copy.
         max_workers: Threads that copy files.
-        skip_nonexist: Whether a source that is not there, or a file that vanishes meanwhile, is passed over.
+        skip_nonexist: Whether a missing source, or a file that vanishes during the copy, is ignored.
         max_retries: Attempts in all for each file.
         clock: Measures the wait between them.
 
@@ -129,7 +129,7 @@ def CopyRecursively(  # noqa: N802 - the name, and the order, that users know
 
 
 def _make_folders(source: Any, source_root: str, target: Any, target_root: str) -> list[str]:
-    """The names of all files under the source, whose folders are made in the target, the empty ones too."""
+    """Returns the names of all files under the source, and creates their folders in the target, empty ones too."""
     names = []
     for folder, folders, files in source.walk(source_root):
         inside = str(folder)[len(source_root) :].strip("/")
@@ -159,7 +159,7 @@ def _copy(src: str, dst: str) -> None:
 
 def _open(path: str) -> tuple[Any, str]:
     files, name = fsspec.core.url_to_fs(path)
-    files.invalidate_cache(name)  # remote file systems remember listings, and others write there
+    files.invalidate_cache(name)  # remote file systems cache listings, and other processes write there
     return files, str(name).rstrip("/")
 
 

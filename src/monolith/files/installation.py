@@ -1,4 +1,4 @@
-"""Where this package is installed, and the files that lie beside it."""
+"""The folder of this package's installation, and other files in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MARKERS = ("/__main__/", "/site-packages/", f"/{_PACKAGE}/")
 
 
 def find_main(path: str | Path = __file__) -> str:
-    """The folder that the package lies in.
+    """Returns the folder that contains the package.
 
     The last occurrence of a marker in the path counts, so that a checkout may lie in a folder of the package's name.
 
@@ -20,7 +20,7 @@ def find_main(path: str | Path = __file__) -> str:
         path: A file of the package.
 
     Raises:
-        ValueError: No marker is in the path with the package behind it.
+        ValueError: The path has no marker that is followed by the package.
     """
     full_path = str(Path(path).absolute())
     for marker in _MARKERS:
@@ -32,5 +32,5 @@ def find_main(path: str | Path = __file__) -> str:
 
 
 def get_libops_path(lib_name: str) -> str:
-    """The path of a file by its name from the folder that the package lies in, such as ``monolith/py.typed``."""
+    """Returns the path of a file by its name relative to the folder of the package, such as ``monolith/py.typed``."""
     return str(Path(find_main()) / lib_name)

@@ -1,4 +1,4 @@
-"""Opens files of this machine that others make: they may not be there yet, or be no files."""
+"""Opens files of this machine that other processes make: they may be missing yet, or be no regular files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def open_if_there(path: str) -> int | None:
-    """A descriptor to read a file by, which the caller closes; None: there is no such file yet.
+    """Opens a file and returns a descriptor to read, which the caller closes; None: there is no such file yet.
 
     Raises:
         InvalidArgumentError: it is a device, a pipe or a socket.
@@ -38,12 +38,12 @@ def open_if_there(path: str) -> int | None:
 
 
 def read_regular_file(path: str, *, most_bytes: int) -> bytes:
-    """A small file in full. A pipe without a writer, a device or a socket is not waited for.
+    """Reads a small file in full. Does not wait for a pipe without a writer, a device or a socket.
 
     Raises:
-        FileNotFoundError: it is not there.
-        InvalidArgumentError: it is no file.
-        DataLossError: it has more bytes than it may have; they are not read.
+        FileNotFoundError: the file is missing.
+        InvalidArgumentError: it is no regular file.
+        DataLossError: it is larger than `most_bytes`; nothing is read.
         OpError: it cannot be read.
     """
     descriptor = open_if_there(path)

@@ -27,7 +27,7 @@ _ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{0,3}|/+)?")
 
 
 def isabs(path: str) -> bool:
-    """Whether a path stands for itself: it begins with a slash or names a remote file system.
+    """Returns whether a path is absolute: it begins with a slash or names a remote file system.
 
     >>> isabs("/models"), isabs("hdfs:/models"), isabs("s3://bucket/models"), isabs("models"), isabs("a:b/c")
     (True, True, True, False, False)
@@ -36,7 +36,7 @@ def isabs(path: str) -> bool:
 
 
 def join(path: str, *parts: str) -> str:
-    """A path with further parts; one that is absolute starts anew.
+    """Joins parts to a path; an absolute part replaces everything before it.
 
     >>> join("s3://bucket/models/", "ranker", "checkpoint"), join("models", "/tmp/x"), join("", "x")
     ('s3://bucket/models/ranker/checkpoint', '/tmp/x', 'x')
@@ -48,7 +48,7 @@ def join(path: str, *parts: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is one part of a path, which leads to something directly in its folder and nowhere else.
+    """Returns whether a text is one part of a path, which leads to something directly in its folder and nowhere else.
 
     >>> [is_name(text) for text in ("model.ckpt-60.meta", "..", "", "a/b", "/etc/passwd")]
     [True, False, False, False, False]
@@ -57,7 +57,7 @@ def is_name(text: str) -> bool:
 
 
 def local_path(path: str | os.PathLike[str]) -> Path | None:
-    """The path on the file system of this machine; None for any other fsspec path.
+    """Returns the path on the file system of this machine; None for any other fsspec path.
 
     >>> local_path("models"), local_path("file:///models"), local_path("memory://models")
     (PosixPath('models'), PosixPath('/models'), None)
@@ -71,10 +71,10 @@ def local_path(path: str | os.PathLike[str]) -> Path | None:
 
 
 def refuse_special_file(path: str) -> None:
-    """Lets nobody put a file in the place of something that is no file: root would lose ``/dev/null``.
+    """Rejects a path that must not be replaced by a file: root would lose ``/dev/null``.
 
     Raises:
-        InvalidArgumentError: it is a device, a pipe or a socket of this machine.
+        InvalidArgumentError: the path is a device, a pipe or a socket of this machine.
     """
     local = Path(path)
     if "://" not in path and local.exists() and not (local.is_file() or local.is_dir()):
@@ -82,7 +82,7 @@ def refuse_special_file(path: str) -> None:
 
 
 def basename(path: str) -> str:
-    """What stands behind the last slash.
+    """Returns the part after the last slash.
 
     >>> basename("s3://bucket/models/ranker"), basename("ranker"), basename("models/")
     ('ranker', 'ranker', '')
@@ -91,7 +91,7 @@ def basename(path: str) -> str:
 
 
 def dirname(path: str) -> str:
-    """What stands before it, without slashes at its end unless it is a root.
+    """Returns the part before the last slash, without slashes at its end unless it is a root.
 
     >>> dirname("s3://bucket/models"), dirname("/x"), dirname("x"), dirname("memory://x")
     ('s3://bucket', '/', '', 'memory://')
@@ -101,14 +101,14 @@ def dirname(path: str) -> str:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder; looked up anew, although remote file systems remember listings."""
+    """Returns whether there is a file or folder; bypasses the cached listings of remote file systems."""
     files, name = fsspec.core.url_to_fs(path)
     files.invalidate_cache(name)
     return bool(files.exists(name))
 
 
 def remove_folder(path: str) -> bool:
-    """Removes a folder with all that is in it; returns whether there was one."""
+    """Removes a folder with everything in it; returns whether there was one."""
     files, name = fsspec.core.url_to_fs(path)
     files.invalidate_cache(name)
     found = bool(files.isdir(name))

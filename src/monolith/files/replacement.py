@@ -1,4 +1,4 @@
-"""A file that appears whole or not at all."""
+"""Atomic replacement of a file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["replaced_file"]
 
 @contextmanager
 def replaced_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary name beside `path` to write to; it takes the place of `path` at the end, or goes on an error.
+    """Yields a temporary name in the folder of `path`; at the end the file replaces `path`, on an error it is removed.
 
     Raises:
         InvalidArgumentError: the path is a URL, a folder, a device, a pipe or a socket.
         NotFoundError: there is no such folder.
-        OpError: the file cannot take its place; nothing is left behind, and what was at the path is as before.
+        OpError: the file cannot replace `path`; no temporary file remains, and `path` is unchanged.
     """
     name = os.fspath(path)
     if "://" in name:

@@ -1,8 +1,8 @@
 """Metrics of streams: fed batch by batch, read at any time, merged across workers.
 
 May import: torch. Read `metric.py` first: all have ``update``, ``compute``, ``merge``, ``reset``, ``state`` and
-``load_state``, take sample weights, and refuse predictions that are not finite. `docs/how-to/metrics.md` says which to
-use.
+``load_state``, take sample weights, and reject predictions that are not finite. `docs/how-to/metrics.md` compares
+them.
 """
 
 from __future__ import annotations

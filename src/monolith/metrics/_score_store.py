@@ -1,4 +1,4 @@
-"""A growing multiset of scores with two weights each, kept small by adding up equal ones now and then."""
+"""A growing multiset of scores with two weights each, compacted periodically by adding up equal ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MIN_PENDING = 1 << 20
 class ScoreStore:
     """Weights of label 1 and of label 0 by key; the keys are scores, or groups and scores.
 
-    Rows wait as they came until more wait than are sorted (and at least a million); then all are sorted and equal keys
-    added up. So adding costs O(log n) per row on average, however small the batches are.
+    Rows are appended unsorted until more are unsorted than sorted (and at least a million); then all are sorted and
+    equal keys added up. So adding costs O(log n) per row on average, however small the batches are.
 
     Args:
         key_dtypes: One per key, the most significant first.
-        device: Where the rows lie.
+        device: Device of the rows.
     """
 
     def __init__(self, key_dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
@@ -33,7 +33,7 @@ class ScoreStore:
         self._num_pending = 0
 
     def add(self, *columns: Tensor) -> None:
-        """Add rows: the keys, then the weights of label 1 and of label 0. The tensors are kept: hand over copies."""
+        """Adds rows: the keys, then the weights of label 1 and of label 0. The tensors are kept: pass copies."""
         if len(columns[0]) == 0:
             return
         self._pending.append(columns)
@@ -42,7 +42,7 @@ class ScoreStore:
             self.rows()
 
     def rows(self) -> tuple[Tensor, ...]:
-        """Distinct keys in ascending order, and the weights of both labels at each."""
+        """Returns distinct keys in ascending order, and the weights of both labels at each."""
         if self._pending:
             columns = zip(self._sorted, *self._pending, strict=True)
             self._sorted = add_up_equal(tuple(torch.cat(parts) for parts in columns), self._num_keys)
@@ -51,7 +51,7 @@ class ScoreStore:
 
 
 def add_up_equal(columns: tuple[Tensor, ...], num_keys: int) -> tuple[Tensor, ...]:
-    """Rows in the order of their first `num_keys` columns, those with equal keys added up; at least one row."""
+    """Returns rows in the order of their first `num_keys` columns, those with equal keys added up; at least one row."""
     order = columns[num_keys - 1].argsort(stable=True)
     for key in reversed(columns[: num_keys - 1]):
         order = order[key[order].argsort(stable=True)]
@@ -64,7 +64,7 @@ def add_up_equal(columns: tuple[Tensor, ...], num_keys: int) -> tuple[Tensor, ..
 
 
 def run_starts(keys: tuple[Tensor, ...]) -> Tensor:
-    """True where a row's keys differ from those of the row before it, and at the first row."""
+    """Returns True where a row's keys differ from those of the row before it, and at the first row."""
     starts = torch.ones_like(keys[0], dtype=torch.bool)
     if len(starts) > 1:
         changes = [key[1:] != key[:-1] for key in keys]
@@ -73,7 +73,7 @@ def run_starts(keys: tuple[Tensor, ...]) -> Tensor:
 
 
 def require_one_length(subject: str, state: Mapping[str, Tensor]) -> None:
-    """Refuse a state of columns that are not flat or differ in length."""
+    """Raises if the columns of a state are not flat or differ in length."""
     shapes = {name: list(tensor.shape) for name, tensor in state.items()}
     if any(len(shape) != 1 for shape in shapes.values()) or len({tuple(shape) for shape in shapes.values()}) > 1:
         raise ValueError(f"{subject}: the tensors of a state must be flat and of one length, got shapes {shapes}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def area_under_roc(positive: Tensor, negative: Tensor) -> float:
-    """AUC from the weights of both classes at distinct scores in ascending order."""
+    """Returns the AUC from the weights of both classes at distinct scores in ascending order."""
     below = negative.cumsum(0) - negative
     wins = (positive * (below + 0.5 * negative)).sum()
     return ratio(ratio(float(wins), float(positive.sum())), float(negative.sum()))
@@ -36,8 +36,8 @@ class BinnedAUC(Metric):
     Args:
         num_bins: Number of bins.
         low: Lower end of the scores.
-        high: Upper end of the scores; scores outside are refused.
-        device: Where the state lies.
+        high: Upper end of the scores; scores outside are rejected.
+        device: Device of the state.
 
     >>> metric = BinnedAUC()
     >>> metric.update(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1]))
@@ -60,7 +60,7 @@ class BinnedAUC(Metric):
         super().__init__(device=device)
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Add scores in [low, high], labels 0 or 1 (all of one length) and weights >= 0."""
+        """Adds scores in [low, high], labels 0 or 1 (all of one length) and weights >= 0."""
         samples = check_samples("BinnedAUC", predictions, labels, weights, self.device)
         require_binary("BinnedAUC", samples)
         scores = samples.predictions
@@ -72,21 +72,21 @@ class BinnedAUC(Metric):
         self._counts = self._counts + counts.reshape(2, self.num_bins)
 
     def compute(self) -> float:
-        """The AUC; NaN while one of the classes was not seen."""
+        """Returns the AUC; NaN while one of the classes was not seen."""
         return area_under_roc(self._counts[1], self._counts[0])
 
     def error_bound(self) -> float:
-        """The largest possible distance to the exact AUC of what was seen; NaN where the AUC is."""
+        """Returns the largest possible distance to the exact AUC of what was seen; NaN where the AUC is."""
         negative, positive = self._counts
         in_one_bin = float((positive * negative).sum())
         return ratio(ratio(0.5 * in_one_bin, float(positive.sum())), float(negative.sum()))
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clears the state."""
         self._counts = torch.zeros(2, self.num_bins, dtype=torch.float64, device=self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """Weights by label and bin; those of several workers may be added up, as by all-reduce."""
+        """Returns weights by label and bin; those of several workers may be added up, as by all-reduce."""
         return {"counts": self._counts.clone()}
 
     def _set_state(self, state: Mapping[str, Tensor]) -> None:
@@ -111,23 +111,23 @@ class ExactAUC(Metric):
     """
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Add scores, labels 0 or 1 (all of one length) and weights >= 0."""
+        """Adds scores, labels 0 or 1 (all of one length) and weights >= 0."""
         samples = check_samples("ExactAUC", predictions, labels, weights, self.device)
         require_binary("ExactAUC", samples)
         positive = samples.weights * samples.labels
         self._rows.add(samples.predictions.clone(), positive, samples.weights - positive)
 
     def compute(self) -> float:
-        """The AUC; NaN while one of the classes was not seen."""
+        """Returns the AUC; NaN while one of the classes was not seen."""
         _, positive, negative = self._rows.rows()
         return area_under_roc(positive, negative)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clears the state."""
         self._rows = ScoreStore((torch.float64,), self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """Distinct scores, ascending, with the weight of label 1 and of label 0 at each."""
+        """Returns distinct scores, ascending, with the weight of label 1 and of label 0 at each."""
         names = ("scores", "positive", "negative")
         return {name: column.clone() for name, column in zip(names, self._rows.rows(), strict=True)}
 

@@ -31,7 +31,7 @@ class CalibrationError(Metric):
 
     Args:
         num_bins: Number of bins.
-        device: Where the state lies.
+        device: Device of the state.
     """
 
     _bins: Tensor
@@ -43,7 +43,7 @@ class CalibrationError(Metric):
         super().__init__(device=device)
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Add probabilities, labels 0 or 1 (all of one length) and weights >= 0."""
+        """Adds probabilities, labels 0 or 1 (all of one length) and weights >= 0."""
         samples = check_samples("CalibrationError", predictions, labels, weights, self.device)
         require_binary("CalibrationError", samples)
         require_probabilities("CalibrationError", samples)
@@ -53,21 +53,21 @@ class CalibrationError(Metric):
         self._bins = self._bins + torch.stack(sums)
 
     def curve(self) -> CalibrationCurve:
-        """Mean prediction, mean label and weight of each bin."""
+        """Returns mean prediction, mean label and weight of each bin."""
         predicted, observed, weight = self._bins.unbind(0)
         return CalibrationCurve(predicted / weight, observed / weight, weight.clone())
 
     def compute(self) -> float:
-        """The error; NaN for nothing."""
+        """Returns the error; NaN without data."""
         predicted, observed, weight = self._bins.unbind(0)
         return ratio(float((predicted - observed).abs().sum()), float(weight.sum()))
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clears the state."""
         self._bins = torch.zeros(3, self.num_bins, dtype=torch.float64, device=self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """Sums per bin; those of several workers may be added up, as by all-reduce."""
+        """Returns sums per bin; those of several workers may be added up, as by all-reduce."""
         return {"bins": self._bins.clone()}
 
     def _set_state(self, state: Mapping[str, Tensor]) -> None:

@@ -26,13 +26,13 @@ class GroupAUCs(NamedTuple):
     aucs: Tensor
     """float64 ``[G]``."""
     weights: Tensor
-    """float64 ``[G]``: what the group counts in the mean."""
+    """float64 ``[G]``: weight of the group in the mean."""
 
 
 class GroupedAUC(Metric):
     """``GAUC = sum over groups g of W_g AUC_g / sum of W_g``, over groups that have both labels.
 
-    Groups of one label have no AUC and are left out. The data of a group may come in any number of batches and from any
+    Groups of one label have no AUC and are skipped. The data of a group may come in any number of batches and from any
     number of workers. Keeps the weights of both labels for every distinct (group, score), 32 bytes each.
 
     Reference: Zhu et al., Optimized Cost per Click, KDD 2017.
@@ -42,7 +42,7 @@ class GroupedAUC(Metric):
             (1).
         num_bins: Round scores, which must then be in [0, 1], into this many bins of equal width, so that memory
             is bounded by groups times bins. None: exact.
-        device: Where the state lies.
+        device: Device of the state.
 
     >>> metric = GroupedAUC()
     >>> users = torch.tensor([7, 7, 8, 8, 9])
@@ -68,7 +68,7 @@ class GroupedAUC(Metric):
         super().__init__(device=device)
 
     def update(self, predictions: Tensor, labels: Tensor, groups: Tensor, weights: Tensor | None = None) -> None:
-        """Add scores, labels 0 or 1, group ids (int64; all of one length) and weights >= 0."""
+        """Adds scores, labels 0 or 1, group ids (int64; all of one length) and weights >= 0."""
         samples = check_samples("GroupedAUC", predictions, labels, weights, self.device)
         require_binary("GroupedAUC", samples)
         if groups.dtype.is_floating_point or groups.dtype.is_complex:
@@ -86,7 +86,7 @@ class GroupedAUC(Metric):
         self._rows.add(ids, scores, positive, samples.weights - positive)
 
     def per_group(self) -> GroupAUCs:
-        """The AUC and the weight of every group that has both labels."""
+        """Returns the AUC and the weight of every group that has both labels."""
         groups, _, positive, negative = self._rows.rows()
         starts = run_starts((groups,))
         run = starts.cumsum(0) - 1
@@ -105,16 +105,16 @@ class GroupedAUC(Metric):
         return GroupAUCs(groups[starts][has_both], aucs, weights[self.group_weight][has_both])
 
     def compute(self) -> float:
-        """The weighted mean; NaN if no group has both labels."""
+        """Returns the weighted mean; NaN if no group has both labels."""
         _, aucs, weights = self.per_group()
         return ratio(float((weights * aucs).sum()), float(weights.sum()))
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clears the state."""
         self._rows = ScoreStore((torch.int64, torch.float64), self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """Distinct groups and scores, ascending, with the weight of label 1 and of label 0 at each."""
+        """Returns distinct groups and scores, ascending, with the weight of label 1 and of label 0 at each."""
         names = ("groups", "scores", "positive", "negative")
         return {name: column.clone() for name, column in zip(names, self._rows.rows(), strict=True)}
 

@@ -1,4 +1,4 @@
-"""What all metrics share: they are fed batch by batch, and those of several workers can be added up."""
+"""The base of all metrics: they are fed batch by batch, and those of several workers can be added up."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Metric(ABC):
 
     ``update`` adds a batch, ``compute`` reads the number so far, ``merge`` adds what another metric has seen: merging
     in any order and grouping gives what one metric fed with everything gives, up to rounding. Sums are kept in float64.
-    An ``update`` that is refused changes nothing. Not for use by several threads at once; give each its own and merge.
+    An ``update`` that is rejected changes nothing. Not thread-safe; give each thread its own metric and merge them.
 
     Args:
-        device: Where the state lies; batches are moved there.
+        device: Device of the state; batches are moved there.
     """
 
     def __init__(self, *, device: torch.device | str = "cpu") -> None:
@@ -30,30 +30,30 @@ class Metric(ABC):
 
     @abstractmethod
     def compute(self) -> float:
-        """The number for all that was seen; NaN where it is not defined, such as for nothing."""
+        """Returns the number for everything seen; NaN where it is not defined, such as for nothing."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget everything."""
+        """Clears the state."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """All that was seen, as plain tensors: copies, to save or to send."""
+        """Returns everything seen, as plain tensors: copies, to save or to send."""
 
     @abstractmethod
     def _set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a checked state, whose tensors are copies."""
+        """Replaces the state by a checked one, whose tensors are copies."""
 
     @abstractmethod
     def _add_state(self, state: Mapping[str, Tensor]) -> None:
-        """Add a state of the same kind, whose tensors are copies."""
+        """Adds a state of the same kind, whose tensors are copies."""
 
     def _settings(self) -> dict[str, object]:
-        """What must agree for two metrics to be merged."""
+        """Returns the settings that must agree for two metrics to be merged."""
         return {}
 
     def _check_state(self, state: Mapping[str, Tensor]) -> None:
-        """Refuse a state whose shapes do not fit; the names are checked already."""
+        """Raises if the shapes of a state do not fit; the names are checked already."""
         own = self.state()
         for name, tensor in state.items():
             if tensor.shape != own[name].shape:
@@ -61,7 +61,7 @@ class Metric(ABC):
                 raise ValueError(f"{type(self).__name__}: state {name!r} must have shape {expected}, got {got}")
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what :meth:`state` returned, instead of one's own past."""
+        """Replaces the state by one that :meth:`state` returned, and continues from it."""
         own = self.state()
         if state.keys() != own.keys():
             names = f"{sorted(own)}, got {sorted(state)}"
@@ -71,7 +71,7 @@ class Metric(ABC):
         self._set_state(copies)
 
     def merge(self, other: Self) -> Self:
-        """Add what `other` has seen; returns this metric. `other` stays as it is."""
+        """Adds what `other` has seen; returns this metric. `other` is unchanged."""
         if type(other) is not type(self):
             raise TypeError(f"{type(self).__name__}: can merge only its own kind, got {type(other).__name__}")
         if self._settings() != other._settings():
@@ -91,11 +91,11 @@ class SumMetric(Metric):
     _num_sums: int
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clears the state."""
         self._sums = torch.zeros(self._num_sums, dtype=torch.float64, device=self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """The sums; those of several workers may be added up, as by all-reduce."""
+        """Returns the sums; those of several workers may be added up, as by all-reduce."""
         return {"sums": self._sums.clone()}
 
     def _set_state(self, state: Mapping[str, Tensor]) -> None:
@@ -106,5 +106,5 @@ class SumMetric(Metric):
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """``numerator / denominator``, NaN for a denominator of 0."""
+    """Returns ``numerator / denominator``, NaN for a denominator of 0."""
     return numerator / denominator if denominator != 0 else float("nan")

@@ -1,4 +1,4 @@
-"""Names of metrics, and how they are spelt on Prometheus, which knows letters, digits and underscores only."""
+"""Names of metrics, and their spelling on Prometheus, which allows letters, digits and underscores only."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ _FOREIGN = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class MetricKind(StrEnum):
-    """What an emitted value means."""
+    """Meaning of an emitted value."""
 
     COUNTER = "counter"
-    """Added to what was there; never goes down."""
+    """Added to the previous value; never decreases."""
     TIMER = "timer"
     """One of many measurements: a duration, a size, a rate."""
     GAUGE = "gauge"
-    """Replaces what was there."""
+    """Replaces the previous value."""
 
 
 @lru_cache(maxsize=4096)
 def exposition_name(name: str) -> str:
-    """A metric or tag name with every foreign character, dots first of all, as an underscore."""
+    """Returns a metric or tag name with every other character, such as dots, replaced by an underscore."""
     spelt = _FOREIGN.sub("_", name)
     return f"_{spelt}" if spelt[:1].isdigit() else spelt
 
 
 def family_name(name: str, kind: MetricKind) -> str:
-    """The name of the Prometheus family of a metric; a counter's samples end in ``_total``, its family does not."""
+    """Returns the name of a metric's Prometheus family; a counter's samples end in ``_total``, its family does not."""
     spelt = exposition_name(name)
     return spelt.removesuffix("_total") if kind is MetricKind.COUNTER else spelt
 
 
 def sample_names(name: str, kind: MetricKind) -> tuple[str, ...]:
-    """Every name that a metric takes on Prometheus, its family's included."""
+    """Returns every name that a metric uses on Prometheus, its family's included."""
     family = family_name(name, kind)
     suffixes = {
         MetricKind.COUNTER: ("", "_total"),
@@ -45,6 +45,6 @@ def sample_names(name: str, kind: MetricKind) -> tuple[str, ...]:
 
 
 def require_text(subject: str, value: object, example: str) -> None:
-    """Refuses what is not a text, or an empty one."""
+    """Rejects anything but a non-empty text."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{subject} must be a text like {example!r}, got {value!r}")

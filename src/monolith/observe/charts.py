@@ -1,7 +1,7 @@
 """Line charts as SVG texts: readable on light and dark pages, on desks and on phones, with nothing to load.
 
 Every chart is drawn twice, for wide and for narrow pages, and the page shows the one that fits: a drawing that was
-only made smaller would have letters that nobody can read. Colours come from the page as CSS variables
+only scaled down would have unreadable letters. Colours come from the page as CSS variables
 (``--series-online``, ...); `STYLE` sets everything else of the drawing.
 """
 
@@ -43,11 +43,11 @@ class Series:
     points: Sequence[tuple[float, float]]
     is_dashed: bool = False
     told: float | None = None
-    """The value beside its name; None: that of its last point."""
+    """The value next to its name; None: that of its last point."""
 
     @property
     def last(self) -> float:
-        """The value beside its name."""
+        """The value next to its name."""
         return self.finite[-1][1] if self.told is None else self.told
 
     @property
@@ -58,7 +58,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """What the axes mean."""
+    """Labels and annotations of the axes."""
 
     title: str
     x_label: str
@@ -66,14 +66,14 @@ class Axes:
     y_text: Callable[[float], str]
     from_zero: bool = False
     mark: tuple[float, str] | None = None
-    """A vertical line at some x, and what happened there."""
+    """A vertical line at some x, and its label."""
     span_from: float | None = None
     """The time from this x on is shaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where things are in a drawing."""
+    """Positions in a drawing."""
 
     width: int
     height: int
@@ -87,12 +87,12 @@ class _Layout:
 
     @property
     def end(self) -> int:
-        """Where the lines end, from the left."""
+        """End of the lines, from the left."""
         return self.width - self.right
 
     @property
     def floor(self) -> int:
-        """Where the x axis is, from above."""
+        """Position of the x axis, from above."""
         return self.height - self.bottom
 
 
@@ -129,7 +129,7 @@ def ticks(low: float, high: float, count: int = 6) -> list[float]:
 
 
 def line_chart(series: Sequence[Series], axes: Axes) -> str:
-    """The chart as two SVG elements, one for wide pages and one for narrow ones, of which the page shows one."""
+    """Returns the chart as two SVG elements, for wide and for narrow pages; the page shows one of them."""
     room = (len(series) + 1) // 2 * (_LABEL_HEIGHT + 2)  # for the names above
     narrow = replace(_NARROW, height=_NARROW.height + room, top=_NARROW.top + room)
     drawings = {"wide": _draw(series, axes, _WIDE), "narrow": _draw(series, axes, narrow)}
@@ -137,7 +137,7 @@ def line_chart(series: Sequence[Series], axes: Axes) -> str:
 
 
 def _draw(series: Sequence[Series], axes: Axes, layout: _Layout) -> str:
-    """One drawing; a note instead of lines where no series has a point."""
+    """Returns one drawing; a note instead of lines where no series has a point."""
     points = [point for each in series for point in each.finite]
     head = (
         f'<svg viewBox="0 0 {layout.width} {layout.height}" role="img" aria-label="{escape(axes.title)}">'
@@ -190,7 +190,7 @@ def _frame(x: _Scale, y: _Scale, x_ticks: list[float], y_ticks: list[float], lay
 def _axis_names(axes: Axes, layout: _Layout) -> list[str]:
     middle, height = (layout.left + layout.end) / 2, (layout.top + layout.floor) / 2
     below = f'<text x="{middle}" y="{layout.height - 8}" text-anchor="middle">{escape(axes.x_label)}</text>'
-    if layout.names_above:  # there is no room beside the numbers
+    if layout.names_above:  # there is no room next to the numbers
         return [below, f'<text class="tick" x="0" y="{layout.top - 12}">{escape(axes.y_label)}</text>']
     beside = f'<text transform="translate(14 {height}) rotate(-90)" text-anchor="middle">{escape(axes.y_label)}</text>'
     return [below, beside]
@@ -215,7 +215,7 @@ def _line(series: Series, x: _Scale, y: _Scale) -> str:
 
 
 def _names_at_ends(series: Sequence[Series], y: _Scale, axes: Axes, layout: _Layout) -> list[str]:
-    """Names and values beside the ends of the lines, moved apart where they would overlap."""
+    """Returns names and values at the ends of the lines, moved apart where they would overlap."""
     ordered = sorted(series, key=lambda each: y(each.finite[-1][1]))
     places: list[float] = []
     for each in ordered:
@@ -226,7 +226,7 @@ def _names_at_ends(series: Sequence[Series], y: _Scale, axes: Axes, layout: _Lay
 
 
 def _names_above(series: Sequence[Series], axes: Axes) -> list[str]:
-    """Names and values in two columns above the drawing."""
+    """Returns names and values in two columns above the drawing."""
     return [
         _name(each, (number % 2) * _SECOND_COLUMN, 12 + (number // 2) * (_LABEL_HEIGHT + 2), axes)
         for number, each in enumerate(series)

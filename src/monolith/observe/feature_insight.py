@@ -1,6 +1,6 @@
 """How much each input feature moves the first layer of a tower.
 
-Stands here and not among the layers, because summaries of it are written by code that knows no layers.
+Not among the layers, because code without a dependency on layers writes summaries of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def feature_insight(x: Tensor, weight: Tensor, segment_sizes: Sequence[int], *, aggregate: bool = False) -> Tensor:
-    """The part of ``x W`` that each segment of x's columns contributes.
+    """Returns the part of ``x W`` that each segment of x's columns contributes.
 
     ``out[b, f K + k] = sum over columns j of segment f of x[b, j] W[j, k]``; with `aggregate`,
     ``out[b, f] = sum over k of out[b, f K + k]^2``.
@@ -42,7 +42,7 @@ def feature_insight(x: Tensor, weight: Tensor, segment_sizes: Sequence[int], *, 
 
 
 def require_segments(subject: str, segment_sizes: Sequence[int], num_columns: int) -> list[int]:
-    """The sizes as a list, refused unless there is one, all are at least 1 and they add up to the columns."""
+    """Returns the sizes as a list; raises unless there is one, all are at least 1 and they add up to the columns."""
     sizes = list(segment_sizes)
     if not sizes:
         raise ValueError(f"{subject}: segment_sizes must have at least one size, got none")

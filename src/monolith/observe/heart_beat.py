@@ -1,4 +1,4 @@
-"""The sign that a job lives, however long it waits for others."""
+"""The heartbeat of a job, also while it waits for other processes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EVERY_SECONDS = 30.0
 
 
 class HeartBeat:
-    """Emits ``training_heart_beat`` with the time: ``type=running`` at once and again, ``type=stopped`` at the end.
+    """Emits ``training_heart_beat`` with the time: ``type=running`` from the start on, ``type=stopped`` at the end.
 
-    A thread does it while it is open, so that a job that waits is not taken for dead. A context manager, which may be
+    A thread emits while it is open, so that a waiting job is not taken for dead. A context manager, which may be
     entered again.
 
     Args:
-        clock: What time it is.
-        every_seconds: From one beat to the next.
-        metrics: Where it goes.
+        clock: Source of time.
+        every_seconds: Seconds between two heartbeats.
+        metrics: Client that emits them.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class HeartBeat:
         self._thread: threading.Thread | None = None
 
     def beat(self) -> None:
-        """Says that training runs."""
+        """Emits that training runs."""
         self._metrics.emit_store("training_heart_beat", self._clock.now(), {"type": "running"})
 
     def start(self) -> None:
-        """Beats once, and again until `stop`."""
+        """Emits one heartbeat, and further ones until `stop`."""
         self.beat()
         self._stopped.clear()
         self._thread = threading.Thread(target=self._run, name="training_heart_beat", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Says that training has stopped."""
+        """Emits that training has stopped."""
         thread, self._thread = self._thread, None
         self._stopped.set()
         if thread is not None:

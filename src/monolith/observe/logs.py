@@ -1,4 +1,4 @@
-r"""How log lines look: readable or JSON, with role and rank of the process in each.
+r"""Format of log lines: readable or JSON, with role and rank of the process in each.
 
 >>> import io, logging
 >>> lines = io.StringIO()
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record carries; anything else came from the caller's ``extra``."""
+"""Attributes of every record; all others came from the caller's ``extra``."""
 
 
 class LoggingSetup:
@@ -35,8 +35,8 @@ class LoggingSetup:
         root.setLevel(level)
 
     def close(self) -> None:
-        """Takes the handler off and puts the level back; a second call does nothing."""
-        global _current  # noqa: PLW0603 - the root logger is global, and so is who set it up
+        """Removes the handler and restores the level. Idempotent."""
+        global _current  # noqa: PLW0603 - the root logger is global, and so is its setup
         if _current is not self:
             return
         _current = None
@@ -63,26 +63,26 @@ def configure_logging(
     rank: int = 0,
     stream: TextIO | None = None,
 ) -> LoggingSetup:
-    """Sends what is logged in this process to one stream; handlers of others stay.
+    """Sends the log of this process to one stream; other handlers stay.
 
-    A second call takes the place of the first. Times are UTC.
+    A second call replaces the first. Times are UTC.
 
     Args:
         level: Least level that is written, as a name or number.
         style: ``readable`` writes ``time LEVEL role/rank logger: message``, again in front of every further line of a
             message or traceback, so that searching for a rank finds all of it. ``json`` writes one object a line: time,
             level, role, rank, logger, message, then what the caller gave as ``extra``, then exception and stack.
-        role: What this process is: worker, ps, chief, ...
-        rank: Which one of them.
-        stream: By default standard error, as it is at the moment of writing.
+        role: Role of this process: worker, ps, chief, ...
+        rank: Rank of this process among those of its role.
+        stream: By default standard error, looked up when a line is written.
 
     Returns:
-        What undoes it.
+        The setup, which `close` undoes.
     """
     formatters = {"readable": _ReadableFormatter, "json": _JsonFormatter}
     if style not in formatters:
         raise ValueError(f"configure_logging: style must be 'readable' or 'json', got {style!r}")
-    global _current  # noqa: PLW0603 - the root logger is global, and so is who set it up
+    global _current  # noqa: PLW0603 - the root logger is global, and so is its setup
     handler = _StandardErrorHandler() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(formatters[style](role, rank))
     number = _level_number(level)
@@ -159,7 +159,7 @@ class _JsonFormatter(_Formatter):
 
 
 def _plain(value: Any) -> object:
-    """A value that JSON has: NaN and infinities, tensors and objects become texts."""
+    """Returns a value that JSON has: NaN and infinities, tensors and objects become texts."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

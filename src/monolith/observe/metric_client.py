@@ -1,4 +1,4 @@
-"""How the system speaks about itself: counters, timers and stores with a name and tags.
+"""Emits metrics: counters, timers and stores with a name and tags.
 
 >>> from monolith.observe import MetricClient, MetricRecorder
 >>> recorder = MetricRecorder()
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class MetricClient:
-    """Emits metrics under one prefix. Any thread may call any method.
+    """Emits metrics under one prefix. Thread-safe.
 
     Args:
-        prefix: What names begin with, followed by a dot; by default that of `get_metric_prefix` at this moment.
-        recorder: Where values go; by default the recorder of the process, which the scrape endpoint shows.
+        prefix: First part of names, followed by a dot; by default the current value of `get_metric_prefix`.
+        recorder: Target of the values; by default the recorder of the process, which the scrape endpoint shows.
     """
 
     def __init__(self, prefix: str | None = None, *, recorder: MetricRecorder | None = None) -> None:
@@ -35,27 +35,27 @@ class MetricClient:
         self._recorder = process_recorder() if recorder is None else recorder
 
     def emit_counter(self, name: str, value: float = 1, tags: Mapping[str, object] | None = None) -> None:
-        """Adds `value`, at least 0, to what was there."""
+        """Adds `value`, at least 0, to the counter."""
         self._recorder.add(self._full(name), value, tags)
 
     def emit_timer(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
-        """Takes one measurement; the unit is the caller's, one per name."""
+        """Adds one measurement; the unit is the caller's, one per name."""
         self._recorder.measure(self._full(name), value, tags)
 
     def counter(self, name: str, tags: Mapping[str, object] | None = None) -> Callable[[float], None]:
-        """What adds to one counter: as `emit_counter`, for what happens often."""
+        """Returns a function that adds to one counter: like `emit_counter`, for frequent use."""
         return self._recorder.adder(self._full(name), tags)
 
     def timer(self, name: str, tags: Mapping[str, object] | None = None) -> Callable[[float], None]:
-        """What takes the measurements of one timer: as `emit_timer`, for what happens often."""
+        """Returns a function that adds measurements to one timer: like `emit_timer`, for frequent use."""
         return self._recorder.measurer(self._full(name), tags)
 
     def emit_store(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
-        """Replaces what was there."""
+        """Replaces the value."""
         self._recorder.set(self._full(name), value, tags)
 
     def flush(self) -> None:
-        """Returns at once: what was emitted can be read when the call that emitted it returns."""
+        """Does nothing: emitted values are readable as soon as the emitting call returns."""
 
     def _full(self, name: str) -> str:
         require_text("metric name", name, "run_steps.all")

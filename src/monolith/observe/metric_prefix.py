@@ -1,4 +1,4 @@
-"""What the names of metrics begin with: of a process and its children, by the environment; of a run, while it runs."""
+"""First part of metric names: of a process and its children, by the environment; of a run, by a context."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _NAME: ContextVar[str | None] = ContextVar("monolith_metric_name", default=None)
 
 
 def set_metric_prefix(prefix: str) -> None:
-    """Makes `prefix` the beginning of metric names, here and in processes started from now on."""
+    """Sets the prefix of metric names, here and in processes started from now on."""
     require_text("metric prefix", prefix, "monolith.training.ranker")
     environment.put(METRIC_PREFIX_VARIABLE, prefix)
 
 
 def get_metric_prefix() -> str:
-    """The prefix that was set, else ``monolith.training``; inside `use_metric_name` with that name behind it."""
+    """Returns the prefix that was set, else ``monolith.training``; inside `use_metric_name` followed by that name."""
     names = (environment.get(METRIC_PREFIX_VARIABLE) or DEFAULT_METRIC_PREFIX, _NAME.get())
     return ".".join(name for name in names if name)
 
 
 @contextmanager
 def use_metric_name(name: str | None) -> Iterator[None]:
-    """Inside, metric names have this name behind the prefix, in this context only; None: they have none."""
+    """Adds a name after the prefix of metric names, in this context only; None: adds none."""
     if name is not None:
         require_text("metric name", name, "ranker")
     token = _NAME.set(name)

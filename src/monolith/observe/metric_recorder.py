@@ -1,7 +1,7 @@
 """The metrics of a process, in memory: emitted by clients, read by tests, scraped by Prometheus.
 
 A metric has a name, a kind and, for each set of tags, a value. Names are kept as they were given; the recorder only
-refuses those that Prometheus could not tell apart.
+rejects those that Prometheus could not distinguish.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_TIMER_BOUNDS = tuple(float(f"{digit}e{exponent}") for exponent in range(
 
 @dataclass(frozen=True, slots=True)
 class TimerReading:
-    """What a timer has measured so far."""
+    """The measurements of a timer so far."""
 
     count: int
     sum: float
@@ -40,13 +40,13 @@ class TimerReading:
 
     @property
     def mean(self) -> float:
-        """Sum by count."""
+        """Sum divided by count."""
         return self.sum / self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value of one metric at one moment."""
+    """One value of one metric at one point in time."""
 
     name: str
     kind: MetricKind
@@ -70,7 +70,7 @@ class _Metric:
 
 
 class MetricRecorder:
-    """Keeps metrics. Any thread may call any method; one lock guards everything.
+    """Keeps metrics. Thread-safe; one lock guards everything.
 
     Args:
         timer_bounds: Ascending upper bounds of the buckets that timers count into.
@@ -84,22 +84,22 @@ class MetricRecorder:
         self._lock = threading.Lock()
         self._metrics: dict[str, _Metric] = {}
         self._owners: dict[str, str] = {}
-        """Name on Prometheus -> metric that takes it."""
+        """Name on Prometheus -> metric that uses it."""
 
     def add(self, name: str, value: float = 1, tags: Mapping[str, object] | None = None) -> None:
         """Adds to a counter, which starts at 0."""
         self._add(name, _key(name, tags), value)
 
     def adder(self, name: str, tags: Mapping[str, object] | None = None) -> Callable[[float], None]:
-        """As `add`, for a counter that is added to often: name and tags are looked at once, here."""
+        """Returns a function like `add` for a frequently used counter: name and tags are checked only once, here."""
         return partial(self._add, name, _key(name, tags))
 
     def measure(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
-        """Takes a measurement into a timer."""
+        """Adds a measurement to a timer."""
         self._measure(name, _timer_key(name, tags), value)
 
     def measurer(self, name: str, tags: Mapping[str, object] | None = None) -> Callable[[float], None]:
-        """As `measure`, for a timer that measures often: name and tags are looked at once, here."""
+        """Returns a function like `measure` for a frequently used timer: name and tags are checked only once, here."""
         return partial(self._measure, name, _timer_key(name, tags))
 
     def set(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
@@ -110,7 +110,7 @@ class MetricRecorder:
             self._metric(name, MetricKind.GAUGE).numbers[key] = number
 
     def read(self) -> list[Reading]:
-        """Everything there is, at one moment, by name and tags."""
+        """Returns all values, consistently, by name and tags."""
         with self._lock:
             found = [
                 Reading(name, metric.kind, dict(key), self._value(metric, key))
@@ -120,22 +120,22 @@ class MetricRecorder:
         return sorted(found, key=lambda reading: (reading.name, sorted(reading.tags.items())))
 
     def counter(self, name: str, tags: Mapping[str, object] | None = None) -> float:
-        """The value of a counter with exactly these tags."""
+        """Returns the value of a counter with exactly these tags."""
         with self._lock:
             return self._find(name, MetricKind.COUNTER, tags).numbers[_key(name, tags)]
 
     def gauge(self, name: str, tags: Mapping[str, object] | None = None) -> float:
-        """The value of a gauge with exactly these tags."""
+        """Returns the value of a gauge with exactly these tags."""
         with self._lock:
             return self._find(name, MetricKind.GAUGE, tags).numbers[_key(name, tags)]
 
     def timer(self, name: str, tags: Mapping[str, object] | None = None) -> TimerReading:
-        """What a timer with exactly these tags has measured."""
+        """Returns the measurements of a timer with exactly these tags."""
         with self._lock:
             return self._reading(self._find(name, MetricKind.TIMER, tags).timers[_key(name, tags)])
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all metrics."""
         with self._lock:
             self._metrics.clear()
             self._owners.clear()
@@ -163,7 +163,7 @@ class MetricRecorder:
             timer.maximum = max(timer.maximum, number)
 
     def _metric(self, name: str, kind: MetricKind) -> _Metric:
-        """The metric of this name, made if new. REQUIRES: the lock is held."""
+        """Returns the metric of this name, created if new. REQUIRES: the lock is held."""
         metric = self._metrics.get(name)
         if metric is not None:
             if metric.kind is not kind:
@@ -181,7 +181,7 @@ class MetricRecorder:
         return metric
 
     def _find(self, name: str, kind: MetricKind, tags: Mapping[str, object] | None) -> _Metric:
-        """The metric that has a value for these tags. REQUIRES: the lock is held."""
+        """Returns the metric that has a value for these tags. REQUIRES: the lock is held."""
         key = _key(name, tags)
         metric = self._metrics.get(name)
         if metric is not None and metric.kind is kind and (key in metric.numbers or key in metric.timers):
@@ -236,5 +236,5 @@ _PROCESS_RECORDER = MetricRecorder()
 
 
 def process_recorder() -> MetricRecorder:
-    """The recorder that clients of this process emit to unless they are given another."""
+    """Returns the default recorder of this process's clients."""
     return _PROCESS_RECORDER

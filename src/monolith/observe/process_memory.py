@@ -1,4 +1,4 @@
-"""How much memory a process has in use, as the system counts it."""
+"""Memory use of a process, as the system counts it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _STATUS = Path("/proc/self/status")
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM now.
+    """Returns the memory of this process that is in RAM now.
 
     Raises:
-        UnimplementedError: the system does not say.
+        UnimplementedError: the system does not report it.
     """
     return _status_bytes("VmRSS")
 
 
 def peak_resident_bytes() -> int:
-    """The most memory that this process ever had in RAM.
+    """Returns the most memory that this process ever had in RAM.
 
     Raises:
-        UnimplementedError: the system does not say.
+        UnimplementedError: the system does not report it.
     """
     return _status_bytes("VmHWM")
 

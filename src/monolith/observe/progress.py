@@ -1,4 +1,4 @@
-"""How far something is: a bar on a terminal and in a notebook, plain lines elsewhere."""
+"""Progress: a bar on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _ERASE_LINE = "\r\x1b[2K"
 
 
 def is_watched(file: TextIO | None = None) -> bool:
-    """Whether a person sees what is written there at once: a terminal, or the cell of a notebook."""
+    """Returns whether a person sees output immediately: on a terminal, or in the cell of a notebook."""
     return (sys.stderr if file is None else file).isatty() or (file is None and _is_notebook())
 
 
 def _is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; IPython in a terminal has none."""
+    """Returns whether this process is the kernel of a notebook; IPython in a terminal has none."""
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get_shell is not None and getattr(get_shell(), "kernel", None) is not None
 
 
 class Progress:
-    """Shows how far something is. Belongs to one thread.
+    """Shows progress. Belongs to one thread.
 
-    On a terminal one line is drawn anew at most ten times a second, in a notebook twice; elsewhere a line is written
-    every ten seconds, and one at the end in all cases. An update in between costs a look at the clock.
+    On a terminal one line is redrawn at most ten times a second, in a notebook twice; elsewhere a line is written
+    every ten seconds, and one at the end in all cases. An update in between only reads the clock.
 
     Args:
-        total: How many units there will be; None: unknown.
-        unit: What is counted.
-        file: Where to write.
-        clock: What time it is; the machine's by default.
+        total: Number of units in all; None: unknown.
+        unit: Name of the units.
+        file: Output; standard error by default.
+        clock: Source of time; the machine's by default.
 
     >>> with Progress(total=2, unit="files", file=sys.stdout) as bar:
     ...     bar.update(2, loss=0.25, rows=1200)
@@ -70,20 +70,20 @@ class Progress:
         self._clock = SystemClock() if clock is None else clock
         self._is_terminal = self._file.isatty()
         self._is_drawn = self._is_terminal or (file is None and _is_notebook())
-        """Whether one line is drawn over and over."""
+        """Whether one line is redrawn."""
         self._interval = _SECONDS_BETWEEN_LINES
         if self._is_drawn:
             is_slow = not self._is_terminal
             self._interval = _SECONDS_BETWEEN_DRAWINGS_OF_A_NOTEBOOK if is_slow else _SECONDS_BETWEEN_DRAWINGS
         self._width = 0
-        """Of what a notebook shows now, which the next drawing has to cover."""
+        """Width of the current line in a notebook, which the next one has to cover."""
         self._fields: dict[str, Any] = {}
         self._next_drawing = self._clock.monotonic() + (0.0 if self._is_drawn else self._interval)
         self._is_shown = False
         self._shown_at = -1
 
     def update(self, n: int = 1, **fields: Any) -> None:
-        """Counts `n` more units and remembers what to show beside them.
+        """Counts `n` more units and sets the fields to show next to them.
 
         Args:
             n: Units that were done since the last call.
@@ -99,7 +99,7 @@ class Progress:
             self._show()
 
     def write(self, text: str) -> None:
-        """Writes one line for good; the bar goes on below it."""
+        """Writes one permanent line; the bar continues below it."""
         self._file.write(f"{self._erased() if self._is_drawn and self._is_shown else ''}{text}\n")
         if self._is_drawn and self._is_shown:
             self._show()
@@ -140,7 +140,7 @@ class Progress:
         self._file.flush()
 
     def _erased(self) -> str:
-        """What empties the line; notebooks know the carriage return, and not all of them more."""
+        """Returns the text that clears the line; not all notebooks support more than the carriage return."""
         if self._is_terminal:
             return _ERASE_LINE
         blanks, self._width = " " * self._width, 0

@@ -1,4 +1,4 @@
-"""Progress for another program, which shows it together with that of others."""
+"""Progress for another program, which shows it together with the progress of other processes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["ProgressLines"]
 
 _SECONDS_BETWEEN_MESSAGES = 1.0
-"""What is shown, such as the number of rows, may have to be asked of others."""
+"""Fields such as the number of rows may need calls to other processes."""
 
 
 class ProgressLines(Progress):
-    """Hands over how far something is, once a second at most, instead of drawing it. Belongs to one thread.
+    """Sends progress, once a second at most, instead of drawing it. Belongs to one thread.
 
     >>> with ProgressLines(print, total=2) as bar:
     ...     bar.update(2, loss=0.25)

@@ -1,4 +1,4 @@
-"""What a process is doing, asked from outside: ``kill -USR1 <pid>`` prints the stack of every thread.
+"""Stack dumps of a running process: ``kill -USR1 <pid>`` prints the stack of every thread.
 
 Importing this module installs the handler (`add_siguser1_handler`); ``import monolith`` does not. The handler runs in
 the main thread, between two bytecodes: a process stuck inside a native call answers when that call returns.
@@ -25,7 +25,7 @@ def print_stack_trace(sig: int, frame: FrameType | None) -> None:
     """Prints the stack at `frame`, then those of all other threads, to standard error.
 
     Args:
-        sig: Number of the signal that asked.
+        sig: Number of the signal received.
         frame: Where the main thread was interrupted.
     """
     here = threading.get_ident()
@@ -39,10 +39,10 @@ def print_stack_trace(sig: int, frame: FrameType | None) -> None:
 
 
 def add_siguser1_handler() -> None:
-    """Prints all stacks on SIGUSR1, after calling the handler that is there now.
+    """Prints all stacks on SIGUSR1, after calling the handler that is installed now.
 
-    A second call in a row changes nothing. Off the main thread, where Python takes no handlers, and on systems without
-    the signal it warns and leaves everything as it is.
+    A second call in a row changes nothing. Off the main thread, where Python accepts no handlers, and on systems
+    without the signal it warns and changes nothing.
     """
     number = getattr(signal, "SIGUSR1", None)
     if number is None:
@@ -91,7 +91,7 @@ def _stack(name: str, ident: int, frame: FrameType | None) -> list[str]:
 
 
 def _write_to_stderr(text: str) -> None:
-    """Past the buffer of standard error: the interrupted code may be inside it, and it cannot be entered twice."""
+    """Writes past the buffer of standard error: the interrupted code may be inside it, and it is not reentrant."""
     stream = sys.stderr
     if stream is None:
         return

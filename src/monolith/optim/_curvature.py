@@ -28,7 +28,7 @@ _STACKED_ELEMENTS = 4096
 
 
 def initial_state(param: Tensor, group: Group) -> State:
-    """No statistics, and preconditioners that are 0."""
+    """Returns a state without statistics, whose preconditioners are 0."""
     kept = group["eigen_head"] + group["eigen_tail"]
     # Without an axis there is nothing to wait for: the preconditioned gradient is the gradient.
     state: State = {"pending": 0, "kept": 0 if param.ndim == 0 else None}
@@ -41,7 +41,7 @@ def initial_state(param: Tensor, group: Group) -> State:
 
 
 def update_statistics(grads: Sequence[Tensor], states: Sequence[State], group: Group) -> None:
-    """Replaces ``g`` by the statistics of these gradients, and takes them into ``s``."""
+    """Replaces ``g`` by the statistics of these gradients, and adds them to ``s``."""
     settle(states, group)
     for stack in _stacks(grads, states):
         for axis in range(stack.num_axes):
@@ -52,10 +52,10 @@ def update_statistics(grads: Sequence[Tensor], states: Sequence[State], group: G
 
 
 def settle(states: Sequence[State], group: Group) -> None:
-    """Takes ``g`` into ``s`` as often as is pending.
+    """Adds ``g`` to ``s`` as often as is pending.
 
-    ``g`` stays the same for `tau_2` steps, and the sums of all axes are far larger than a bias: taking it in many times
-    at once gives the same sums for a fraction of the passes over memory.
+    ``g`` stays the same for `tau_2` steps, and the sums of all axes are far larger than a bias: adding it many times
+    in one pass gives the same sums for a fraction of the passes over memory.
     """
     beta_2 = group["beta_2"]
     for times, own in _grouped(states, lambda state: state["pending"]):
@@ -90,7 +90,7 @@ def update_preconditioners(states: Sequence[State], group: Group) -> None:
 
 
 def preconditioned(grads: Sequence[Tensor], states: Sequence[State]) -> list[Tensor]:
-    """Every gradient with the preconditioners of all its axes applied."""
+    """Returns every gradient with the preconditioners of all its axes applied."""
     results: dict[int, Tensor] = {}
     for stack in _stacks(grads, states):
         product = stack.grads
@@ -152,5 +152,5 @@ def _grouped(items: Sequence[Any], key: Callable[[Any], Hashable]) -> Iterator[t
 
 
 def _is_written_out(*, size: int, kept: int) -> bool:
-    """Whether ``p`` is kept beside ``pvec``: where one product with it costs less than two with ``pvec``."""
+    """Returns whether ``p`` is kept in addition to ``pvec``: one product with it costs less than two with ``pvec``."""
     return 2 * min(size, kept) > size

@@ -1,7 +1,7 @@
-"""What the dense optimizers share: options of groups, learning rates that are functions, work by lists, exact state.
+"""The base of the dense optimizers: options of groups, learning rates that are functions, work by lists, exact state.
 
-A step gathers the parameters that have a gradient, group by group and by (device, dtype), and hands each list to the
-rule of the subclass, which works on the whole list at once.
+A step gathers the parameters that have a gradient, group by group and by (device, dtype), and passes each list to the
+rule of the subclass, which works on the complete list.
 
 Precision: float64 parameters are updated in float64, all others in float32. Parameters of 16 bits or less keep float32
 state; they are rounded once, at the end of the step.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
 
 LearningRate: TypeAlias = float | Callable[[], float]
-"""A number, or a function that is asked before every step."""
+"""A number, or a function that is called before every step."""
 
 Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
 
@@ -45,10 +45,10 @@ class Bounds:
     whole: bool = False
 
     def check(self, subject: str, value: Any) -> None:
-        """Refuse what is no number within these bounds.
+        """Checks that a value is a number within these bounds.
 
         Raises:
-            TypeError: not a number, or not a whole one where one is needed.
+            TypeError: not a number, or not an integer where one is needed.
             ValueError: out of bounds.
         """
         kind = Integral if self.whole else Real
@@ -64,18 +64,18 @@ class Batch:
     """Parameters of one device and dtype with their gradients and states, position by position."""
 
     params: list[Tensor] = field(default_factory=list)
-    """What the rule moves: the parameters, or float32 copies of shorter ones."""
+    """Tensors that the rule updates: the parameters, or float32 copies of shorter ones."""
     grads: list[Tensor] = field(default_factory=list)
     states: list[dict[str, Any]] = field(default_factory=list)
     rounded: list[Tensor] = field(default_factory=list)
-    """The parameters that `params` are copies of, if they are."""
+    """The parameters of which `params` are copies, if they are."""
 
     def state(self, name: str) -> list[Any]:
-        """The state `name` of every parameter."""
+        """Returns the state `name` of every parameter."""
         return [state[name] for state in self.states]
 
     def append(self, param: Tensor, grad: Tensor, state: dict[str, Any]) -> None:
-        """One more parameter, in the precision of its arithmetic."""
+        """Adds a parameter, in the precision of its arithmetic."""
         dtype = arithmetic_dtype(param)
         if dtype is not param.dtype:
             self.rounded.append(param)
@@ -86,40 +86,40 @@ class Batch:
 
 
 def arithmetic_dtype(param: Tensor) -> torch.dtype:
-    """The precision in which a parameter is updated and its state is kept."""
+    """Returns the precision in which a parameter is updated and its state is kept."""
     return torch.float64 if param.dtype is torch.float64 else torch.float32
 
 
 def zeros_like(param: Tensor) -> Tensor:
-    """State of the parameter's shape and strides, all 0."""
+    """Returns state of the parameter's shape and strides, all 0."""
     return torch.zeros_like(param, dtype=arithmetic_dtype(param), memory_format=torch.preserve_format)
 
 
 def decayed(batch: Batch, weight_decay: float) -> Tensors:
-    """``grad + weight_decay * param``, with the parameter from before the step."""
+    """Returns ``grad + weight_decay * param``, with the parameter from before the step."""
     if weight_decay == 0:
         return batch.grads
     return foreach.add(batch.grads, batch.params, alpha=weight_decay)
 
 
 class DenseOptimizer(Optimizer, ABC):
-    """A rule for the parameters of a torch module, applied to whole lists of them.
+    """A rule for the parameters of a torch module, applied to lists of them.
 
     Args:
         params: Parameters, named parameters, or groups, as for every torch optimizer. A group may set any option, and
             its learning rate as ``lr`` or ``learning_rate``.
         learning_rate: A number, which torch's schedulers may change (``group["lr"]``); or a function without arguments,
-            which is asked before every step and has the last word: do not put a scheduler on top of it.
+            which is called before every step and takes precedence: do not put a scheduler on top of it.
         options: Every option of the rule with its value.
     """
 
     _bounds: ClassVar[Mapping[str, Bounds]]
-    """What each option of the rule may be."""
+    """Bounds of each option of the rule."""
     is_elementwise: ClassVar[bool] = False
-    """Whether every element moves by its own gradient and state alone, so that a piece of a parameter learns as it
-    would in the whole; servers divide large parameters only then."""
+    """Whether every element moves by its own gradient and state alone, so that a piece of a parameter learns as in the
+    complete parameter; servers divide large parameters only then."""
     group_state: ClassVar[frozenset[str]] = frozenset()
-    """What the rule itself keeps in its groups, beside the options it was given."""
+    """Keys that the rule itself keeps in its groups, in addition to the given options."""
 
     def __init__(self, params: ParamsT, learning_rate: LearningRate, options: Mapping[str, float | bool]) -> None:
         self._rate_functions: list[Callable[[], float] | None] = []
@@ -127,11 +127,11 @@ class DenseOptimizer(Optimizer, ABC):
 
     @abstractmethod
     def _initial_state(self, param: Tensor, group: Group) -> dict[str, Any]:
-        """The state of a parameter that has its first gradient."""
+        """Returns the state of a parameter that has its first gradient."""
 
     @abstractmethod
     def _update(self, batch: Batch, group: Group) -> None:
-        """Move the parameters of the batch, in place, and their states."""
+        """Updates the parameters of the batch, in place, and their states."""
 
     def _update_group(self, group: Group, batches: Iterable[Batch]) -> None:
         for batch in batches:
@@ -145,13 +145,13 @@ class DenseOptimizer(Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update of every parameter that has a gradient.
+        """Updates every parameter that has a gradient.
 
         Args:
             closure: Computes the gradients and returns the loss; called once, with gradients enabled.
 
         Returns:
-            What `closure` returned, or None without one.
+            The result of `closure`, or None without one.
 
         Raises:
             InvalidArgumentError: a gradient is sparse. No parameter has moved.
@@ -171,7 +171,7 @@ class DenseOptimizer(Optimizer, ABC):
         return loss
 
     def add_param_group(self, param_group: Group) -> None:
-        """Adds parameters with options of their own; what the group leaves out takes the optimizer's defaults.
+        """Adds parameters with options of their own; options not in the group take the optimizer's defaults.
 
         Raises:
             TypeError: an option is no number, or a parameter is not real.
@@ -188,12 +188,12 @@ class DenseOptimizer(Optimizer, ABC):
         self._rate_functions.append(rate)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a copy of the groups and the state of `state_dict`, bit for bit.
+        """Loads a copy of the groups and the state of `state_dict`, bit for bit.
 
         Learning-rate functions are not part of a state dict: those of this optimizer stay.
         """
         loaded = dict(state_dict)
-        # Runs after the hooks of others, and so sees what they made of the state dict.
+        # Runs after all other hooks, and so sees the final state dict.
         last_hook = self.register_load_state_dict_pre_hook(lambda _, final: loaded.update(final))
         try:
             super().load_state_dict(state_dict)
@@ -211,7 +211,7 @@ class DenseOptimizer(Optimizer, ABC):
         return {**super().__getstate__(), "_rate_functions": self._rate_functions}
 
     def _with_rate(self, param_group: Group) -> tuple[Group, Callable[[], float] | None]:
-        """The group with a number for ``lr``, and the function that will set it."""
+        """Returns the group with a number for ``lr``, and the function that will set it."""
         group = dict(param_group)
         if "learning_rate" in group:
             if "lr" in group:
@@ -221,7 +221,7 @@ class DenseOptimizer(Optimizer, ABC):
         if not callable(rate):
             Bounds().check(f"{type(self).__name__}: learning_rate", rate.item() if isinstance(rate, Tensor) else rate)
             return group, None
-        # Not a number until the function has been asked: a reader must not take it for a rate.
+        # NaN until the function was called, so that no reader takes it for a rate.
         return {**group, "lr": math.nan}, rate
 
     def _check_group(self, group: Group) -> None:
@@ -248,7 +248,7 @@ class DenseOptimizer(Optimizer, ABC):
                 group["lr"] = rate
 
     def _batches(self, group: Group) -> list[Batch]:
-        """The parameters of the group that have a gradient and anything to learn, by device and dtype."""
+        """Returns the parameters of the group that have a gradient and at least one element, by device and dtype."""
         batches: dict[tuple[torch.device, torch.dtype], Batch] = {}
         for param in group["params"]:
             grad = param.grad

@@ -1,6 +1,6 @@
-"""torch's operations on whole lists of tensors: one call for all parameters of an optimizer.
+"""torch's operations on lists of tensors: one call for all parameters of an optimizer.
 
-torch's own optimizers are built on them, but their names begin with an underscore; this is the only place that says
+torch's own optimizers are built on them, but their names begin with an underscore; only this module uses
 those names. Lists of one call have equal lengths, and their tensors one device and one dtype. A name that ends in an
 underscore changes its first list in place.
 """

@@ -1,4 +1,4 @@
-"""Adamom: momentum over a scale that is averaged over the whole past."""
+"""Adamom: momentum over a scale that is averaged over all past steps."""
 
 from __future__ import annotations
 

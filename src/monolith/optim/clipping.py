@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def global_norm(t_list: Sequence[Tensor | None]) -> Tensor:
-    """The length of all tensors taken as one vector: ``sqrt(sum of squares)``.
+    """Returns the length of all tensors taken as one vector: ``sqrt(sum of squares)``.
 
     It is computed in float64 if any tensor is float64, else in float32; a sum of squares beyond that type's range
     counts as infinite.
 
     Args:
-        t_list: A list; None in it stands for a gradient that is not there. The tensors may be on several devices.
+        t_list: A list; None in it stands for a missing gradient. The tensors may be on several devices.
 
     Returns:
         0-dimensional, on the device of the first tensor; 0 for a list without tensors.
@@ -43,7 +43,7 @@ def clip_by_global_norm(
 ) -> tuple[list[Tensor | None], Tensor]:
     """Scales all tensors by the same factor, so that their common length is at most `clip_norm`.
 
-    The inputs are never changed. Tensors within the limit may come back as they are, in the same memory. If the norm is
+    The inputs are never changed. Tensors within the limit may be returned unchanged, in the same memory. If the norm is
     infinite or NaN, every element of the result is NaN.
 
     Args:
@@ -69,14 +69,14 @@ def clip_by_global_norm(
 
 
 def clip_factor(norm: Tensor, limit: float) -> Tensor:
-    """What makes a length of `norm` at most `limit` by multiplication: 1 or less, and NaN if `norm` is not finite."""
+    """Returns the factor that reduces a length of `norm` to at most `limit`: 1 or less, NaN if `norm` is not finite."""
     factor = torch.where(norm > limit, limit / norm, 1.0)
     return torch.where(torch.isfinite(norm), factor, math.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointClip:
-    """One norm over dense and row gradients, and what each side is to be multiplied by. All 0-dimensional."""
+    """One norm over dense and row gradients, and the factor of each side. All 0-dimensional."""
 
     norm: Tensor
     """The common length before clipping."""
@@ -86,7 +86,7 @@ class JointClip:
     """For the row gradients: ``float(...)`` of it is the `scale` of a store's `Update`."""
 
     def scale_dense_(self, dense: Iterable[Tensor | None]) -> None:
-        """Multiplies the dense gradients in place; None is passed over."""
+        """Multiplies the dense gradients in place; skips None."""
         with torch.no_grad():
             tensors = [tensor for tensor in dense if tensor is not None]
             for tensor, scaled in zip(tensors, _scaled(tensors, self.dense_factor), strict=True):
@@ -100,11 +100,11 @@ def joint_clip(
     clip_norm: float,
     row_clip_norm: float | None = None,
 ) -> JointClip:
-    """The factors that clip dense and row gradients by ONE norm over both. Changes nothing by itself.
+    """Returns the factors that clip dense and row gradients by ONE norm over both. Changes nothing by itself.
 
     Args:
         dense: Gradients of the dense parameters.
-        rows: Gradients of the rows: one value per looked-up row and dim, as they are handed to the store.
+        rows: Gradients of the rows: one value per looked-up row and dim, as they are passed to the store.
         clip_norm: The limit of the common norm for the dense gradients, > 0.
         row_clip_norm: The limit for the row gradients, >= 0; `clip_norm` by default. A warm-up of it is a schedule:
             ``row_clip_norm=linear_warmup(1000.0, 2000)(step)``.
@@ -149,7 +149,7 @@ def _by_kind(tensors: Sequence[Tensor]) -> Iterable[list[Tensor]]:
 
 
 def _scaled(tensors: Sequence[Tensor], factor: Tensor) -> list[Tensor]:
-    """New tensors; the factor keeps its precision where the tensors have less."""
+    """Returns new tensors; the factor keeps its precision where the tensors have less."""
     factors = {device: factor.to(device) for device in {tensor.device for tensor in tensors}}
     return [_product(tensor, factors[tensor.device]) for tensor in tensors]
 

@@ -1,7 +1,7 @@
-"""The step that a running session is at, for rules that ask for it without being given one.
+"""The step of a running session, for rules that need it without being given one.
 
 This is the seam between optimizers and sessions: a session that runs steps opens `global_step_from` around them.
-Outside of one, `Shampoo` counts its own steps and a schedule has to be told the step.
+Outside of one, `Shampoo` counts its own steps and a schedule has to be called with the step.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _COUNTERS: ContextVar[tuple[Callable[[], int], ...]] = ContextVar("monolith_global_step", default=())
-"""Of the sessions that are open in this context, the innermost last."""
+"""Counters of the sessions that are open in this context, the innermost last."""
 
 
 @contextmanager
 def global_step_from(counter: Callable[[], int]) -> Iterator[None]:
-    """Inside, `current_global_step` asks `counter`. Nests; the innermost one counts. They may end in any order.
+    """Makes `current_global_step` call `counter` inside. Nests; the innermost one counts. They may end in any order.
 
-    It holds for this thread and for the contexts copied from it (``contextvars.copy_context``), not for other threads.
+    Applies to this thread and to the contexts copied from it (``contextvars.copy_context``), not to other threads.
     """
     own = partial(counter)  # an object of this call, though the same counter may be given twice
     _COUNTERS.set((*_COUNTERS.get(), own))
@@ -33,6 +33,6 @@ def global_step_from(counter: Callable[[], int]) -> Iterator[None]:
 
 
 def current_global_step() -> int | None:
-    """The step of the innermost `global_step_from`, or None outside of one."""
+    """Returns the step of the innermost `global_step_from`, or None outside of one."""
     counters = _COUNTERS.get()
     return counters[-1]() if counters else None

@@ -19,7 +19,7 @@ _STRIP = 256
 def eigen_inverse_root(
     mat: Tensor, p: int, head: int, tail: int, damping: float = 1e-3
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The eigenpairs of ``mat^(-1/p)`` that matter, and one number for all others.
+    """Returns the most relevant eigenpairs of ``mat^(-1/p)``, and one number for all others.
 
     Eigenvalues are in ascending order. Kept are the `head` smallest that exceed `damping` and the `tail` largest;
     eigenvalues below `damping` count as `damping`.
@@ -33,8 +33,8 @@ def eigen_inverse_root(
 
     Returns:
         ``(pvec, pval, offset)``: the kept eigenvectors [n, k], the inverse roots of their eigenvalues minus the offset
-        [k], and the offset, 0-dimensional: the mean of the eigenvalues between head and tail, 0 if none is left out.
-        It is the mean of the eigenvalues themselves and not of their inverse roots, as in the original.
+        [k], and the offset, 0-dimensional: the mean of the eigenvalues between head and tail, 0 if all are kept.
+        It is the mean of the eigenvalues themselves and not of their inverse roots, as in ByteDance Monolith.
 
     Raises:
         ValueError: `mat` is not square or not finite, or a number is out of range.
@@ -70,7 +70,7 @@ def apply_sparse_precond(tensor: Tensor, pvec: Tensor, pval: Tensor, offset: Ten
 
 
 def inverse_roots(mats: Tensor, p: int, kept: tuple[int, int], damping: float) -> tuple[Tensor, Tensor, Tensor]:
-    """`eigen_inverse_root` of every matrix of [B, n, n], with ``kept = (head, tail)``."""
+    """Computes `eigen_inverse_root` of every matrix of [B, n, n], with ``kept = (head, tail)``."""
     if not bool(torch.isfinite(mats).all()):
         raise ValueError(
             "eigen_inverse_root: the matrix holds NaN or infinity, so it has no eigenvalues;"
@@ -114,7 +114,7 @@ def multiply_axis(tensors: Tensor, axis: int, matrices: Tensor) -> Tensor:
 
 
 def written_out(preconditioners: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Each ``(pvec, pval, offset)`` as one matrix: [B, n, n]."""
+    """Returns each ``(pvec, pval, offset)`` as one matrix: [B, n, n]."""
     pvec, pval, offset = preconditioners
     matrices = (pvec * pval.unsqueeze(1)) @ pvec.mT
     matrices.diagonal(dim1=1, dim2=2).add_(offset.unsqueeze(1))
@@ -122,7 +122,7 @@ def written_out(preconditioners: tuple[Tensor, Tensor, Tensor]) -> Tensor:
 
 
 def grams(tensors: Tensor, axis: int) -> Tensor:
-    """The products of all slices along `axis` with each other: symmetric [B, n, n] for an axis of size n."""
+    """Returns the products of all slices along `axis` with each other: symmetric [B, n, n] for an axis of size n."""
     count, size = tensors.shape[0], tensors.shape[axis + 1]
     rows = tensors.movedim(axis + 1, 1).reshape(count, size, tensors[0].numel() // size)
     if size <= _STRIP:

@@ -20,14 +20,14 @@ def propagate_back_gradients(
     xs: Iterable[Tensor],
     valid_var_set: Collection[Tensor] | None = None,
 ) -> list[Tensor | None]:
-    """The gradients of `xs`, given the gradients of tensors that were computed from them.
+    """Returns the gradients of `xs`, given the gradients of tensors that were computed from them.
 
     The autograd graph stays, so the same part can be walked again.
 
     Args:
         grads_and_vars: Pairs of a gradient and the tensor it belongs to. A pair whose gradient is None, or whose
             tensor needs no gradient, adds nothing.
-        xs: The tensors whose gradients are asked for; each must require gradients.
+        xs: The tensors whose gradients are requested; each must require gradients.
         valid_var_set: If not empty, the only tensors that may stand in the pairs.
 
     Returns:
@@ -64,7 +64,7 @@ def propagate_back_dict_gradients(
     x_to_key: Mapping[Tensor, K],
     valid_var_set: Collection[Tensor] | None = None,
 ) -> defaultdict[K, list[tuple[Tensor | None, Tensor]]]:
-    """The gradients of the tensors in `x_to_key`, grouped by their keys.
+    """Returns the gradients of the tensors in `x_to_key`, grouped by their keys.
 
     Args:
         grads_and_vars: As in `propagate_back_gradients`.

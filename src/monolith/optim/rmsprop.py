@@ -1,4 +1,4 @@
-"""RMSProp with momentum, in the original's two variants."""
+"""RMSProp with momentum, in the two variants of ByteDance Monolith."""
 
 from __future__ import annotations
 

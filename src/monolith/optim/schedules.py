@@ -55,7 +55,7 @@ class PolynomialDecay(Config):
         require_positive(self, "power")
 
     def __call__(self, step: int | None = None) -> float:
-        """The rate of `step`, or of the session's global step if none is given.
+        """Returns the rate of `step`, or of the session's global step if none is given.
 
         Raises:
             ValueError: the step is negative.
@@ -74,7 +74,7 @@ class PolynomialDecay(Config):
 
 
 def linear_warmup(learning_rate: float, warmup_steps: int) -> PolynomialDecay:
-    """``learning_rate * min(step / warmup_steps, 1)``: 0 at step 0, in full from `warmup_steps` on.
+    """Returns ``learning_rate * min(step / warmup_steps, 1)``: 0 at step 0, in full from `warmup_steps` on.
 
     0 steps switch the warm-up off: the rate is constant.
     """
@@ -86,13 +86,13 @@ def linear_warmup(learning_rate: float, warmup_steps: int) -> PolynomialDecay:
 class ScheduledLR(LRScheduler):
     """A torch scheduler that sets the learning rate of every group to its schedule's value.
 
-    Call ``step()`` after each step of the optimizer. Its state dict holds how many steps were made, not the schedules:
-    a resumed run goes on with the schedules it is given.
+    Call ``step()`` after each step of the optimizer. Its state dict holds the number of steps, not the schedules: a
+    resumed run uses the schedules it is given.
 
     Args:
         optimizer: Any torch optimizer.
         schedules: One schedule for all groups, or one per group.
-        last_epoch: The step to go on from; -1 starts at step 0.
+        last_epoch: The step to continue from; -1 starts at step 0.
     """
 
     def __init__(self, optimizer: Optimizer, schedules: Schedule | Sequence[Schedule], last_epoch: int = -1) -> None:
@@ -106,11 +106,11 @@ class ScheduledLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
-        """The rate of each group at the current step."""
+        """Returns the rate of each group at the current step."""
         return [schedule(self.last_epoch) for schedule in self._schedules]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and the schedules."""
+        """Returns everything but the optimizer and the schedules."""
         return {name: value for name, value in super().state_dict().items() if name != "_schedules"}
 
 

@@ -60,7 +60,7 @@ _DEFAULTS: ShampooOptions = {
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """What one step does."""
+    """The actions of one step."""
 
     updates_statistics: bool
     updates_preconditioners: bool
@@ -84,7 +84,7 @@ class Shampoo(DenseOptimizer):
                       b = t / warmup - 1, within 0 and 1
 
     Until its first computation, a multiple of `tau_1` after the warm-up, a preconditioner is 0 and so is ``pm``: the
-    share b of the move is then missing. With ``warmup=0`` that share is the whole move, so take a small `tau_1` too.
+    share b of the move is then missing. With ``warmup=0`` that share is the complete move, so take a small `tau_1` too.
 
     State of a parameter: ``d``, ``m``, ``pm`` of its shape; per axis of size n ``s{i}`` and ``g{i}`` [n, n], and the
     parts of P{i}: ``pvec{i}`` [n, k], ``pval{i}`` [k] and the number ``o{i}``, with k = min(n, eigen_head +
@@ -98,7 +98,7 @@ class Shampoo(DenseOptimizer):
     Args:
         params: Parameters or groups, as for every torch optimizer.
         learning_rate: A number, which schedulers may change, or a function without arguments.
-        global_step: Says which step it is.
+        global_step: Returns the current step.
         options: See `ShampooOptions`; each may also stand in a group.
     """
 
@@ -179,7 +179,7 @@ def _move_diagonally(batch: Batch, group: Group, phase: _Phase) -> None:
 
 
 def _move_preconditioned(batch: Batch, group: Group, phase: _Phase) -> None:
-    """The second half of the move, for parameters that have preconditioners; of the others ``pm`` stays 0."""
+    """Makes the second half of the move, for parameters that have preconditioners; ``pm`` of others stays 0."""
     ready = [position for position, state in enumerate(batch.states) if state["kept"] is not None]
     if not ready:
         return

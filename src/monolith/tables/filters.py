@@ -2,8 +2,8 @@
 
 A filter is applied only to ids that have no row yet, and only where the table's threshold (``min_count``, or
 ``slot_min_counts`` for the id's slot) is above 0. Its counts belong to the rows: they are saved, restored and cut with
-them. All tables of a group share one filter; equal ids of two tables are counted apart.
-How to choose thresholds and filter: ``docs/how-to/admission-and-expiry.md``.
+them. All tables of a group share one filter; equal ids of two tables are counted apart. How to choose thresholds and
+filter: ``docs/how-to/admission-and-expiry.md``.
 """
 
 from __future__ import annotations

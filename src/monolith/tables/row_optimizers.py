@@ -2,8 +2,7 @@
 
 Each config belongs to one segment of a table. The kernel receives the segment's learning rate with every call, so
 schedules and warm-up live outside of it: :meth:`RowOptimizer.learning_rate_at` gives the rate of a step when the call
-names none.
-Formulas, state sizes and worked numbers: ``docs/how-to/row-optimizers.md``.
+names none. Formulas, state sizes and worked numbers: ``docs/how-to/row-optimizers.md``.
 
 In the formulas below ``w`` is the weight, ``g`` the gradient, ``lr`` the learning rate of the call, and
 ``h = g + weight_decay_factor * w``.

@@ -1,4 +1,4 @@
-"""What may be cut into rows, and how: the checks behind `Ragged`, each with one wait for a GPU at most."""
+"""The checks of `Ragged`, each with one wait for a GPU at most."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_row_splits(row_splits: Tensor, *, num_values: int, device: torch.device) -> None:
-    """Splits must be int64 [B + 1] on the device of the values, and rise from 0 to their number."""
+    """Checks that splits are int64 [B + 1] on the device of the values, and rise from 0 to their number."""
     if not isinstance(row_splits, Tensor):
         raise TypeError(f"row_splits must be an int64 tensor, got {type(row_splits).__name__}; see Ragged.from_lengths")
     if row_splits.dtype != torch.int64:
@@ -36,7 +36,7 @@ def check_row_splits(row_splits: Tensor, *, num_values: int, device: torch.devic
 
 
 def check_lengths(lengths: Tensor, *, num_values: int) -> None:
-    """Lengths must not be negative and count every value once."""
+    """Checks that lengths are not negative and count every value once."""
     if not _readable(lengths):
         return
     negative = (lengths < 0).any()
@@ -47,7 +47,7 @@ def check_lengths(lengths: Tensor, *, num_values: int) -> None:
 
 
 def check_row_ids(row_ids: Tensor, *, num_values: int, num_rows: int) -> None:
-    """Row numbers must be one for each value, never decrease and name rows that exist."""
+    """Checks that row numbers are one for each value, never decrease and name rows that exist."""
     if num_rows < 0:
         raise ValueError(f"num_rows must be >= 0, got {num_rows}")
     if row_ids.shape[0] != num_values:
@@ -62,7 +62,7 @@ def check_row_ids(row_ids: Tensor, *, num_values: int, num_rows: int) -> None:
 
 
 def index_tensor(numbers: Tensor | Sequence[int], name: str, device: torch.device) -> Tensor:
-    """int64 [m] on the device of the values, from a tensor of int32 or int64 or from plain numbers."""
+    """Returns int64 [m] on the device of the values, from a tensor of int32 or int64 or from plain numbers."""
     if not isinstance(numbers, Tensor):
         numbers = torch.tensor([operator.index(number) for number in numbers], dtype=torch.int64, device=device)
     if numbers.dtype not in {torch.int64, torch.int32}:
@@ -75,7 +75,7 @@ def index_tensor(numbers: Tensor | Sequence[int], name: str, device: torch.devic
 
 
 def row_numbers(rows: Tensor, num_rows: int) -> Tensor:
-    """int64 [m]: rows named by their numbers, negative ones counted from the end, or by a bool [B]."""
+    """Returns int64 [m]: rows given by their numbers, negative ones counted from the end, or by a bool [B]."""
     if rows.ndim != 1:
         raise ValueError(f"rows to take must have one dim, got shape {tuple(rows.shape)}")
     if rows.dtype == torch.bool:
@@ -91,7 +91,7 @@ def row_numbers(rows: Tensor, num_rows: int) -> Tensor:
 
 
 def check_padding(dtype: torch.dtype, fill: complex, length: int | None) -> int | None:
-    """The length to pad to, once the dtype can hold the fill."""
+    """Returns the length to pad to, after checking that the dtype can hold the fill."""
     if not (dtype.is_floating_point or dtype.is_complex) and not isinstance(fill, int):
         raise TypeError(f"to_padded: fill must be an int for values of {dtype}, got {fill!r}")
     if length is None:
@@ -103,7 +103,7 @@ def check_padding(dtype: torch.dtype, fill: complex, length: int | None) -> int 
 
 
 def check_alike(raggeds: Sequence[Any], kind: type) -> None:
-    """What is put end to end must be of one `kind`, the class Ragged, and differ in its rows only."""
+    """Checks that all are of one `kind`, the class Ragged, and differ in their rows only."""
     if not raggeds:
         raise ValueError("concat: at least one Ragged is needed, got none")
     for ragged in raggeds:
@@ -120,5 +120,5 @@ def check_alike(raggeds: Sequence[Any], kind: type) -> None:
 
 
 def _readable(tensor: Tensor) -> bool:
-    """Whether numbers can be looked at: not while a graph is traced, nor of a tensor without storage."""
+    """Returns whether numbers can be read: not while a graph is traced, nor of a tensor without storage."""
     return not (torch.compiler.is_compiling() or tensor.is_meta)

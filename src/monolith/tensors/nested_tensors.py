@@ -1,6 +1,6 @@
-"""A structure of tensors as one flat list, and the list as a structure again.
+"""Converts a structure of tensors to one flat list, and the list back to a structure.
 
-What moves tensors (a queue, a copy to a GPU, a collective) takes flat lists; models take dicts of lists of tuples::
+Queues, copies to a GPU and collectives take flat lists; models take dicts of lists of tuples::
 
     {"ids": Ragged, "user": (age, "u1"), "step": 3}
         get_tensors()               [age, ids.values, ids.row_splits]        tensors first, then two for each Ragged
@@ -37,7 +37,7 @@ class _Leaf:
 
 
 class NestedTensors:
-    """A nested structure taken apart into its tensors; knows how to build it again around other tensors.
+    """A nested structure split into its tensors; can be rebuilt around other tensors.
 
     The caller's structure is not changed, nor kept. Dicts keep their type and order, lists stay lists, tuples (named
     ones too) stay tuples, and None stays None. An object that occurs twice is listed once, and is one in the result.
@@ -65,14 +65,14 @@ class NestedTensors:
         self._structure = _map_leaves(nested, self._add)
 
     def get_tensors(self) -> list[Tensor]:
-        """The tensors in the order of the structure, then values and row splits of each ragged."""
+        """Returns the tensors in the order of the structure, then values and row splits of each ragged."""
         flat = list(self._tensors)
         for ragged in self._ragged_tensors:
             flat += [ragged.flat_values, ragged.row_splits]
         return flat
 
     def get_nested_result(self, tensors: Sequence[Any]) -> Any:
-        """The structure with these in the places of `get_tensors`; raggeds are put together without a check.
+        """Returns the structure with these in the places of `get_tensors`; raggeds are built without a check.
 
         Raises:
             ValueError: not as many as `get_tensors` returns.
@@ -100,7 +100,7 @@ class NestedTensors:
         return place
 
     def _shelf(self, leaf: Any) -> tuple[int, list[Any]]:
-        """The kind of a leaf, and where leaves of that kind are kept."""
+        """Returns the kind of a leaf, and the list of leaves of that kind."""
         if isinstance(leaf, bool | int | str | bytes | nn.Parameter):  # a Parameter is a Tensor, too
             return _CONSTANT, self._other_objs
         if isinstance(leaf, Tensor):
@@ -113,7 +113,7 @@ class NestedTensors:
 
 
 def _map_leaves(nested: Any, action: Callable[[Any], Any]) -> Any:
-    """A structure of the same shape with `action(leaf)` for each leaf."""
+    """Returns a structure of the same shape with `action(leaf)` for each leaf."""
     if nested is None:
         return None
     if isinstance(nested, dict):

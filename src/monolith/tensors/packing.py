@@ -1,6 +1,6 @@
 """Named tensors packed end to end into one, so that one copy, one message or one queue slot carries them all.
 
-Names are taken in sorted order, so both ends agree without saying it::
+Names are used in sorted order, so both ends agree without communication::
 
     {"y": [[4, 5], [6, 7]], "x": [1, 2]}      packed [1, 2, 4, 5, 6, 7]      sizes [2, 4]
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def pack_tensors(keyed_tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The tensors flattened and laid end to end, in sorted order of their names; they are of one dtype and device.
+    """Flattens and concatenates tensors of one dtype and device, in sorted order of their names.
 
     Returns:
         The packed tensor, one dim, and the number of elements of each tensor, int64 on the CPU.
@@ -62,7 +62,7 @@ def pack_tensors(keyed_tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def unpack_tensors(keyed_shape: Mapping[str, Shape], packed: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """What `pack_tensors` packed, by name, in sorted order.
+    """Returns what `pack_tensors` packed, by name, in sorted order.
 
     Args:
         keyed_shape: Shape of each tensor (`get_keyed_shape`). One dim of each may be None: its size follows from the
@@ -87,12 +87,12 @@ def unpack_tensors(keyed_shape: Mapping[str, Shape], packed: tuple[Tensor, Tenso
 
 
 def get_keyed_shape(keyed_tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    """The shape of each tensor, by name: what `unpack_tensors` asks for."""
+    """Returns the shape of each tensor, by name, for `unpack_tensors`."""
     return {name: list(tensor.shape) for name, tensor in keyed_tensors.items()}
 
 
 def split_tensors_with_type(keyed_tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The tensors grouped by dtype, groups in sorted order of the dtype's name, so that every process agrees.
+    """Groups the tensors by dtype, groups in sorted order of the dtype's name, so that every process agrees.
 
     >>> tensors = {"n": torch.tensor([1]), "x": torch.tensor([0.5]), "m": torch.tensor([2])}
     >>> [list(group) for group in split_tensors_with_type(tensors)]
@@ -105,10 +105,10 @@ def split_tensors_with_type(keyed_tensors: Mapping[str, Tensor]) -> list[dict[st
 
 
 def merge_dicts(dicts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """One dict of them all: the way back from `split_tensors_with_type`.
+    """Merges dicts to one: the inverse of `split_tensors_with_type`.
 
     Raises:
-        ValueError: a name in two of them.
+        ValueError: a name is in two of them.
     """
     merged: dict[str, Tensor] = {}
     for part in dicts:
@@ -119,7 +119,7 @@ def merge_dicts(dicts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def pack_typed_keyed_tensors(typed_keyed_tensors: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
-    """Each dict packed into one tensor, and behind them int64 sizes: of the dicts first, then of their tensors.
+    """Packs each dict into one tensor, followed by int64 sizes: of the dicts first, then of their tensors.
 
     >>> pack_typed_keyed_tensors([{"a": torch.zeros(2, 2), "b": torch.ones(1)}, {"c": torch.tensor([7, 8])}])
     [tensor([0., 0., 0., 0., 1.]), tensor([7, 8]), tensor([2, 1, 4, 1, 2])]
@@ -130,14 +130,14 @@ def pack_typed_keyed_tensors(typed_keyed_tensors: Sequence[Mapping[str, Tensor]]
 
 
 def get_typed_keyed_shape(typed_keyed_tensors: Iterable[Mapping[str, Tensor]]) -> list[dict[str, list[int]]]:
-    """The shapes of each dict: what `unpack_packed_tensors` asks for."""
+    """Returns the shapes of each dict, for `unpack_packed_tensors`."""
     return [get_keyed_shape(tensors) for tensors in typed_keyed_tensors]
 
 
 def unpack_packed_tensors(
     typed_keyed_shape: Sequence[Mapping[str, Shape]], packed_list: Sequence[Tensor]
 ) -> list[dict[str, Tensor]]:
-    """What `pack_typed_keyed_tensors` packed, one dict for each of the shapes; see `unpack_tensors`."""
+    """Returns what `pack_typed_keyed_tensors` packed, one dict for each of the shapes; see `unpack_tensors`."""
     num_dicts = len(typed_keyed_shape)
     if len(packed_list) != num_dicts + 1:
         raise ValueError(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Ragged", "fused_value_rowids"]
 
 Values: TypeAlias = "Tensor | Ragged"
-"""What the rows are cut from."""
+"""The values that are cut into rows."""
 
 
 class Ragged:
@@ -53,8 +53,8 @@ class Ragged:
     Args:
         values: Tensor [n, ...], or a `Ragged` of n rows.
         row_splits: int64 [B + 1]; starts at 0, never decreases, ends at n.
-        validate: Check the two. On a GPU this waits for the device once; what is known to be right may skip it. Under
-            ``torch.compile`` the numbers in `row_splits` are never looked at.
+        validate: Check the two. On a GPU this waits for the device once; skip it for parts that are correct for sure.
+            Under ``torch.compile`` the numbers in `row_splits` are never read.
 
     Raises:
         TypeError: a part that is not a tensor, or splits that are not int64.
@@ -86,12 +86,12 @@ class Ragged:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[Any]], *, dtype: torch.dtype = torch.int64) -> Ragged:
-        """Rows from lists of numbers; lists of lists become rows of rows.
+        """Makes rows from lists of numbers; lists of lists become rows of rows.
 
         Args:
-            lists: One list or tuple for each row. All numbers stand equally deep; how deep decides how often the result
-                is nested.
-            dtype: Of the values. Numbers that it cannot hold are refused, not rounded or wrapped.
+            lists: One list or tuple for each row. All numbers have the same depth, which determines the nesting of the
+                result.
+            dtype: Type of the values. Numbers that it cannot hold are rejected, not rounded or wrapped.
 
         >>> Ragged.from_lists([[[1, 2], []], [], [[3]]]).values
         Ragged([[1, 2], [], [3]], dtype=torch.int64)
@@ -104,7 +104,7 @@ class Ragged:
 
     @classmethod
     def from_lengths(cls, values: Values, lengths: Tensor | Sequence[int], *, validate: bool = True) -> Ragged:
-        """Rows of these lengths, one after another; int32 or int64 [B], none negative, n in all.
+        """Makes rows of these lengths, one after another; int32 or int64 [B], none negative, n in all.
 
         >>> Ragged.from_lengths(torch.tensor([7, 3, 9]), [2, 0, 1])
         Ragged([[7, 3], [], [9]], dtype=torch.int64)
@@ -119,7 +119,7 @@ class Ragged:
     def from_row_ids(
         cls, values: Values, row_ids: Tensor | Sequence[int], num_rows: int, *, validate: bool = True
     ) -> Ragged:
-        """Rows from the row number of each value; int32 or int64 [n], never decreasing, each in 0..num_rows-1.
+        """Makes rows from the row number of each value; int32 or int64 [n], never decreasing, each in 0..num_rows-1.
 
         >>> Ragged.from_row_ids(torch.tensor([7, 3, 9]), [0, 0, 2], num_rows=4)
         Ragged([[7, 3], [], [9], []], dtype=torch.int64)
@@ -128,7 +128,7 @@ class Ragged:
         row_ids = index_tensor(row_ids, "row_ids", values.device)
         if validate:
             check_row_ids(row_ids, num_values=num_values, num_rows=num_rows)
-        # Row numbers are sorted, so the first value of row i stands behind all values of the rows before it.
+        # Row numbers are sorted, so the first value of row i comes after all values of the rows before it.
         splits = torch.searchsorted(row_ids, torch.arange(num_rows + 1, device=row_ids.device))
         ragged = cls(values, splits, validate=False)
         ragged._row_ids = row_ids
@@ -136,7 +136,7 @@ class Ragged:
 
     @classmethod
     def concat(cls, raggeds: Sequence[Ragged]) -> Ragged:
-        """All rows of the first, then all rows of the next, and so on.
+        """Concatenates all rows of the first, then all rows of the next, and so on.
 
         Raises:
             ValueError: none given, or ones that differ in dtype, device, nesting or inner dims.
@@ -179,7 +179,7 @@ class Ragged:
 
     @property
     def device(self) -> torch.device:
-        """Where values and splits are."""
+        """Device of values and splits."""
         return self._values.device
 
     @property
@@ -193,11 +193,11 @@ class Ragged:
         return self._values.ragged_rank + 1 if isinstance(self._values, Ragged) else 1
 
     def lengths(self) -> Tensor:
-        """int64 [B]: values of each row."""
+        """Returns int64 [B]: values of each row."""
         return self._row_splits[1:] - self._row_splits[:-1]
 
     def value_rowids(self) -> Tensor:
-        """int64 [n]: the row number of each value. Computed once; later calls return the same tensor.
+        """Returns int64 [n]: the row number of each value. Computed once; later calls return the same tensor.
 
         >>> Ragged.from_lists([[], [1], [2, 3]]).value_rowids()
         tensor([1, 2, 2])
@@ -205,40 +205,40 @@ class Ragged:
         if self._row_ids is not None:
             return self._row_ids
         if torch.compiler.is_compiling():
-            # A compiled function may reuse the memory of its intermediate tensors, so none of them is remembered.
+            # A compiled function may reuse the memory of its intermediate tensors, so none of them is cached.
             return _row_ids(self)
-        # What is remembered outlives the call: a tensor made in inference mode would be refused by a later backward.
+        # The cached tensor outlives the call: one made in inference mode would be rejected by a later backward.
         with torch.inference_mode(False):
             self._row_ids = _row_ids(self)
         return self._row_ids
 
     def to_lists(self) -> list[list[Any]]:
-        """The rows as lists of numbers."""
+        """Returns the rows as lists of numbers."""
         values = self._values.to_lists() if isinstance(self._values, Ragged) else self._values.tolist()
         splits = self._row_splits.tolist()
         return [values[begin:end] for begin, end in pairwise(splits)]
 
     def to_padded(self, fill: complex = 0, length: int | None = None) -> Tensor:
-        """[B, L, ...]: the rows side by side, short ones filled up. Rows of rows are filled up at each level.
+        """Returns [B, L, ...]: the rows side by side, short ones filled up. Rows of rows are filled up at each level.
 
         Args:
             fill: Stands where a row has no value.
-            length: L; longer rows lose their end. Left out, it is that of the longest row, for which a GPU is waited
-                for once. Of rows of rows it is that of the outer ones.
+            length: L; longer rows lose their end. None: the length of the longest row, for which a GPU is waited for
+                once. Of rows of rows it is the length of the outer ones.
         """
         values = self._values.to_padded(fill) if isinstance(self._values, Ragged) else self._values
         length = check_padding(values.dtype, fill, length)
         if length is None:
             length = int(self.lengths().max()) if self.num_rows else 0
         rows, places = self.value_rowids(), self._places()
-        # Values beyond the length go to one place behind the last row, which is cut off.
+        # Values beyond the length go to one place after the last row, which is cut off.
         num_places = self.num_rows * length
         targets = torch.where(places < length, rows * length + places, num_places)
         padded = values.new_full((num_places + 1, *values.shape[1:]), fill).index_copy_(0, targets, values)
         return padded[:num_places].reshape(self.num_rows, length, *values.shape[1:])
 
     def mask(self, length: int | None = None) -> Tensor:
-        """Where `to_padded` of the same length has a value of a row, as bool [B, L].
+        """Returns where `to_padded` of the same length has a value of a row, as bool [B, L].
 
         >>> Ragged.from_lists([[7, 3], [], [9]]).mask().int()
         tensor([[1, 1],
@@ -252,7 +252,7 @@ class Ragged:
         return torch.arange(length, device=lengths.device) < lengths[:, None]
 
     def with_values(self, values: Values) -> Ragged:
-        """Other values cut into the same rows, such as the embedding of each id; remembered row numbers are shared.
+        """Returns other values cut into the same rows, such as the embedding of each id; shares cached row numbers.
 
         >>> Ragged.from_lists([[7, 3], [9]]).with_values(torch.tensor([0.5, 1.0, 1.5]))
         Ragged([[0.5, 1.0], [1.5]], dtype=torch.float32)
@@ -267,7 +267,7 @@ class Ragged:
         return ragged
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Ragged:
-        """The same rows on another device; itself when it is there already."""
+        """Returns the same rows on another device; itself if they are on it already."""
         values = self._values.to(device, non_blocking=non_blocking)
         row_splits = self._row_splits.to(device, non_blocking=non_blocking)
         if values is self._values and row_splits is self._row_splits:
@@ -275,11 +275,11 @@ class Ragged:
         return Ragged(values, row_splits, validate=False)
 
     def pin_memory(self) -> Ragged:
-        """The same rows in page-locked memory, from which a copy to a GPU need not be waited for."""
+        """Returns the same rows in page-locked memory, from which a copy to a GPU need not be waited for."""
         return Ragged(self._values.pin_memory(), self._row_splits.pin_memory(), validate=False)
 
     def equal(self, other: Ragged) -> bool:
-        """True iff both have the same rows, nesting and dtype; both must be on one device. NaN differs from itself."""
+        """Returns whether rows, nesting and dtype are equal; both must be on one device. NaN differs from itself."""
         if not isinstance(other, Ragged):
             raise TypeError(f"equal: other must be a Ragged, got {type(other).__name__}")
         if self.ragged_rank != other.ragged_rank or self.dtype != other.dtype:
@@ -294,7 +294,7 @@ class Ragged:
         return self.num_rows
 
     def __iter__(self) -> Iterator[Values]:
-        """The rows, with one wait for a GPU in all."""
+        """Yields the rows, with one wait for a GPU in all."""
         splits = self._row_splits.tolist()
         for begin, end in pairwise(splits):
             yield self._values[begin:end]
@@ -306,7 +306,7 @@ class Ragged:
     def __getitem__(self, rows: slice | Tensor) -> Ragged: ...
 
     def __getitem__(self, rows: int | slice | Tensor) -> Values:
-        """A row by its number, or the `Ragged` of a slice, of a tensor of row numbers or of a bool tensor [B]."""
+        """Returns a row by its number, or the `Ragged` of a slice, a tensor of row numbers or a bool tensor [B]."""
         if isinstance(rows, Tensor) and rows.ndim > 0:
             return _take(self, row_numbers(rows, self.num_rows))
         if isinstance(rows, slice):
@@ -342,13 +342,13 @@ class Ragged:
         self._row_ids = None
 
     def _places(self) -> Tensor:
-        """int64 [n]: the place of each value in its row."""
+        """Returns int64 [n]: the place of each value in its row."""
         starts = self._row_splits[:-1].index_select(0, self.value_rowids())
         return torch.arange(starts.shape[0], device=starts.device) - starts
 
 
 def fused_value_rowids(rt: Ragged) -> Tensor:
-    """The row number of each value, int64 [n]; the same tensor at every call.
+    """Returns the row number of each value, int64 [n]; the same tensor at every call.
 
     Raises:
         ValueError: `rt` is no `Ragged`.
@@ -359,7 +359,7 @@ def fused_value_rowids(rt: Ragged) -> Tensor:
 
 
 def _num_values(values: Values) -> int:
-    """n, once `values` can be cut into rows."""
+    """Returns n, after checking that `values` can be cut into rows."""
     if isinstance(values, Ragged):
         return values.num_rows
     if not isinstance(values, Tensor):
@@ -378,7 +378,7 @@ def _row_ids(ragged: Ragged) -> Tensor:
 
 
 def _take(ragged: Ragged, rows: Tensor) -> Ragged:
-    """The rows of these numbers, int64 and in range."""
+    """Returns the rows of these numbers, int64 and in range."""
     lengths = ragged.lengths().index_select(0, rows)
     splits = _splits_of(lengths)
     num_values = int(splits[-1])

@@ -2,8 +2,7 @@
 
 May import: torch, `monolith.nn.layers`. Start with `sigmoid.py` for clicks, `batch_softmax.py` for two towers,
 `ranking.py` for lists. Every loss is to be minimised and documents what its ``reduction`` averages over; the default is
-the
-mean, so that learning rate and clipping do not depend on the batch size. A batch of nothing has loss 0.
+the mean, so that learning rate and clipping do not depend on the batch size. A batch of nothing has loss 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The head of a summary: a JSON text that says what the numbers of its tensor mean.
+"""The head of a summary: a JSON text that describes the numbers of its tensor.
 
-The bytes are part of the interface: TensorBoard hands them to the front end as they stand. Keys come in the order
+The bytes are part of the interface: TensorBoard passes them to the front end unchanged. Keys come in the order
 ``tag_type, segment_names, segment_sizes, group_index, label_size``, separated as `json.dumps` does by default.
 
 >>> prepare_head(["user", "item"], [4, 8], out_type="bytes")[0]
@@ -27,7 +27,7 @@ MONOLITH_NAS_DATA = f"{PLUGIN_NAME}_nas_weight"
 MONOLITH_FI_DATA = f"{PLUGIN_NAME}_feature_insight"
 """Last part of the tag of feature insight."""
 KTYPE, KMETA, KDATA = "tag_type", "meta", "data"
-"""Keys of what travels to the front end."""
+"""Keys of the head in the front end."""
 
 
 class SummaryType(StrEnum):
@@ -77,7 +77,7 @@ def prepare_head(
     raw_tag: str | None = None,
     out_type: str = "tensor",
 ) -> tuple[bytes | dict[str, Any], SummaryType | None]:
-    """The head of a summary about named segments, and the summary's type.
+    """Returns the head of a summary about named segments, and the summary's type.
 
     Args:
         segment_names: Names of the features, in the order of the columns.
@@ -107,7 +107,7 @@ def prepare_head(
 
 
 def encode_head(head: dict[str, Any]) -> bytes:
-    """The bytes of a head."""
+    """Returns the bytes of a head."""
     return json.dumps(head).encode()
 
 

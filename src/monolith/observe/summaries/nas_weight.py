@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def nas_weight_json(tensors: Mapping[str, Any], prefix: str | None = None) -> list[str]:
-    """The values of the first tensor whose name contains `prefix`, flattened, each as a text.
+    """Returns the values of the first tensor whose name contains `prefix`, flattened, each as a text.
 
     Args:
         tensors: Name -> tensor or array, such as the dense weights of a checkpoint.
-        prefix: A part of the name. The original has a default, ``ARCH_TENSOR_PREFIX``, that it defines nowhere, so it
-            must be given.
+        prefix: A part of the name; required. ByteDance Monolith has a default, ``ARCH_TENSOR_PREFIX``, that is
+            defined nowhere.
 
     Raises:
         NotFoundError: No name contains the prefix; lists the names.

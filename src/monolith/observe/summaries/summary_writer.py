@@ -1,6 +1,6 @@
 """Event files, as TensorBoard reads them, on any fsspec path and without TensorFlow.
 
-A file is a sequence of records (length, checksum of it, ``Event`` proto, checksum of that); the first says
+A file is a sequence of records (length, checksum of it, ``Event`` proto, checksum of that); the first contains
 ``brain.Event:2``. TensorBoard takes all files of a folder as one run, in the order of their names, which begin with the
 time.
 """
@@ -28,17 +28,17 @@ _FILE_NUMBERS = itertools.count()
 
 
 class SummaryWriter:
-    """Writes summaries of one run to one event file; a context manager. Any thread may call any method.
+    """Writes summaries of one run to one event file; a context manager. Thread-safe.
 
     Args:
         log_dir: Folder of the run, made if missing; any fsspec path. Object stores show a file when it is closed.
         flush_seconds: What was added reaches the file at the latest by the first call this long after the last flush.
-        filename_suffix: End of the file's name, to tell writers apart.
+        filename_suffix: End of the file's name, to distinguish writers.
         clock: Time of events and of flushing.
 
     Raises:
         FileUnavailableError, StorageFullError: The file cannot be made or written. After that the file may end in
-            half a record, and the writer refuses to go on.
+            half a record, and the writer rejects further calls.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class SummaryWriter:
                 self._guarded(self._flush)
 
     def flush(self) -> None:
-        """Hands everything added so far to the file system."""
+        """Passes everything added so far to the file system."""
         with self._lock:
             self._require_open()
             self._guarded(self._flush)
 
     def close(self) -> None:
-        """Writes what is left and closes the file; a second call does nothing."""
+        """Flushes and closes the file. Idempotent."""
         with self._lock:
             if self._state != "open":
                 return

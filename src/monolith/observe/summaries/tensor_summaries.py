@@ -1,4 +1,4 @@
-"""Summaries that carry a tensor and say in their head what its numbers mean.
+"""Summaries that carry a tensor, with the meaning of its numbers in their head.
 
 Each function returns a ``Summary`` proto of TensorBoard, for `SummaryWriter.add_summary`. Its one value has the tag
 ``[<name>_]<type>/monolith_...``.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def create_summary_metadata(description: str | None = None, meta_content: bytes | str = b"") -> Any:
-    """The ``SummaryMetadata`` of a tensor for our plugin; a text becomes UTF-8."""
+    """Returns the ``SummaryMetadata`` of a tensor for our plugin; a text becomes UTF-8."""
     protos = import_tensorboard("compat.proto.summary_pb2")
     content = meta_content.encode() if isinstance(meta_content, str) else meta_content
     return protos.SummaryMetadata(
@@ -40,7 +40,7 @@ def create_summary_metadata(description: str | None = None, meta_content: bytes 
     )
 
 
-def nas_data(  # noqa: PLR0913, PLR0917 - the signature that the original's users know
+def nas_data(  # noqa: PLR0913, PLR0917 - the signature of ByteDance Monolith
     weight: Any,
     segment_names: Sequence[str] | None = None,
     segment_sizes: Sizes | None = None,
@@ -50,7 +50,7 @@ def nas_data(  # noqa: PLR0913, PLR0917 - the signature that the original's user
     description: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """A summary of architecture weights.
+    """Returns a summary of architecture weights.
 
     Args:
         weight: The weights, of any shape.
@@ -58,7 +58,7 @@ def nas_data(  # noqa: PLR0913, PLR0917 - the signature that the original's user
         segment_sizes: See `prepare_head`.
         group_info: See `prepare_head`.
         raw_tag: See `prepare_head`.
-        collections: Refused: there are no graph collections; give the summary to a `SummaryWriter`.
+        collections: Rejected: there are no graph collections; give the summary to a `SummaryWriter`.
         description: Shown by TensorBoard; by default the type.
         name: Goes in front of the type in the tag.
     """
@@ -68,7 +68,7 @@ def nas_data(  # noqa: PLR0913, PLR0917 - the signature that the original's user
     return _summary(f"{scope}/{MONOLITH_NAS_DATA}".lstrip("/"), weight, description or kind, head)
 
 
-def feature_insight_data(  # noqa: PLR0913, PLR0917 - the signature that the original's users know
+def feature_insight_data(  # noqa: PLR0913, PLR0917 - the signature of ByteDance Monolith
     input_tensor: Tensor,
     segment_names: Sequence[str],
     segment_sizes: Sequence[int],
@@ -79,7 +79,7 @@ def feature_insight_data(  # noqa: PLR0913, PLR0917 - the signature that the ori
     description: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """A summary of how much each feature moves the first layer of a tower, per example.
+    """Returns a summary of how much each feature moves the first layer of a tower, per example.
 
     Args:
         input_tensor: ``[B, D]``, the input of the layer.
@@ -89,7 +89,7 @@ def feature_insight_data(  # noqa: PLR0913, PLR0917 - the signature that the ori
         group_info: See `prepare_head`; used with a label only.
         label: ``[B]`` or ``[B, L]``. With it the type is fi_train: each feature's K parts of the product, then the
             labels, ``[B, n K + L]``. Without it fi_direct: the sum of squares of the parts, ``[B, n]``.
-        collections: Refused: there are no graph collections; give the summary to a `SummaryWriter`.
+        collections: Rejected: there are no graph collections; give the summary to a `SummaryWriter`.
         description: Shown by TensorBoard; by default the type.
         name: Goes in front of the type in the tag.
     """
