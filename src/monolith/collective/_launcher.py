@@ -1,4 +1,4 @@
-"""Who this process is in a run, as its launcher says in the environment: torchrun's variables, else Open MPI's."""
+"""Rank and size of a run, from the environment of the launcher: torchrun's variables, else Open MPI's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Launch:
 
 
 def read_launch() -> Launch | None:
-    """What the launcher said; None where there is none, or where it started one process and no meeting point.
+    """Reads the launcher's variables; None without a launcher, or where it started one process without a meeting point.
 
     Raises:
-        ValueError: A part is missing or is no number.
+        ValueError: A variable is missing or is not a number.
     """
     rank = environment.first_of("RANK", "OMPI_COMM_WORLD_RANK")
     size = environment.first_of("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")

@@ -1,7 +1,7 @@
-"""How the ranks of one start find each other, where the place they meet at remembers earlier starts.
+"""Rendezvous of the ranks of one start, at a store that may keep entries of earlier starts.
 
-torchrun keeps one store for all its restarts: what a rank reads there may be the address of one that is dead. So
-every start has a mark of its own, and all that ranks tell each other stands under it.
+torchrun keeps one store for all its restarts: an address in it may belong to a dead rank. So every start draws a mark
+of its own, and prefixes all its keys with the mark.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _POLL_SECONDS = 0.01
 
 
 def meeting_store(launch: Launch, timeout_seconds: float) -> Any:
-    """What the ranks of this start, and no others, tell each other: a store of torch.distributed.
+    """Returns a store of torch.distributed that only the ranks of this start share.
 
     Raises:
-        RuntimeError: not all of them came.
-        OSError: the same.
+        RuntimeError: not all ranks joined in time.
+        OSError: not all ranks joined in time.
     """
     timeout = timedelta(seconds=timeout_seconds)
     store, _, _ = next(rendezvous("env://", launch.rank, launch.size, timeout=timeout))
@@ -39,20 +39,20 @@ def meeting_store(launch: Launch, timeout_seconds: float) -> Any:
 
 
 def meet(store: KeyStore, rank: int, size: int, *, timeout_seconds: float) -> str:
-    """The mark of this start, the same on all of its ranks and on no others.
+    """Returns the mark of this start, the same on all of its ranks and on no others.
 
-    Rank 0 draws it. The others say under it who they are, and take it when rank 0 has answered to just that: the mark
-    of an earlier start, whose rank 0 is gone, is never answered, or was to another.
+    Rank 0 draws it. The other ranks write a random name under it, and accept the mark when rank 0 has acknowledged that
+    name: the rank 0 of an earlier start has ended, so it never acknowledges a new name.
 
     Args:
-        store: Where they meet.
-        rank: Of this process.
+        store: Store of the launcher.
+        rank: Rank of this process.
         size: Number of ranks.
-        timeout_seconds: How long they may keep each other waiting.
+        timeout_seconds: How long ranks wait for each other.
 
     Raises:
-        RuntimeError: not all came.
-        TimeoutError: the same.
+        RuntimeError: not all ranks joined in time.
+        TimeoutError: not all ranks joined in time.
     """
     if rank == 0:
         return _call_others(store, size, timeout_seconds)

@@ -1,4 +1,4 @@
-"""How gradients of dense weights are averaged, as three variables of the environment say."""
+"""Options for the averaging of dense gradients, from three environment variables."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ _SKIP_VARIABLE = "MONOLITH_SKIP_ALLREDUCE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingOptions:
-    """How gradients of dense weights are averaged.
+    """Options for the averaging of dense gradients.
 
-    The same on all ranks, so that ``str()`` of it belongs into the call that they agree about.
+    They must be the same on all ranks, so ``str()`` of them belongs into the call that the ranks agree on.
     """
 
     fusion: Fusion = "grouped"
-    """What travels together: every tensor by itself (`none`), all in one piece (`one`), or pieces of up to
-    64 MiB (`grouped`)."""
+    """What travels together: every tensor by itself (`none`), all in one piece (`one`), or pieces of up to 64 MiB
+    (`grouped`).
+    """
     half_precision: bool = False
     """Whether floats travel as float16: half the bytes, about three digits."""
     deterministic: bool = False
-    """Whether the gradients of an element are gathered and added in the order of the ranks, as one process adds those
-    of its micro-batches; else in the order that is quickest."""
+    """Whether gradients are gathered and added in the order of the ranks, as one process adds those of its
+    micro-batches; else in the fastest order.
+    """
     skip: bool = False
-    """Whether nothing is averaged, so that every rank goes its own way: to see what averaging costs."""
+    """Whether nothing is averaged, so that ranks diverge: for measuring the cost of averaging."""
 
     @classmethod
     def from_environment(cls, *, deterministic: bool = False) -> AveragingOptions:
-        """What the variables say now; `deterministic` has none.
+        """Reads the options from the variables; `deterministic` has none.
 
         Raises:
             ValueError: A value that is none of those above.

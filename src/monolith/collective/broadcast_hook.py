@@ -1,4 +1,4 @@
-"""The hook that makes all ranks start from the same weights."""
+"""A hook that makes all ranks start from the same weights."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class BroadcastGlobalVariablesHook(Hook):
-    """Gives every rank the variables of one rank when a session is created, and again when it was rebuilt.
+    """Broadcasts the variables of one rank when a session is created, and again when it was rebuilt.
 
     Args:
-        variables: Makes the mapping of names to tensors that are overwritten in place, such as ``model.state_dict``;
-            called after the session was created, so that restored values are the ones that travel.
-        root_rank: Whose values all ranks start from.
+        variables: Returns the mapping of names to tensors that are overwritten in place, such as ``model.state_dict``;
+            called after the session was created, so that restored values are sent.
+        root_rank: Rank whose values are sent.
     """
 
     def __init__(self, variables: Callable[[], Mapping[str, Tensor]], root_rank: int = 0) -> None:

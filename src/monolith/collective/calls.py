@@ -1,11 +1,11 @@
-"""The calls of a synchronous run, over the library that the environment asks for.
+"""The calls of a synchronous run, over the library that the environment selects.
 
-``MONOLITH_WITH_BYTEPS`` set to another number than 0 chooses BytePS, else ``MONOLITH_WITH_HOROVOD`` set to anything but
-0 Horovod, else torch.distributed does the work. The variables are read at the first call and choose the library,
-nothing else: whether training is synchronous is a matter of its config.
+``MONOLITH_WITH_BYTEPS`` set to a number other than 0 selects BytePS, else ``MONOLITH_WITH_HOROVOD`` set to anything but
+0 selects Horovod, else torch.distributed is used. The variables are read at the first call and only select the library:
+the config of a training specifies whether it is synchronous.
 
-All ranks make the same calls in the same order. Threads of a rank may call at the same time, one call is made after the
-other; it is for the program to see that the order is the same on all ranks.
+All ranks make the same calls in the same order. Threads of a rank may call concurrently; their calls are serialized.
+The program must ensure that the order is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SUMMED = (
     torch.float32,
     torch.float64,
 )
-"""What every library can add."""
+"""Types that every library can add."""
 
 _lock = threading.Lock()
 _library: CollectiveLibrary | None = None
@@ -47,15 +47,15 @@ _library: CollectiveLibrary | None = None
 
 
 def init(*, timeout_seconds: float = 1800.0) -> None:
-    """Joins the run that the launcher started, or a run of one process; a second call does nothing.
+    """Joins the run that the launcher started, or a run of one process. Idempotent.
 
     Args:
-        timeout_seconds: How long the ranks may keep each other waiting, here and in every later call.
+        timeout_seconds: How long ranks wait for each other, here and in every later call.
 
     Raises:
-        ImportError: The library that a variable asks for is not installed; says which and what to do.
+        ImportError: The library that a variable selects is not installed; the message names it and the remedy.
         ValueError: The launcher's variables contradict each other.
-        UnavailableError: The other ranks did not come.
+        UnavailableError: The other ranks did not join in time.
     """
     if not timeout_seconds > 0:
         raise ValueError(f"collective: timeout_seconds must be > 0, got {timeout_seconds!r}")
@@ -63,7 +63,7 @@ def init(*, timeout_seconds: float = 1800.0) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the run and forgets the library; without `init` does nothing."""
+    """Leaves the run and releases the library. Does nothing without `init`."""
     global _library
     with _lock:
         chosen, _library = _library, None
@@ -82,7 +82,7 @@ def size() -> int:
 
 
 def allgather(tensor: Tensor) -> Tensor:
-    """The rows of all ranks, in the order of the ranks; ranks may have different numbers of rows.
+    """Returns the rows of all ranks, in the order of the ranks; ranks may have different numbers of rows.
 
     Args:
         tensor: ``[n, ...]``, same type and same dims after the first on every rank; n may be 0.
@@ -91,11 +91,11 @@ def allgather(tensor: Tensor) -> Tensor:
 
 
 def broadcast(tensor: Tensor, root_rank: int = 0) -> Tensor:
-    """The tensor of one rank, as a new tensor on every rank.
+    """Returns the tensor of one rank, as a new tensor on every rank.
 
     Args:
         tensor: Same type and shape on every rank; not changed.
-        root_rank: Whose tensor it is.
+        root_rank: Rank of the tensor.
     """
     return library().broadcast(tensor, root_rank)
 
@@ -104,20 +104,20 @@ def broadcast_parameters(tensors: Mapping[str, Tensor], root_rank: int = 0) -> N
     """Overwrites tensors with those of one rank, in place: ``broadcast_parameters(model.state_dict())``.
 
     Args:
-        tensors: Same names, types and shapes on every rank. What a state dictionary says about the rows of embeddings
-            is passed over: every rank has rows of its own.
-        root_rank: Whose tensors they become.
+        tensors: Same names, types and shapes on every rank. Entries of a state dictionary about the rows of embeddings
+            are skipped: every rank has rows of its own.
+        root_rank: Rank whose tensors are sent.
     """
     weights = {name: tensor for name, tensor in tensors.items() if not is_of_rows(name)}
     library().broadcast_parameters(weights, root_rank)
 
 
 def allreduce(tensor: Tensor, *, average: bool = False) -> Tensor:
-    """The sum, or the mean, of the tensors of all ranks, as a new tensor; every rank gets the same bits.
+    """Returns the sum, or the mean, of the tensors of all ranks, as a new tensor; every rank gets the same bits.
 
     Args:
-        tensor: Same type and shape on every rank, numbers that are no complex ones; not changed. In which order the
-            ranks are added is left to the library.
+        tensor: Same type and shape on every rank, not complex; not changed. The library chooses the order of the
+            addition.
         average: Whether the sum is divided by the number of ranks; for floating point only.
     """
     if tensor.dtype not in _SUMMED:
@@ -130,13 +130,13 @@ def allreduce(tensor: Tensor, *, average: bool = False) -> Tensor:
 
 
 def alltoall(tensor: Tensor, sizes: Sequence[int] | Tensor) -> tuple[Tensor, list[int]]:
-    """Sends rows to each rank; the rows that all ranks have for this one, as a new tensor, and how many of each rank.
+    """Sends rows to each rank; returns the rows of all ranks for this one, as a new tensor, and their number by rank.
 
-    Rows that a rank has for itself are copied, and not sent.
+    Rows of a rank for itself are copied, not sent.
 
     Args:
         tensor: ``[n, ...]``, the rows for rank 0 first; same type and same dims after the first on every rank.
-        sizes: How many of them are for each rank; may differ, and may be 0.
+        sizes: Number of rows for each rank; may differ, and may be 0.
     """
     numbers = sizes.tolist() if isinstance(sizes, torch.Tensor) else list(sizes)
     chosen = library()
@@ -155,26 +155,26 @@ def barrier() -> None:
 
 
 def training_line() -> Line:
-    """The line that all calls of training go through, those of this module included."""
+    """Returns the line of all calls of training, including those of this module."""
     return library().training_line()
 
 
 def saving_line() -> Line:
-    """A second line, with connections of its own, for what happens beside training, such as saving."""
+    """Returns a second line, with connections of its own, for background work such as saving."""
     return library().saving_line()
 
 
 def key_store() -> KeyStore:
-    """Where ranks tell each other small values by name; any thread may use it, at any moment.
+    """Returns a store by which ranks exchange small values by name. Thread-safe; independent of the order of calls.
 
     Raises:
-        UnimplementedError: the library has none; says what to do.
+        UnimplementedError: the library has none; the message names the remedy.
     """
     return library().key_store()
 
 
 def library() -> CollectiveLibrary:
-    """The library of this process, chosen now if it was not before."""
+    """Returns the library of this process, selected at the first call."""
     global _library  # noqa: PLW0603 - one run per process
     with _lock:
         if _library is None:

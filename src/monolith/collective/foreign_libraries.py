@@ -1,7 +1,7 @@
 """Collective calls over Horovod or BytePS, for sites that have them; imported when they are initialised.
 
-Both are given what their PyTorch modules document. Neither was run against the real library: Horovod does not build
-against the torch that we test with, and BytePS is not to be had there.
+The calls follow the documentation of their PyTorch modules. Neither was tested against the real library: Horovod does
+not build against the torch that we test with, and BytePS is not available there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _BROADCAST_VARIABLE = "MONOLITH_WITH_BYTEPS_BCAST"
-"""With BytePS: 0 leaves the broadcast of weights to Horovod, -1 leaves it out, anything else is BytePS."""
+"""With BytePS: 0 broadcasts weights with Horovod, -1 skips the broadcast, anything else uses BytePS."""
 
 
 class Horovod:
@@ -42,7 +42,7 @@ class Horovod:
         self._alone = MemoryKeyStore()
 
     def init(self, timeout_seconds: float) -> None:  # noqa: ARG002 - these libraries have time limits of their own
-        """Imports the library and joins the run; its own settings say how long that may take."""
+        """Imports the library and joins the run; the library's own settings limit the time."""
         if self._module is None:
             module = self._import()
             module.init()
@@ -58,14 +58,14 @@ class Horovod:
             self._module = None
 
     def training_line(self) -> Line:
-        """What all calls of training go through."""
+        """Returns the line of all calls of training."""
         _ = self._library
         if self._line is None:
             self._line = Line("training", LibraryWire(self))
         return self._line
 
     def saving_line(self) -> Line:
-        """Refused: the library has one order of calls."""
+        """Raises `UnimplementedError`: the library has only one order of calls."""
         raise UnimplementedError(
             f"collective: {self.module_name} has no second line of calls for what happens beside training; unset "
             f"{self.variable} to use torch.distributed"
@@ -80,12 +80,12 @@ class Horovod:
         return int(self._library.size())
 
     def allgather(self, tensor: Tensor) -> Tensor:
-        """The rows of all ranks, in the order of the ranks."""
+        """Returns the rows of all ranks, in the order of the ranks."""
         gathered: Tensor = self._in_turn("allgather", lambda library: library.allgather(tensor.detach()))
         return gathered
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
-        """The tensor of the root, as a new one."""
+        """Returns the tensor of the root, as a new one."""
         received: Tensor = self._in_turn("broadcast", lambda library: library.broadcast(tensor.detach(), root_rank))
         return received
 
@@ -94,12 +94,12 @@ class Horovod:
         self._in_turn("broadcast_parameters", lambda library: library.broadcast_parameters(dict(tensors), root_rank))
 
     def allreduce(self, tensor: Tensor) -> Tensor:
-        """The sum of all ranks' tensors, as a new one."""
+        """Returns the sum of all ranks' tensors, as a new one."""
         total: Tensor = self._in_turn("allreduce", lambda library: library.allreduce(tensor.detach(), op=library.Sum))
         return total
 
     def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """The rows that each rank has for this one, in the order of the ranks, and their numbers."""
+        """Returns the rows that each rank has for this one, in the order of the ranks, and their numbers."""
         splits = torch.tensor(sizes, dtype=torch.int32)
         rows, received = self._in_turn("alltoall", lambda library: library.alltoall(tensor.detach(), splits))
         return rows, received.tolist()
@@ -109,15 +109,15 @@ class Horovod:
         if hasattr(self._library, "barrier"):
             self._in_turn("barrier", lambda library: library.barrier())
         else:
-            self.allreduce(torch.zeros(1))  # no rank has the sum before all have come
+            self.allreduce(torch.zeros(1))  # no rank has the sum before all ranks have called
 
     def _in_turn(self, what: str, call: Callable[[Any], Any]) -> Any:
-        """Makes a call of the library when those before it are done."""
+        """Makes a call of the library in the line."""
         library = self._library
         return self.training_line().run(lambda: exchanging(call)(library), what)
 
     def key_store(self) -> KeyStore:
-        """Neither library has one.
+        """Returns a store in memory for a run of one rank; neither library has a shared one.
 
         Raises:
             UnimplementedError: in a run of more than one rank; names the variable.
@@ -150,7 +150,7 @@ class Horovod:
 
 
 class BytePs(Horovod):
-    """Passes calls through to ``byteps.torch``; what a release lacks is done by what it has, or refused by name."""
+    """Passes calls through to ``byteps.torch``. Calls that a release lacks are emulated, or rejected by name."""
 
     module_name = "byteps.torch"
     variable = "MONOLITH_WITH_BYTEPS"
@@ -161,7 +161,7 @@ class BytePs(Horovod):
         self._horovod: Horovod | None = None
 
     def allgather(self, tensor: Tensor) -> Tensor:
-        """The rows of all ranks, in the order of the ranks; public releases of BytePS do not have it."""
+        """Returns the rows of all ranks, in the order of the ranks; public releases of BytePS lack this call."""
         if not hasattr(self._library, "allgather"):
             raise UnimplementedError(
                 f"collective: this {self.module_name} has no allgather; unset {self.variable} to use torch.distributed"
@@ -169,17 +169,17 @@ class BytePs(Horovod):
         return super().allgather(tensor)
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
-        """The tensor of the root, as a new one."""
+        """Returns the tensor of the root, as a new one."""
         if hasattr(self._library, "broadcast"):
             return super().broadcast(tensor, root_rank)
         result = tensor.detach().clone()
-        # BytePS ties a name to one shape for good, so every call has a name of its own, the same on all ranks.
+        # BytePS ties a name to one shape permanently, so every call has a name of its own, the same on all ranks.
         named = {next(self._names): result}
         self._in_turn("broadcast", lambda library: library.broadcast_parameters(named, root_rank))
         return result
 
     def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
-        """Overwrites these tensors with those of the root; by Horovod, or not at all, where a variable says so."""
+        """Overwrites these tensors with those of the root; a variable may select Horovod, or skip the broadcast."""
         choice = environment.get(_BROADCAST_VARIABLE) or "1"
         if choice == "0":
             if self._horovod is None:
@@ -190,8 +190,8 @@ class BytePs(Horovod):
             super().broadcast_parameters(tensors, root_rank)
 
     def allreduce(self, tensor: Tensor) -> Tensor:
-        """The sum of all ranks' tensors, as a new one."""
-        # A name belongs to one shape for good, and is used again: the library keeps memory for each.
+        """Returns the sum of all ranks' tensors, as a new one."""
+        # A name is tied to one shape, and is reused: the library keeps memory for each name.
         name = f"monolith.sum.{tensor.dtype}.{list(tensor.shape)}"
         total: Tensor = self._in_turn(
             "allreduce", lambda library: library.push_pull(tensor.detach(), average=False, name=name)
@@ -203,14 +203,14 @@ class BytePs(Horovod):
         tensor: Tensor,  # noqa: ARG002 - the signature of the library
         sizes: Sequence[int],  # noqa: ARG002
     ) -> tuple[Tensor, list[int]]:
-        """Refused: BytePS has none."""
+        """Raises an error: BytePS has no such call."""
         _ = self._library
         raise UnimplementedError(
             f"collective: {self.module_name} has no alltoall; unset {self.variable} to use torch.distributed"
         )
 
     def shutdown(self) -> None:
-        """Leaves the run, and Horovod's where it was joined."""
+        """Leaves the run, and that of Horovod if it was joined."""
         super().shutdown()
         if self._horovod is not None:
             self._horovod.shutdown()

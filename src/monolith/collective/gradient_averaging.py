@@ -1,8 +1,8 @@
 """The mean of the ranks' gradients of dense weights.
 
 A rank may lack the gradient of a weight that another has, and an idle rank lacks them all: they count as zeros, and the
-sum is divided by the number of ranks that are not idle. Which rank has which is told in the exchange of sizes (`told`
--> `Agreed.sizes`), so that nothing more is sent for it.
+sum is divided by the number of ranks that are not idle. The exchange of sizes carries which rank has which gradient
+(`told` -> `Agreed.sizes`), so that no further message is needed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from monolith.collective.wire import Wire
 
 _BITS = 62
-"""Tensors that one number tells about; the sign stays out of it."""
+"""Number of tensors per word; the sign bit is unused."""
 _GROUP_BYTES = 64 << 20
-"""Largest piece of fusion `grouped`; a tensor that is larger is a piece of its own."""
+"""Maximum size of a piece with fusion `grouped`; a larger tensor is a piece of its own."""
 
 
 def told(gradients: Sequence[Tensor | None]) -> Tensor:
-    """Which gradients are there, as numbers for the header of a call: int64 ``[num_told]``."""
+    """Returns which gradients exist, as numbers for the header of a call: int64 ``[num_told]``."""
     words = [0] * num_told(len(gradients))
     for place, gradient in enumerate(gradients):
         if gradient is not None:
@@ -37,7 +37,7 @@ def told(gradients: Sequence[Tensor | None]) -> Tensor:
 
 
 def num_told(num_gradients: int) -> int:
-    """How many numbers `told` needs for so many weights."""
+    """Returns how many numbers `told` needs for `num_gradients` weights."""
     return -(-num_gradients // _BITS)
 
 
@@ -50,13 +50,13 @@ def average_gradients(
     num_active: int,
     options: AveragingOptions,
 ) -> list[Tensor | None]:
-    """The mean over the ranks that are not idle; None where no rank has a gradient. In a call of the wire's line.
+    """Returns the mean over active ranks; None where no rank has a gradient. Runs in a call of the wire's line.
 
     Args:
-        wire: Of that line.
-        gradients: This rank's, one for each weight; all None on an idle rank. They may be overwritten.
-        weights: What the gradients are of, the same on every rank; for types, shapes and devices.
-        present: Int64 ``[ranks, num_told]``: what each rank has `told`.
+        wire: Wire of that line.
+        gradients: Gradients of this rank, one for each weight; all None on an idle rank. They may be overwritten.
+        weights: The weights, the same on every rank; for types, shapes and devices.
+        present: Int64 ``[ranks, num_told]``: the result of `told` of each rank.
         num_active: Number of ranks that are not idle.
         options: The same on every rank.
     """
@@ -72,7 +72,7 @@ def average_gradients(
             parts = [part.to(flat.dtype) for part in wire.gather(_compressed(flat, options))]
             mean = _added(parts, [[ranks[place] for place in group] for ranks in there], lengths).div_(num_active)
         else:
-            sent = _compressed(flat.div_(num_active), options)  # first, so that no sum leaves the range of float16
+            sent = _compressed(flat.div_(num_active), options)  # divided first, so that no sum overflows float16
             wire.add(sent)
             mean = sent.to(flat.dtype)
         for place, piece in zip(group, mean.split_with_sizes(lengths), strict=True):
@@ -86,7 +86,7 @@ def _unpacked(present: Tensor, num_gradients: int) -> list[list[bool]]:
             f"collective: {num_gradients} gradients are told by {num_told(num_gradients)} numbers of each rank, got "
             f"{list(present.shape)}"
         )
-    unpacked: dict[tuple[int, ...], list[bool]] = {}  # ranks have mostly the same
+    unpacked: dict[tuple[int, ...], list[bool]] = {}  # most ranks have the same
     for words in map(tuple, present.tolist()):
         if words not in unpacked:
             unpacked[words] = [bool(words[place // _BITS] >> (place % _BITS) & 1) for place in range(num_gradients)]
@@ -94,7 +94,7 @@ def _unpacked(present: Tensor, num_gradients: int) -> list[list[bool]]:
 
 
 def _groups(places: Sequence[int], weights: Sequence[Tensor], fusion: Fusion) -> Iterator[list[int]]:
-    """What travels together: of one type, on one device."""
+    """Yields the groups that travel together: of one type, on one device."""
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for place in places:
         kinds.setdefault((weights[place].dtype, weights[place].device), []).append(place)
@@ -112,7 +112,7 @@ def _groups(places: Sequence[int], weights: Sequence[Tensor], fusion: Fusion) ->
 
 
 def _flat(group: Sequence[int], gradients: Sequence[Tensor | None], weights: Sequence[Tensor]) -> Tensor:
-    """The gradients of a group in one piece; a new tensor but for a lone gradient that is whole already."""
+    """Concatenates the gradients of a group; returns a new tensor, except for a single contiguous gradient."""
     pieces = []
     for place in group:
         gradient = gradients[place]
@@ -127,7 +127,7 @@ def _compressed(flat: Tensor, options: AveragingOptions) -> Tensor:
 
 
 def _added(parts: Sequence[Tensor], there: Sequence[Sequence[bool]], lengths: list[int]) -> Tensor:
-    """The sum in the order of the ranks; what a rank lacks is not added, since zero and minus zero are zero."""
+    """Adds in the order of the ranks; missing gradients are not added, since adding zero could change minus zero."""
     ranks = [rank for rank, has in enumerate(there) if any(has)]
     if all(all(there[rank]) for rank in ranks):
         total = parts[ranks[0]].clone()

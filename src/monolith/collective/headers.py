@@ -1,6 +1,6 @@
-"""The small exchange at the beginning of a call: a row of whole numbers from every rank to every other.
+"""The small exchange at the beginning of a call: a row of integers from every rank to every other.
 
-The rows have one length whatever the ranks are about to do, so that those who disagree can still say so.
+The rows have one length whatever the ranks are about to do, so that ranks that disagree can still report it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from monolith.collective.wire import Wire
 
 _SIZES = 4
-"""Column where the sizes begin, behind the head."""
+"""Column where the sizes begin, after the head."""
 _FIRST_ROOM = 12
-"""Sizes that fit into a row at first; the room grows to what calls need, on all ranks with the same call."""
+"""Initial number of sizes per row; it grows to what calls need, on all ranks with the same call."""
 
 
 class Headers:
@@ -32,7 +32,7 @@ class Headers:
         self._grow(_FIRST_ROOM)
 
     def exchange(self, head: tuple[int, int, int, int], sizes: Tensor | None) -> list[list[int]]:
-        """Tells this rank's head to all; returns those of all ranks.
+        """Sends this rank's head to all; returns those of all ranks.
 
         Args:
             head: Digest, flags, number of sizes for each rank, length of the text.
@@ -40,16 +40,16 @@ class Headers:
         """
         _, _, num_sizes, _ = head
         self._sent_heads[:] = head
-        if sizes is not None and num_sizes <= self._room:  # what stands behind them is not looked at
+        if sizes is not None and num_sizes <= self._room:  # receivers ignore the columns after them
             self._sent_numbers[:, _SIZES : _SIZES + num_sizes] = sizes.numpy()
         elif sizes is None:
-            self._sent_numbers[:, _SIZES:] = 0  # an idle rank has nothing of what the others have sizes for
+            self._sent_numbers[:, _SIZES:] = 0  # an idle rank has no data for these sizes
         self._wire.exchange_evenly(self._received, self._sent)
         heads: list[list[int]] = self._received_heads.tolist()
         return heads
 
     def sizes(self, num_sizes: int, sizes: Tensor | None) -> Tensor:
-        """Int64 ``[ranks, num_sizes]``: what each rank has told this one, once all agree about their number."""
+        """Returns int64 ``[ranks, num_sizes]``: sizes from each rank for this one, once all agree on their number."""
         if num_sizes == 0:
             return self._nothing
         if num_sizes <= self._room:
@@ -57,7 +57,7 @@ class Headers:
         received = torch.empty(self._wire.size, num_sizes, dtype=torch.int64)
         sent = torch.zeros_like(received) if sizes is None else sizes.contiguous()
         self._wire.exchange_evenly(received, sent)
-        self._grow(num_sizes)  # the next such call needs one exchange
+        self._grow(num_sizes)  # the next such call needs only one exchange
         return received
 
     def _grow(self, room: int) -> None:
@@ -71,7 +71,7 @@ class Headers:
 
 
 def number_of(sizes: Tensor | None, num_ranks: int) -> int:
-    """How many sizes there are for each rank; sizes of another form are refused."""
+    """Returns the number of sizes for each rank; raises if they have another form."""
     if sizes is None:
         return 0
     if sizes.dtype != torch.int64 or sizes.ndim != 2 or sizes.shape[0] != num_ranks or not sizes.is_cpu:

@@ -1,4 +1,4 @@
-"""Small values that the ranks of a run tell each other by name, at any moment and from any thread."""
+"""Small values that the ranks of a run exchange by name, at any time and from any thread."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ __all__ = ["KeyStore", "MemoryKeyStore"]
 
 
 class KeyStore(Protocol):
-    """What is used of a store of torch.distributed. Any thread may call it."""
+    """The used interface of a store of torch.distributed. Thread-safe."""
 
     def set(self, key: str, value: str, /) -> None:
         """Writes a value."""
         ...
 
     def get(self, key: str, /) -> bytes:
-        """A value; waits until it is there."""
+        """Returns a value; waits until it exists."""
         ...
 
     def check(self, keys: list[str], /) -> bool:
-        """Whether all of them are there."""
+        """Returns whether all keys exist."""
         ...
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> None:
-        """Returns when all of them are there."""
+        """Returns when all keys exist."""
         ...
 
     def compare_set(self, key: str, expected: str, value: str, /) -> bytes:
-        """Writes a value if the one that is there is the expected one, or nothing and ``""``; returns what is there."""
+        """Writes a value if the current one is `expected` (``""``: or if there is none); returns the current value."""
         ...
 
 
 class MemoryKeyStore:
-    """That of a run of one process, without a socket."""
+    """A key store for a run of one process, without a socket."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -49,25 +49,25 @@ class MemoryKeyStore:
             self._changed.notify_all()
 
     def get(self, key: str, /) -> bytes:
-        """A value; waits until it is there."""
+        """Returns a value; waits until it exists."""
         with self._changed:
             self._changed.wait_for(lambda: key in self._values)
             return self._values[key]
 
     def check(self, keys: list[str], /) -> bool:
-        """Whether all of them are there."""
+        """Returns whether all keys exist."""
         with self._changed:
             return self._values.keys() >= set(keys)
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> None:
-        """Returns when all of them are there."""
+        """Returns when all keys exist."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
                 missing = sorted(set(keys) - self._values.keys())
                 raise TimeoutError(f"{missing[0]} was not there within {timeout.total_seconds():g} s")
 
     def compare_set(self, key: str, expected: str, value: str, /) -> bytes:
-        """Writes a value if the one that is there is the expected one, or nothing and ``""``; returns what is there."""
+        """Writes a value if the current one is `expected` (``""``: or if there is none); returns the current value."""
         with self._changed:
             if self._values.get(key, b"") == expected.encode():
                 self._values[key] = value.encode()

@@ -1,4 +1,4 @@
-"""What is asked of a library of collective calls; `torch_distributed` and `foreign_libraries` provide it.
+"""The interface of a library of collective calls; `torch_distributed` and `foreign_libraries` implement it.
 
 Every rank makes the same calls in the same order. Tensors go in and come out without autograd.
 """
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class CollectiveLibrary(Protocol):
-    """Calls that all ranks of a run make together. Used by one thread at a time."""
+    """Calls that all ranks of a run make together. Not thread-safe."""
 
     def init(self, timeout_seconds: float) -> None:
-        """Joins the run; a second call does nothing."""
+        """Joins the run. Idempotent."""
         ...
 
     def shutdown(self) -> None:
@@ -28,11 +28,11 @@ class CollectiveLibrary(Protocol):
         ...
 
     def training_line(self) -> Line:
-        """What all calls of training go through, these here included."""
+        """Returns the line of all calls of training, including those of this class."""
         ...
 
     def saving_line(self) -> Line:
-        """A second line, with connections of its own, for what happens beside training."""
+        """Returns a second line, with connections of its own, for background work."""
         ...
 
     def rank(self) -> int:
@@ -44,11 +44,11 @@ class CollectiveLibrary(Protocol):
         ...
 
     def allgather(self, tensor: Tensor) -> Tensor:
-        """The rows of all ranks, in the order of the ranks."""
+        """Returns the rows of all ranks, in the order of the ranks."""
         ...
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
-        """The tensor of the root, as a new one."""
+        """Returns the tensor of the root, as a new one."""
         ...
 
     def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
@@ -56,15 +56,15 @@ class CollectiveLibrary(Protocol):
         ...
 
     def allreduce(self, tensor: Tensor) -> Tensor:
-        """The sum of all ranks' tensors, as a new one."""
+        """Returns the sum of all ranks' tensors, as a new one."""
         ...
 
     def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """The rows that each rank has for this one, in the order of the ranks, and their numbers.
+        """Returns the rows that each rank has for this one, in the order of the ranks, and their numbers.
 
         Args:
             tensor: The rows for rank 0 first.
-            sizes: How many of them are for each rank.
+            sizes: Number of rows for each rank.
         """
         ...
 
@@ -73,5 +73,5 @@ class CollectiveLibrary(Protocol):
         ...
 
     def key_store(self) -> KeyStore:
-        """Where ranks tell each other small values by name, beside the calls that they make together."""
+        """Returns a store by which ranks exchange small values by name, outside of their common calls."""
         ...

@@ -1,9 +1,8 @@
-"""One line of calls of a process: what travels between the ranks does so in the order in which it was asked for.
+"""The line of a process: a serial executor of collective calls, which run in the order of their submission.
 
-Ranks that exchange different things at a time hang or crash. So all that this process says to the others over one
-process group goes through one line, call after call, whichever thread asks: a hook, the averaging of gradients and the
-exchange of rows cannot cut into each other. A process has two of them: one for training, and one for what happens
-beside it, such as saving.
+Ranks that exchange different data at the same time hang or crash. So all calls of this process over one process group
+go through one line, one after another, whichever thread makes them: a hook, the averaging of gradients and the exchange
+of rows cannot interleave. A process has two lines: one for training, and one for background work such as saving.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ T = TypeVar("T")
 
 
 class RaisedByAllError(Exception):
-    """Wraps an error that every rank raises at this point of this call, so that the line can go on after it."""
+    """Wraps an error that every rank raises at this point of this call, so that the line can continue after it."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -37,7 +36,7 @@ class RaisedByAllError(Exception):
 
 
 class LineCall(Generic[T]):
-    """A call of a line, waiting for its turn, under way or done: a `monolith.tables.Pending`."""
+    """A call of a line: queued, running or done. A `monolith.tables.Pending`."""
 
     def __init__(self, call: Callable[[], T], what: object) -> None:
         self.call = call
@@ -49,66 +48,66 @@ class LineCall(Generic[T]):
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """True iff `result` returns without waiting."""
+        """Returns True iff `result` returns without waiting."""
         return self._is_done
 
     def result(self, timeout_seconds: float | None = None) -> T:
-        """What the call returned, or its error.
+        """Returns the result of the call, or raises its error.
 
         Raises:
-            DeadlineExceededError: It was not done within `timeout_seconds`; it goes on.
+            DeadlineExceededError: It was not done within `timeout_seconds`; it keeps running.
         """
         if not self._is_done:
             if not self._open.acquire(timeout=-1 if timeout_seconds is None else max(0.0, timeout_seconds)):
                 raise DeadlineExceededError(f"collective: {self.what}: not done in {timeout_seconds} s")
-            self._open.release()  # for the next who waits
+            self._open.release()  # for the next waiting thread
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value] # the call has set it
 
     def finish(self, value: T | None, error: BaseException | None = None) -> None:
-        """Wakes who waits for it."""
+        """Sets the result and wakes the waiting threads."""
         self._value, self._error = value, error
         self._is_done = True
         self._open.release()
 
 
 class Line:
-    """Calls over one wire, one at a time, in the order of `submit` and `run`. Any thread may use it.
+    """Calls over one wire, one at a time, in the order of `submit` and `run`. Thread-safe.
 
-    A call that fails ends the line, since the other ranks wait for what this one left out: they get an error at once,
-    and every later call is refused. Only an error that all ranks raise together (`RaisedByAllError`) leaves it as it
-    was.
+    A call that fails ends the line, since the other ranks wait for the data of this one: they get an error immediately,
+    and every later call is rejected. Only an error that all ranks raise together (`RaisedByAllError`) does not end the
+    line.
 
     Args:
-        name: Of the line, for messages.
-        wire: Its own, and used by its calls only.
+        name: Name of the line, for messages.
+        wire: Used only by the calls of this line.
     """
 
     def __init__(self, name: str, wire: Wire) -> None:
         self.name = name
         self.wire = wire
         self.headers = Headers(wire)
-        """For its calls; by `LockStep`."""
+        """Headers of its calls; used by `LockStep`."""
         self._process = os.getpid()
         self._changed = threading.Condition(at_rest_in_forks(threading.Lock()))
         # Below: guarded by `_changed`.
         self._waiting: deque[LineCall[object]] = deque()
         self._running: int | None = None
-        """The thread that makes the present call."""
+        """The thread that makes the current call."""
         self._end: OpError | None = None
-        """Why further calls are refused."""
+        """Why further calls are rejected."""
         self._thread: threading.Thread | None = None
 
     def submit(self, call: Callable[[], T], what: object) -> LineCall[T]:
-        """Puts a call at the end of the line; it is made by the line's own thread.
+        """Queues a call, which the line's own thread makes.
 
-        Alone in a run it is made at once. A call that is asked for by a call of the line is part of that one, and
-        made at once, too.
+        In a run of one rank the call is made immediately. A call made from inside a call of the line is part of that
+        one, and is made immediately, too.
 
         Args:
-            call: What to do; it may use the wire.
-            what: It in a few words, for messages.
+            call: The function to call; it may use the wire.
+            what: Short description, for messages.
         """
         made = LineCall(call, what)
         if self.wire.size == 1 or self._is_inside():
@@ -124,7 +123,7 @@ class Line:
         return made
 
     def run(self, call: Callable[[], T], what: object) -> T:
-        """Makes a call in its turn and returns what it does: in this thread, where nothing is before it."""
+        """Makes a call in its order and returns its result; in this thread, if no other call precedes it."""
         if self._is_inside():
             return call()
         with self._changed:
@@ -138,9 +137,9 @@ class Line:
         return self._make(call, what) if is_next else self.submit(call, what).result()
 
     def close(self) -> None:
-        """Ends the line after the call that is under way; those that wait are refused. A second call does nothing."""
+        """Ends the line after the current call; queued calls are rejected. Idempotent."""
         if os.getpid() != self._process:
-            return  # a child of a fork has neither the thread nor a say over the connections
+            return  # a forked child has no thread of the line, and must not close the connections
         with self._changed:
             self._refuse_all(FailedPreconditionError(f"collective: the {self.name} line is shut down"))
             thread = self._thread
@@ -163,10 +162,10 @@ class Line:
                 f"collective: the {self.name} line belongs to the process that joined the run, and this one was forked "
                 "from it; make the call there"
             )
-        self._process, self._running = os.getpid(), None  # alone, a child goes on by itself
+        self._process, self._running = os.getpid(), None  # in a run of one rank, a forked child continues on its own
 
     def _serve(self) -> None:
-        torch.get_num_threads()  # tells this thread's BLAS, too, what was set: else it takes all cores of the machine
+        torch.get_num_threads()  # sets the thread limit of this thread's BLAS, too: else it uses all cores
         while True:
             with self._changed:
                 while not (self._waiting and self._running is None):
@@ -180,13 +179,13 @@ class Line:
     def _finish(self, made: LineCall[T], make: Callable[[Callable[[], T], object], T]) -> None:
         try:
             value = make(made.call, made.what)
-        except BaseException as error:  # noqa: BLE001 - it is handed to who waits for the call
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
             made.finish(None, error)
         else:
             made.finish(value)
 
     def _make(self, call: Callable[[], T], what: object) -> T:
-        """Makes the call whose turn it is, and gives the turn back."""
+        """Makes the current call, and frees the line."""
         try:
             return call()
         except RaisedByAllError as error:
@@ -204,7 +203,7 @@ class Line:
                 self._changed.notify_all()
 
     def _ended_by(self, error: BaseException, what: object) -> BaseException:
-        """Ends the line; the error as one of ours."""
+        """Ends the line; returns the error as one of ours."""
         named = self._named(error, what)
         text = named.message if isinstance(named, OpError) else f"{type(named).__name__}: {named}"
         with self._changed:
@@ -227,7 +226,7 @@ class Line:
         self._changed.notify_all()
 
     def _named(self, error: BaseException, what: object) -> BaseException:
-        """The error of an exchange as one of ours."""
+        """Converts the error of an exchange to one of ours."""
         if not isinstance(error, ExchangeError):
             return error
         kind = DeadlineExceededError if "timed out" in str(error).lower() else UnavailableError

@@ -1,8 +1,9 @@
-"""Agreement of the ranks about what they do next, inside the exchange of sizes that they need anyway.
+"""Agreement of the ranks on their next call, as part of the exchange of sizes that they need anyway.
 
-Each call begins with one small exchange: every rank tells every other a digest of its call, whether it takes part with
-nothing (*idle*), some flags, and how many rows it is about to send. Ranks that disagree all get the same error, with
-both sides, before any data moves, and the run can go on after it. Where nobody is idle nothing more is said.
+Each call begins with one small exchange: every rank sends every other a digest of its call, whether it takes part
+without data (*idle*), some flags, and how many rows it is about to send. Ranks that disagree all get the same error,
+with both sides, before any data moves, and the run can continue after it. Without idle ranks no further message is
+needed.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CALL_BYTES = 512
-"""Longest text by which a rank that disagrees tells the others what it was about to do."""
+"""Maximum length of the description of its call that a disagreeing rank sends."""
 _FLAG_BITS = 62
 _SHOWN_BYTES = 128
 """Longer arguments are not shown in messages."""
 
 
 class Call(NamedTuple):
-    """What all ranks are about to do; they compare all of it."""
+    """A call that all ranks are about to make; they compare all fields."""
 
     kind: str
-    """By this name the ranks that are idle know what to do."""
+    """Name by which idle ranks find their handler."""
     subject: str = ""
-    """What it is done to, for messages."""
+    """Object of the call, for messages."""
     arguments: bytes = b""
-    """What idle ranks need to know of it."""
+    """Data of the call for idle ranks."""
 
     def __str__(self) -> str:
         text = f"{self.kind} {self.subject}".strip()
@@ -51,22 +52,22 @@ class Call(NamedTuple):
         return f"{text} with arguments {self.arguments!r}" if self.arguments else text
 
     def encoded(self) -> bytes:
-        """All of it as bytes."""
+        """Returns all fields as bytes."""
         return b"\0".join((self.kind.encode(), self.subject.encode(), self.arguments))
 
 
 class Agreed(NamedTuple):
-    """What a rank knows once all have agreed about a call."""
+    """Result of the agreement about a call."""
 
     call: Call
     active: list[bool]
-    """Which ranks are not idle."""
+    """Whether each rank is not idle."""
     flags: int
-    """All that any rank has set."""
+    """Union of the flags of all ranks."""
     flags_of_ranks: list[int]
-    """What each rank has set."""
+    """Flags of each rank."""
     sizes: Tensor
-    """Int64 ``[ranks, k]``: what each rank has told this one; zeros from idle ranks."""
+    """Int64 ``[ranks, k]``: sizes that each rank sent to this one; zeros from idle ranks."""
 
     @property
     def num_active(self) -> int:
@@ -75,9 +76,9 @@ class Agreed(NamedTuple):
 
 
 class LockStep:
-    """Calls of a line that all ranks make together, or follow with nothing. Any thread may use it.
+    """Calls of a line that all ranks make together, or follow without data. Thread-safe.
 
-    Every call of its line must be made by a `LockStep`: ranks cannot tell a header from other bytes.
+    Every call of its line must be made by a `LockStep`: a header cannot be distinguished from other bytes.
     """
 
     def __init__(self, line: Line) -> None:
@@ -91,16 +92,16 @@ class LockStep:
         sizes: Tensor | None = None,
         flags: int = 0,
     ) -> LineCall[T]:
-        """Begins a call; `work` runs in the line when all ranks have agreed about it.
+        """Begins a call; `work` runs in the line when all ranks have agreed on it.
 
         Args:
             call: The same on all ranks that are not idle.
-            work: What to do then; it may use ``line.wire``, as all other ranks do in the same order.
-            sizes: Int64 ``[ranks, k]``: numbers to tell each rank; the same k everywhere.
-            flags: Bits that all ranks get to know, up to 2^61.
+            work: The function to run; it may use ``line.wire``, as all other ranks do in the same order.
+            sizes: Int64 ``[ranks, k]``: numbers to send to each rank; the same k everywhere.
+            flags: Bits that all ranks receive, up to 2^61.
 
         Raises:
-            InvalidArgumentError: By `result`, on all ranks: they are about to do different things.
+            InvalidArgumentError: By `result`, on all ranks: they are about to make different calls.
         """
         self._check(sizes, flags)
         return self.line.submit(lambda: work(self._agree(call, sizes, flags)), call)
@@ -113,21 +114,21 @@ class LockStep:
         sizes: Tensor | None = None,
         flags: int = 0,
     ) -> T:
-        """The same, waited for; quicker than `call` and `result`."""
+        """Makes a call and waits for it; see `call`. Faster than `call` and `result`."""
         self._check(sizes, flags)
         return self.line.run(lambda: work(self._agree(call, sizes, flags)), call)
 
     def follow(
         self, handlers: Mapping[str, Callable[[Agreed, bytes], object]], *, flags: int = 0
     ) -> LineCall[str | None]:
-        """Takes part in the next call of the others with nothing.
+        """Takes part in the next call of the other ranks, without data.
 
         Args:
-            handlers: Kind of a call -> what an idle rank does in it, with the arguments of the others.
-            flags: As in `call`.
+            handlers: Kind of a call -> handler of an idle rank, with the arguments of the other ranks.
+            flags: See `call`.
 
         Returns:
-            Kind of the call that was made; None iff all ranks are idle.
+            Kind of the call made; None iff all ranks are idle.
         """
         self._check(None, flags)
 
@@ -147,7 +148,7 @@ class LockStep:
         return self.line.submit(take_part, "a call of the other ranks")
 
     def _check(self, sizes: Tensor | None, flags: int) -> None:
-        """Refuses a wrong call before it is in the line, which it would end."""
+        """Rejects a wrong call before it is queued, where it would end the line."""
         number_of(sizes, self.line.wire.size)
         if not 0 <= flags < 1 << _FLAG_BITS:
             raise InvalidArgumentError(f"collective: flags must be in [0, 2^{_FLAG_BITS}), got {flags}")
@@ -160,7 +161,7 @@ class LockStep:
             digest, num_bytes = _identity(call)
             num_sizes = 0 if sizes is None else sizes.shape[1]
             heads = headers.exchange((digest, flags, num_sizes, num_bytes), sizes)
-            if heads.count([digest, flags, num_sizes, num_bytes]) == len(heads):  # nearly always, so it is told first
+            if heads.count([digest, flags, num_sizes, num_bytes]) == len(heads):  # the usual case, checked first
                 return Agreed(call, [True] * len(heads), flags, [flags] * len(heads), headers.sizes(num_sizes, sizes))
         digests, flags_of_ranks, numbers, lengths = zip(*heads, strict=True)
         active = [digest != 0 for digest in digests]
@@ -177,7 +178,7 @@ class LockStep:
         return Agreed(call, active, all_flags, list(flags_of_ranks), here)
 
     def _told(self, call: Call | None, root: int, num_bytes: int) -> Call:
-        """The call, told by the first rank that makes it to those that are idle."""
+        """Returns the call, which the first active rank broadcasts to the idle ones."""
         told = torch.empty(num_bytes, dtype=torch.uint8)
         if call is not None:
             told.copy_(_as_tensor(call.encoded()))
@@ -188,7 +189,7 @@ class LockStep:
     def _disagreement(
         self, call: Call | None, num_sizes: tuple[int, ...], one: int, other: int
     ) -> InvalidArgumentError:
-        """The same on all ranks; they tell each other their calls in words now."""
+        """Returns the same error on all ranks; they exchange descriptions of their calls for it."""
         text = str(call or "").encode()[:_CALL_BYTES].ljust(_CALL_BYTES, b"\0")
         parts = self.line.wire.gather(_as_tensor(text))
         calls = [bytes(parts[rank].numpy()).rstrip(b"\0").decode(errors="replace") for rank in (one, other)]
@@ -203,13 +204,13 @@ class LockStep:
 
 @functools.lru_cache(maxsize=256)
 def _identity(call: Call) -> tuple[int, int]:
-    """The digest of a call, and its length; most calls are made again and again."""
+    """Returns the digest of a call, and its length. Cached, since most calls repeat."""
     encoded = call.encoded()
     return _digest(encoded), len(encoded)
 
 
 def _digest(data: bytes) -> int:
-    """63 bits, and never 0."""
+    """Returns 63 bits, never 0."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 1 or 1
 
 

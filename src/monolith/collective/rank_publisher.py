@@ -1,4 +1,4 @@
-"""Publishes the rows of one rank; every rank has a part of the log, and rank 0 the dense weights."""
+"""Publishes the rows of one rank; every rank has a `part` of the log, and rank 0 the dense weights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RankWithoutRows:
     """`monolith.publishing.store_publisher.StorePublisher` of a rank that keeps no rows.
 
     Args:
-        name: Of the store.
-        log: Where the others publish.
+        name: Name of the store.
+        log: Log of the other ranks.
         owned: The buckets of each rank.
     """
 
@@ -35,43 +35,43 @@ class RankWithoutRows:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """It writes to no part."""
+        """Returns no numbers: the rank writes to no `part`."""
         return {}
 
     def open(self) -> None:
-        """There is nothing to take."""
+        """Does nothing: there is no `part` to claim."""
 
     def publish(self, trained: Trained) -> int:  # noqa: ARG002 - the others know it too
-        """Nothing changes here."""
+        """Publishes nothing."""
         return 0
 
     def needs(self) -> dict[str, int]:
-        """What the ranks have logged until now."""
+        """Returns how far all ranks have logged."""
         found = {part: self._log.extent(part) for part in self._of_all}
         return {part: extent.next - 1 for part, extent in found.items() if extent is not None}
 
     def before_cut(self) -> dict[str, int]:
-        """The others say it."""
+        """Returns nothing: the other ranks report it."""
         return {}
 
     def after_cut(self, mark: Mark) -> dict[str, Mark]:  # noqa: ARG002 - the same
-        """The others say it."""
+        """Returns nothing: the other ranks report it."""
         return {}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""
 
 
 class RankPublisher(PartPublisher):
-    """The part of one rank.
+    """The publisher of one rank's `part`.
 
     Args:
-        name: Of the store.
-        rows: Those of this rank.
-        log: Where changes go.
+        name: Name of the store.
+        rows: Rows of this rank.
+        log: Log of the changes.
         owned: The buckets of each rank.
-        rank: This one.
-        options: Of `PartPublisher`, by name.
+        rank: This rank.
+        options: Options of `PartPublisher`, by name.
     """
 
     def __init__(
@@ -81,5 +81,5 @@ class RankPublisher(PartPublisher):
         self._all = RankWithoutRows(name, log, owned)
 
     def needs(self) -> dict[str, int]:
-        """What all ranks have logged until now: those of the others may lack what this interval has changed."""
+        """Returns how far all ranks have logged; the logs of other ranks may lack changes of this interval."""
         return self._all.needs()

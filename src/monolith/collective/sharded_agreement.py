@@ -1,4 +1,4 @@
-"""What the ranks of a store must have alike: its tables, which rank has which buckets, and the life that it begins."""
+"""What the ranks of a store must agree on: its tables, the buckets of each rank, and the run id of the store."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["owned_by_ranks", "require_same_tables"]
 _SUBJECT = "sharded store"
 _VARIABLE = "MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD"
 _FEW_RANKS = 4
-"""With so many, a rank without rows would be missed."""
+"""Up to this number of ranks, a rank without rows would cost too much capacity."""
 
 
 def owned_by_ranks(num_ranks: int, spare_first_rank: bool | None) -> tuple[range, ...]:
-    """The buckets of each rank; rank 0 may have none, so that it has time for what it alone does.
+    """Returns the buckets of each rank; rank 0 may have none, so that it has time for its own tasks.
 
     >>> owned_by_ranks(3, spare_first_rank=True)
     (range(0, 0), range(0, 512), range(512, 1024))
@@ -55,10 +55,10 @@ def _variable_says_so() -> bool:
 def require_same_tables(
     wire: Wire, configs: Mapping[str, TableConfig], options: Sequence[Any], history: LocalHistory
 ) -> None:
-    """In a call of all ranks: refuses ranks that differ, and begins the life that rank 0 has drawn.
+    """In a call of all ranks: raises if ranks differ, and takes the run id (`life`) that rank 0 has drawn.
 
     Raises:
-        RaisedByAllError: they differ; shows the fields.
+        RaisedByAllError: they differ; the message shows the fields.
     """
     tables = {config.name: config.to_dict() for config in sorted_by_name(configs)}
     told = json.loads(json.dumps({"tables": tables, "options": list(options)}))

@@ -1,4 +1,4 @@
-"""Row blocks of all ranks, one rank after the other, in portions that every rank gets."""
+"""Row blocks of all ranks, one rank after the other, in portions that every rank receives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PORTION_BYTES = 8 << 20
 
 
 class BlockStreams:
-    """Blocks that are under way between the ranks."""
+    """Streams of blocks between the ranks."""
 
     def __init__(self, calls: RankCalls) -> None:
         self._calls = calls
@@ -29,7 +29,7 @@ class BlockStreams:
         calls.define("next blocks of", self._next)
 
     def open(self, begin: Callable[[], Iterator[RowBlock]]) -> int:
-        """In a call of all ranks: the blocks of each, under one number."""
+        """In a call of all ranks: opens the blocks of each rank, under one number."""
         number = next(self._numbers)
 
         def opened() -> bytes:
@@ -40,7 +40,7 @@ class BlockStreams:
         return number
 
     def blocks(self, number: int) -> Iterator[RowBlock]:
-        """All of them; every portion is a call of all ranks."""
+        """Yields all blocks; every portion is a call of all ranks."""
         for rank in range(self._calls.wire.size):
             has_more = True
             while has_more:

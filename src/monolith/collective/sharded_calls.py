@@ -1,4 +1,4 @@
-"""Calls of a store that all ranks make together, or follow: one method for each kind, run in the line of every rank."""
+"""Calls of a store that all ranks make together, or follow: one method per kind, run in the line of every rank."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["RankCalls"]
 
 
 class RankCalls:
-    """The calls of one line by their kinds. Any thread may call it.
+    """The calls of one line by their kinds. Thread-safe.
 
-    A method gets the arguments, which are the same on all ranks, and what only this rank has (None at one that
-    follows). It makes the same exchanges on all ranks, and what it raises it raises on all (`RaisedByAllError`).
+    A method gets the arguments, which are the same on all ranks, and the data of this rank (None at a rank that
+    follows). It makes the same exchanges on all ranks, and raises its errors on all of them (`RaisedByAllError`).
     """
 
     def __init__(self, line: Line, name: str) -> None:
@@ -31,22 +31,22 @@ class RankCalls:
 
     @property
     def wire(self) -> Wire:
-        """For the methods."""
+        """Wire of the line, for the methods."""
         return self.lock_step.line.wire
 
     def define(self, kind: str, method: Callable[[bytes, Any], Any]) -> None:
-        """What is done in the calls of a kind."""
+        """Registers the method of a kind of call."""
         self._methods[kind] = method
 
     def run(self, kind: str, arguments: bytes = b"", own: Any = None) -> Any:
-        """Makes a call, and returns what it returns."""
+        """Makes a call, and returns its result."""
         method = self._methods[kind]
         return self.lock_step.run(
             Call(f"{kind} {self._name}", arguments=arguments), work=lambda _: method(arguments, own)
         )
 
     def followers(self) -> dict[str, Callable[[Agreed, bytes], object]]:
-        """What an idle rank does in the calls of the others, for `LockStep.follow`."""
+        """Returns the handlers of an idle rank for the calls of the other ranks, for `LockStep.follow`."""
         return {f"{kind} {self._name}": partial(_follow, method) for kind, method in self._methods.items()}
 
 

@@ -1,4 +1,4 @@
-"""One moment of the rows of all ranks."""
+"""A consistent cut of the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["CutCalls", "ShardedCut"]
 
 
 class CutCalls:
-    """What each rank does for cuts of a store.
+    """The calls of each rank for cuts of a store.
 
     Args:
-        saving: Calls beside training.
-        streams: By which blocks travel.
+        saving: Calls in the background of training.
+        streams: Streams of blocks.
         owned: The buckets of each rank.
-        take: Makes the cut of this rank.
+        take: Takes the cut of this rank.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class CutCalls:
         saving.define("release cut of", self._release)
 
     def cut(self, wire: Any) -> ShardedCut:
-        """In a call of all ranks: one moment of all."""
+        """In a call of all ranks: takes a consistent cut of all ranks."""
         number = next(self._numbers)
         marks: list[Mark] = []
 
         def take() -> bytes:
-            # Another rank may write and release it as soon as it has the answers, before this one goes on.
+            # Another rank may write and release it as soon as it has the answers, before this one continues.
             made = self._open[number] = self._take()
             marks.append(made.mark)
             stamps = [stamp for clock in made.applied for stamp in clock.stamps.values()]
@@ -91,7 +91,7 @@ class CutCalls:
 
         try:
             answers = [unpack(answer)[0] for answer in settled(self.saving.wire, write)]
-        except RaisedByAllError:  # who fails removes the own files, not those of others
+        except RaisedByAllError:  # a failing rank removes its own files, not those of others
             remove_written(folder, chain.from_iterable(part.files for part in written))
             raise
         return WrittenRows(
@@ -116,13 +116,13 @@ class CutCalls:
         settled(self.saving.wire, lambda: self.release_here(number))
 
     def take(self, number: int) -> LocalCut:
-        """The cut of this rank, which the caller releases from now on."""
+        """Returns the cut of this rank; the caller releases it."""
         cut = self._own(number)
         del self._open[number]
         return cut
 
     def release_here(self, number: int) -> bytes:
-        """The part of this rank."""
+        """Releases the cut of this rank."""
         cut = self._open.pop(number, None)
         if cut is not None:
             cut.release()
@@ -130,9 +130,9 @@ class CutCalls:
 
 
 class ShardedCut(OwnersCut):
-    """`monolith.tables.store.Cut` of all ranks: they write, read and release it together, beside training.
+    """`monolith.tables.store.Cut` of all ranks: they write, read and release it together, in the background.
 
-    All ranks that have buckets hold the same of every worker, since all see every update.
+    All ranks that have buckets hold the same stamps of every worker, since all see every update.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class ShardedCut(OwnersCut):
     def blocks(
         self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
     ) -> Iterator[RowBlock]:
-        """Each bucket once per cut; every rank gets the blocks of all."""
+        """Yields each bucket once per cut; every rank gets the blocks of all."""
         begin, end = bucket_bounds(buckets)
         self._require_open()
         self._take(buckets)
@@ -166,7 +166,7 @@ class ShardedCut(OwnersCut):
         return self._calls.streams.blocks(number)
 
     def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
-        """The bucket files of all ranks, which write at once, each its own; every rank gets all entries."""
+        """Writes the bucket files of all ranks concurrently, each rank its own; every rank gets all entries."""
         self._require_open()
         written: WrittenRows = self._calls.saving.run(
             "write cut of", pack([self._number, folder, asdict(rules)]), transfer
@@ -174,18 +174,18 @@ class ShardedCut(OwnersCut):
         return written
 
     def release(self) -> None:
-        """Lets the ranks forget the old images, all at once."""
+        """Releases the old images on all ranks together."""
         with self._lock:
             if self._is_released:
                 return
             self._is_released = True
         try:
             self._calls.saving.run("release cut of", pack([self._number]))
-        except OpError:  # the run is over: this rank alone lets go
+        except OpError:  # the run is over: only this rank releases its part
             self._calls.release_here(self._number)
 
     def take_own(self) -> LocalCut:
-        """The part of this rank, to be written and released by itself; of the whole nothing is left then."""
+        """Returns the part of this rank, to be written and released by itself; this cut is closed then."""
         with self._lock:
             self._require_open()
             self._is_released = True

@@ -1,4 +1,4 @@
-"""What travels between the ranks of a store in a step: ids, rows, gradients; and what all its calls share."""
+"""The exchanges of a store in a step: ids, rows, gradients; and the state that all its calls share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["RowExchange", "Tickets"]
 
 
 class Tickets:
-    """The numbers under which owners keep the plans of this rank that have not ended. Any thread may call it."""
+    """The numbers under which owners keep the open plans of this rank. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,12 +35,12 @@ class Tickets:
 
     @property
     def oldest(self) -> int:
-        """Nothing is open before it."""
+        """The oldest open number; none before it is open."""
         with self._lock:
             return next(iter(self._open), self._next)
 
     def open(self, plan: ShardedPlan) -> None:
-        """The plan is about to be read for an update; a number that it had is given up."""
+        """Assigns a number to a plan that is about to be read for an update; its previous number is released."""
         with self._lock:
             self._open.pop(plan.ticket, None)
             plan.ticket = self._next
@@ -48,19 +48,19 @@ class Tickets:
             self._next += 1
 
     def close(self, plan: ShardedPlan) -> None:
-        """The plan has ended, or its read has failed."""
+        """Releases the number of a plan that has ended, or whose read has failed."""
         with self._lock:
             self._open.pop(plan.ticket, None)
             plan.ticket = NO_TICKET
 
 
 class RowExchange:
-    """Exchanges of one store. Used by the thread of the line.
+    """Exchanges of one store. Used by the line's thread.
 
     Args:
-        lock_step: Of training.
+        lock_step: Of the line of training.
         native: The tables.
-        owner: Of the rows of this rank.
+        owner: Owner of the rows of this rank.
         subject: For messages.
     """
 
@@ -75,7 +75,7 @@ class RowExchange:
         self._nothing = [0] * self.wire.size
 
     def ids(self, message: IdMessage | None, num_words: Sequence[int]) -> SentIds:
-        """Ids of all ranks for the rows of this one; `num_words` is what each sends here."""
+        """Exchanges ids: returns those of all ranks for rows of this one; `num_words` is the size from each rank."""
         received = np.empty(sum(num_words), np.int64)
         self._move(
             received,
@@ -86,7 +86,7 @@ class RowExchange:
         return self.owner.take(received, num_words)
 
     def rows(self, plan: ShardedPlan | None, sent: SentIds, step: int) -> NDArray[np.float32] | None:
-        """Rows for all ranks go out, the rows of this rank's plan come in."""
+        """Sends rows to all ranks; returns the rows of this rank's plan."""
         answer, sizes = self.owner.read(sent, step)
         received = new_rows((0 if plan is None else plan.num_values,))
         self._move(received, answer, self._nothing if plan is None else plan.message.num_values, sizes)
@@ -95,7 +95,7 @@ class RowExchange:
     def floats(
         self, sent: SentIds, message: IdMessage | None, values: NDArray[np.float32] | None
     ) -> list[NDArray[np.float32]]:
-        """One value for each float of the rows that are here, of every rank: gradients."""
+        """Exchanges a value per float of the rows, such as gradients; returns those of every rank for rows here."""
         sizes = [sent.merged.num_values(rank) for rank in range(self.wire.size)]
         received = new_rows((sum(sizes),))
         self._move(
@@ -109,7 +109,7 @@ class RowExchange:
     def whole_numbers(
         self, values: NDArray[np.int64], sent_sizes: Sequence[int], sizes: Sequence[int]
     ) -> list[NDArray[np.int64]]:
-        """Numbers for each rank, of every rank."""
+        """Exchanges numbers; returns those of every rank."""
         received = np.empty(sum(sizes), np.int64)
         self._move(received, values, sizes, sent_sizes)
         return _split(received, sizes)

@@ -1,4 +1,4 @@
-"""One incarnation of a worker at rows that the ranks keep: its calls are made in the line, with those of the others."""
+"""One incarnation of a worker at rows that the ranks share: its calls run in the line, with those of other ranks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _SUBJECT = "sharded store"
 
 
 class ShardedJoined:
-    """`monolith.tables.store.Joined` at a `ShardedStore`. Any thread may call it.
+    """`monolith.tables.store.Joined` at a `ShardedStore`. Thread-safe.
 
-    Reads and updates are handed to the line and return; there they are made in their order, together with the reads and
-    updates of the other ranks. Joining and discarding ask nobody.
+    Reads and updates are submitted to the line and return; there they run in order, together with the reads and updates
+    of the other ranks. Joining and discarding make no call to other ranks.
     """
 
     def __init__(self, store: ShardedStore, worker: int) -> None:
@@ -44,7 +44,7 @@ class ShardedJoined:
         self._incarnation, stamp = store.join_here(worker)
         self.applied = None if stamp is None else stamp_from_core(stamp)
         self.applied_by_server = [self.applied for owned in store.owned if owned]
-        """Its last batch at each rank that has buckets: the same, since all see every update."""
+        """Its last batch at each rank that has buckets; the same everywhere, since all ranks see every update."""
         self.next_seq = 0 if stamp is None else stamp.seq + 1
         self._lock = threading.Lock()
         self._pushes: deque[_Push] = deque()
@@ -58,7 +58,7 @@ class ShardedJoined:
         return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
-        """Rows of the plan; owners keep it, with the places of its rows, for the update."""
+        """Reads the rows of the plan; owners keep the plan, with the locations of its rows, for the update."""
         own = self._own(plan)
         if train:
             self._core.require_current(self.worker, self._incarnation)
@@ -67,7 +67,7 @@ class ShardedJoined:
         return self._store.submit_read(own, after=after, step=step, train=train)
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
-        """Hands over one optimizer step per id; all ranks with a batch make it together."""
+        """Submits one optimizer step per id; all ranks with a batch make it together."""
         plans = [self._own(plan) for plan, _ in updates]
         times = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
         native = self._store.native
@@ -86,13 +86,13 @@ class ShardedJoined:
         return push
 
     def discard(self, plan: Plan) -> None:
-        """Ends a training plan without an update; the owners learn it with the next call."""
+        """Ends a training plan without an update; the owners are notified with the next call."""
         own = self._own(plan)
         self._store.plans.discard(own)
         self._store.exchange.tickets.close(own)
 
     def flush(self, *, timeout_seconds: float) -> int:
-        """Waits for every update handed over; the last batch, which all owners have."""
+        """Waits for every submitted update; returns the last batch, which all owners have."""
         self._core.require_current(self.worker, self._incarnation)
         end = time.monotonic() + timeout_seconds
         with self._lock:
@@ -106,12 +106,12 @@ class ShardedJoined:
         return self._core.last_applied(self.worker)
 
     def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
-        """Freezes the rows and stamps of all ranks, with every update handed over."""
+        """Freezes the rows and stamps of all ranks, with every submitted update."""
         self.flush(timeout_seconds=timeout_seconds)
         return self._store.cut(timeout_seconds=timeout_seconds)
 
     def evict(self, *, now: int) -> int:
-        """Removes expired rows at all ranks."""
+        """Removes expired rows on all ranks."""
         self._core.require_current(self.worker, self._incarnation)
         return self._store.evict(now=now)
 
@@ -125,7 +125,7 @@ class ShardedJoined:
 
 
 class _Push:
-    """`monolith.tables.batch.Pending` of what an update did; knows whether somebody was told how it failed."""
+    """`monolith.tables.batch.Pending` of an update; records whether its error was raised to a caller."""
 
     def __init__(self, call: LineCall[Applied]) -> None:
         self._call = call
@@ -133,35 +133,35 @@ class _Push:
 
     @property
     def is_over(self) -> bool:
-        """Nothing is left to tell."""
+        """Whether it has ended, and no error remains to be raised."""
         return self._call.done() and (self._was_told or self._error() is None)
 
     def done(self) -> bool:
-        """True iff `result` returns without waiting."""
+        """Returns True iff `result` returns without waiting."""
         return self._call.done()
 
     def result(self, timeout_seconds: float | None = None) -> Applied:
-        """What it did."""
+        """Returns the result of the update."""
         self.wait(timeout_seconds)
         self._was_told = True
         return self._call.result()
 
     def wait(self, timeout_seconds: float | None) -> None:
-        """Returns when it has ended, however.
+        """Returns when the update has ended, with or without an error.
 
         Raises:
-            DeadlineExceededError: it has not.
+            DeadlineExceededError: it has not ended in time.
         """
         try:
             self._call.result(timeout_seconds)
         except DeadlineExceededError:
             if not self._call.done():
                 raise
-        except Exception:  # noqa: BLE001, S110 - who asks for the result is told
+        except Exception:  # noqa: BLE001, S110 - raised by `result`
             pass
 
     def raise_untold(self) -> None:
-        """Raises how it failed, if nobody was told."""
+        """Raises the error of the update, unless it was raised before."""
         if not self._was_told:
             self._was_told = True
             self._call.result()
@@ -169,6 +169,6 @@ class _Push:
     def _error(self) -> Exception | None:
         try:
             self._call.result()
-        except Exception as error:  # noqa: BLE001 - looked at only
+        except Exception as error:  # noqa: BLE001 - only inspected
             return error
         return None

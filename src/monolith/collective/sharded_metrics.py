@@ -1,4 +1,4 @@
-"""What the exchanges of a read carry, in numbers: how evenly ids and rows are spread over the ranks."""
+"""Metrics of the exchanges of a read: how evenly ids and rows are spread over the ranks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["AlltoallMetrics", "alltoall_metrics"]
 
 
 class AlltoallMetrics(NamedTuple):
-    """Numbers of one batch of one rank, under the names that summaries have.
+    """Numbers of one batch of one rank, under their names in summaries.
 
-    ``*_splits`` is what this rank exchanges with each owner for its own batch, ``*_dist`` what each rank exchanges with
-    this one as an owner; ids are distinct ids, rows and gradients are counted in floats.
+    ``*_splits`` counts what this rank exchanges with each owner for its own batch, ``*_dist`` what each rank exchanges
+    with this one as an owner; ids are distinct ids, rows and gradients are counted in floats.
     """
 
     scalars: dict[str, int]
@@ -30,13 +30,13 @@ class AlltoallMetrics(NamedTuple):
 def alltoall_metrics(
     native: NativeTables, owned: Sequence[range], plan: ShardedPlan, sent: SentIds, *, slot: str | None
 ) -> AlltoallMetrics:
-    """The numbers of a read.
+    """Returns the numbers of a read.
 
     Args:
         native: The tables.
         owned: The buckets of each rank.
-        plan: Of this rank.
-        sent: What all ranks have asked of this one.
+        plan: Plan of this rank.
+        sent: Ids that all ranks have requested of this one.
         slot: A table whose ids are counted as ``<slot>_size``; None: none.
     """
     cells = np.diff(plan.core.splits).reshape(-1, len(native))

@@ -1,4 +1,4 @@
-"""How a part of a call ended on every rank: all of them get all answers, or all of them raise the same error."""
+"""The results of a part of a call on every rank: all ranks get all answers, or all raise the same error."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _GOOD, _BAD = b"+", b"-"
 
 
 def settled(wire: Wire, do: Callable[[], bytes]) -> list[bytes]:
-    """What `do` returned on each rank; runs in the line, on all ranks.
+    """Returns the result of `do` on each rank; runs in the line, on all ranks.
 
     Raises:
-        RaisedByAllError: it failed on some of them.
+        RaisedByAllError: `do` failed on some rank.
     """
     failure: Exception | None = None
     try:
         told = _GOOD + do()
-    except Exception as error:  # noqa: BLE001 - whatever it is, all ranks get to know
+    except Exception as error:  # noqa: BLE001 - whatever it is, all ranks receive it
         failure = error
         told = _BAD + _encoded(error)
     answers = gather_texts(wire, told)
@@ -39,10 +39,10 @@ def settled(wire: Wire, do: Callable[[], bytes]) -> list[bytes]:
 
 
 def _raise_first(failures: list[bytes | None], own: Exception | None) -> None:
-    """Raises the error of the lowest rank that has one; where all have the same, each its own.
+    """Raises the error of the lowest rank that has one; if all ranks have the same, each raises its own.
 
     Raises:
-        RaisedByAllError: there is one.
+        RaisedByAllError: a rank has an error.
     """
     found = [(rank, text) for rank, text in enumerate(failures) if text is not None]
     if not found:
@@ -54,7 +54,7 @@ def _raise_first(failures: list[bytes | None], own: Exception | None) -> None:
 
 
 def raise_failures(wire: Wire, own: Exception | None) -> None:
-    """Raises on all ranks the first error that one of them has; all ranks know that one has.
+    """Raises the first error on all ranks, in a call in which all ranks have agreed that there is one.
 
     Raises:
         RaisedByAllError: always.
@@ -64,7 +64,7 @@ def raise_failures(wire: Wire, own: Exception | None) -> None:
 
 
 def gather_texts(wire: Wire, text: bytes) -> list[bytes]:
-    """The bytes of all ranks, of any length each."""
+    """Returns the bytes of all ranks, which may differ in length."""
     if wire.size == 1:
         return [text]
     lengths = [int(each) for each in wire.gather(torch.tensor([len(text)]))]

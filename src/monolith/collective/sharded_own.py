@@ -1,4 +1,4 @@
-"""The rows of one rank, restored by itself: from a folder that may hold those of no other."""
+"""Restore of the rows of one rank by itself, from a folder that may hold only the rows of that rank."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ __all__ = ["OwnRows", "own_cut", "sharded_stores"]
 
 
 def sharded_stores(stores: Mapping[str, Store]) -> dict[str, ShardedStore]:
-    """Those whose rows the ranks share; none in a run of one."""
+    """Returns the stores whose rows the ranks share; none in a run of one."""
     return {name: store for name, store in stores.items() if isinstance(store, ShardedStore)}
 
 
 def own_cut(cut: Cut) -> Cut:
-    """What a cut holds of the rows of this rank, of which it may own none; in a run of one the cut itself."""
+    """Returns the part of a cut for this rank, which may own no rows; in a run of one the cut itself."""
     return cut.take_own() if isinstance(cut, ShardedCut) else cut
 
 
 class OwnRows:
-    """What a restore sees of a `ShardedStore` where each rank reads its own folder; asks no other rank.
+    """The view of a `ShardedStore` for a restore in which each rank reads its own folder, without other ranks.
 
-    All ranks restore at once. How far the run had come they take over together afterwards (`ShardedStore.resume`), by
-    what `stamps` of any of them says.
+    All ranks restore concurrently. Afterwards they resume together (`ShardedStore.resume`), from the `stamps` of any of
+    them.
     """
 
     def __init__(self, store: ShardedStore, buckets: range) -> None:
         self._store = store
         self.buckets = buckets
-        """Those of this rank, which has some."""
+        """Buckets of this rank; not empty."""
         self.owned = (buckets,)
-        """The same, as stores say it."""
+        """The buckets as a tuple, as in the interface of stores."""
         self.stamps: Mapping[int, BatchStamp] = {}
         """Worker -> its last batch in the rows that were loaded."""
 
     @property
     def schema(self) -> Schema:
-        """What the rows hold."""
+        """Schema of the rows."""
         return self._store.schema
 
     def prepare_restore(
@@ -63,7 +63,7 @@ class OwnRows:
         buckets: range = ALL_BUCKETS,
         ignore_unknown_tables: bool = False,
     ) -> LocalRestore:
-        """Reads and checks those rows of this rank that are in some buckets."""
+        """Reads and checks the rows of this rank in some buckets."""
         own = shared_buckets(self.buckets, buckets)
         return LocalRestore(
             self._store.native,
@@ -75,9 +75,9 @@ class OwnRows:
         )
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
-        """Takes over rows of this rank."""
+        """Loads rows of this rank."""
         return self._store.own_rows.load(blocks, buckets=buckets, replace=replace)
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:  # noqa: ARG002 - as stores have it
-        """Notes how far the saved run had come."""
+        """Records the progress of the saved run."""
         self.stamps = agreed_stamps(applied, self.buckets)

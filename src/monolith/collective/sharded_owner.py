@@ -1,4 +1,4 @@
-"""What a rank does for all ranks with its rows: reads them for several plans at once, and lets them learn."""
+"""The rows of one rank, as their owner serves them to all ranks: reads for several plans together, and updates."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _PER_UNIQUE_ID = 1
 
 
 class SentIds(NamedTuple):
-    """The ids that some ranks sent, and their plan; it keeps where the rows were found for the update."""
+    """The ids that some ranks sent, and their plan; it keeps the locations of the rows for the update."""
 
     merged: _core.MergedPlans
     words: Mapping[int, NDArray[np.int64]]
-    """Rank -> its part, of those that sent one."""
+    """Rank -> its part, of the ranks that sent one."""
     stamps: Mapping[int, BatchStamp]
     """Rank -> the stamp of its batch."""
 
 
 class RankPush(NamedTuple):
-    """What one rank says of its update beside the gradients."""
+    """The numbers of one rank's update, without its gradients."""
 
     ticket: int
-    """Of the read that left the ids here, or `NO_TICKET`: they were sent again."""
+    """Ticket of the read that left the ids here, or `NO_TICKET`: they were sent again."""
     first_seq: int
     previous: int
     incarnation: int
-    """Of the worker at the rank that pushes."""
+    """Incarnation of the worker at the pushing rank."""
     scale: float
 
 
@@ -57,18 +57,18 @@ class OwnerStep(NamedTuple):
     step: int
     times: NDArray[np.int64]
     newest_time: int
-    """Of the ids at all owners; 0 where there are none."""
+    """Newest time of the ids at all owners; 0 without ids."""
     scale: float
     is_finite: bool
 
 
 class RowOwner:
-    """The rows of this rank, for all of them. Used by the thread of the line.
+    """The rows of this rank, served to all ranks. Used by the line's thread.
 
     Args:
         local: The rows.
         owned: Their buckets.
-        num_ranks: How many may ask.
+        num_ranks: Number of ranks.
     """
 
     def __init__(self, local: LocalStore, owned: range, num_ranks: int) -> None:
@@ -76,29 +76,29 @@ class RowOwner:
         self._bounds = (owned.start, owned.stop)
         self._num_ranks = num_ranks
         self._kept: dict[tuple[int, int], SentIds] = {}
-        """(rank, its ticket) -> what a read left for the update."""
+        """(rank, its ticket) -> ids that a read kept for the update."""
         self._incarnations: dict[int, tuple[int, int, int]] = {}
-        """Worker -> the rank that pushes its batches, its number there, and here."""
+        """Worker -> the rank that pushes its batches, its incarnation there, and here."""
 
     @property
     def num_kept(self) -> int:
-        """Plans that wait for their update."""
+        """Number of plans that wait for their update."""
         return len(self._kept)
 
     def join(self, worker: int, rank: int) -> tuple[int, _core.BatchStamp | None]:
-        """The worker begins an incarnation at this rank."""
+        """Begins an incarnation of a worker at this rank."""
         incarnation, stamp = self._core.join(worker)
         self._incarnations[worker] = (rank, incarnation, incarnation)
         return incarnation, stamp
 
     def end_incarnations(self) -> None:
-        """The rows were put back to a saved state."""
+        """Ends all incarnations, after the rows were restored."""
         self._incarnations.clear()
 
     # Ids
 
     def take(self, received: NDArray[np.int64], sizes: Sequence[int]) -> SentIds:
-        """The ids of all ranks that sent some; their parts lie end to end."""
+        """Returns the ids of all ranks that sent some; their parts are concatenated."""
         words, stamps = {}, {}
         begin = 0
         for rank, size in enumerate(sizes):
@@ -108,17 +108,17 @@ class RowOwner:
         return self._merge(words, stamps)
 
     def keep(self, sent: SentIds, tickets: Mapping[int, int]) -> None:
-        """For the updates that follow."""
+        """Keeps ids for the updates that follow."""
         for rank, ticket in tickets.items():
             self._kept[rank, ticket] = sent
 
     def forget(self, rank: int, oldest: int) -> None:
-        """A rank has ended all its plans that came before a ticket."""
+        """Discards the plans of a rank with tickets before `oldest`."""
         for key in [key for key in self._kept if key[0] == rank and key[1] < oldest]:
             del self._kept[key]
 
     def pushed(self, pushes: Mapping[int, RankPush], sent: SentIds | None) -> SentIds:
-        """The ids of an update: those that reads have left, as they lie here, or put together anew."""
+        """Returns the ids of an update: those that reads have kept, as they are, or merged again."""
         found = {
             rank: sent if sent is not None and rank in sent.words else self._kept[rank, push.ticket]
             for rank, push in pushes.items()
@@ -138,7 +138,7 @@ class RowOwner:
     # Rows
 
     def read(self, sent: SentIds, step: int) -> tuple[NDArray[np.float32], list[int]]:
-        """The rows for each rank end to end, and how many floats each gets."""
+        """Returns the concatenated rows for each rank, and the number of floats for each."""
         merged = sent.merged
         sizes = [merged.num_values(rank) for rank in range(self._num_ranks)]
         answer = new_rows((sum(sizes),))
@@ -148,24 +148,24 @@ class RowOwner:
     def total_of(
         self, sent: SentIds, gradients: Sequence[NDArray[np.float32]], pushes: Mapping[int, RankPush]
     ) -> tuple[NDArray[np.float32], bool]:
-        """The sum of the gradients in the order of the ranks, and whether it is finite."""
+        """Returns the sum of the gradients in the order of the ranks, and whether it is finite."""
         total = new_rows((self._core.num_values(sent.merged.plan),))
         scales = [pushes[rank].scale if rank in pushes else 1.0 for rank in range(self._num_ranks)]
         is_finite = sent.merged.sum_rows(gradients, total, None if set(scales) == {1.0} else scales)
         return total, is_finite
 
     def first_of(self, sent: SentIds, values: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Of each id the row of the first rank that has it."""
+        """Returns for each id the row of the first rank that has it."""
         found = new_rows((self._core.num_values(sent.merged.plan),))
         sent.merged.first_rows(values, found)
         return found
 
     def is_duplicate(self, update: OwnerStep, pushes: Mapping[int, RankPush]) -> bool:
-        """Whether the update was applied before."""
+        """Returns whether the update was applied before."""
         return self._core.is_duplicate(self._core_pushes(update, pushes))
 
     def apply(self, update: OwnerStep, pushes: Mapping[int, RankPush]) -> Applied:
-        """One optimizer step for each id, with the stamps of all ranks."""
+        """Makes one optimizer step for each id, with the stamps of all ranks."""
         applied = self._core.apply(
             update.sent.merged.plan,
             update.total,
@@ -191,7 +191,7 @@ class RowOwner:
     def _core_push(self, rank: int, push: RankPush, stamp: BatchStamp) -> _core.Push:
         known = self._incarnations.get(stamp.worker)
         if known is None or known[:2] != (rank, push.incarnation):
-            # Workers join at their own rank; here it is enough that the one before is refused from now on.
+            # Workers join at their own rank; here it is enough that the previous incarnation is rejected from now on.
             known = (rank, push.incarnation, self._core.join(stamp.worker)[0])
             self._incarnations[stamp.worker] = known
         return _core.Push(

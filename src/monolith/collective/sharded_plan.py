@@ -1,4 +1,4 @@
-"""The plan of a batch whose rows the ranks keep, and the words by which it travels to their owners."""
+"""The plan of a batch whose rows the ranks keep, and its encoding for their owners."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORD_BYTES = 8
 
 
 class ShardedPlan(KeptPlan):
-    """A plan, and what each owner gets of it."""
+    """A plan, and its part for each owner."""
 
     __slots__ = ("message",)
 
@@ -34,8 +34,8 @@ class ShardedPlan(KeptPlan):
 class IdMessage:
     """The distinct ids of a plan and the stamp of its batch, as int64 words for each owner, end to end.
 
-    A part begins with worker, seq, event time and the number of bytes of the position, then comes the position, filled
-    up to a whole word, then what `_core.PlanParts` says of the ids.
+    A part begins with worker, seq, event time and the number of bytes of the position, then comes the position, padded
+    to a multiple of a word, then the ids as in `_core.PlanParts`.
     """
 
     __slots__ = ("num_keys", "num_values", "num_words", "words")
@@ -44,11 +44,11 @@ class IdMessage:
         head = _stamp_words(stamp)
         of_ids = parts.num_words.tolist()
         self.num_keys: list[int] = parts.num_keys.tolist()
-        """For each owner: distinct ids."""
+        """Number of distinct ids for each owner."""
         self.num_values: list[int] = parts.num_values.tolist()
-        """For each owner: floats of their rows."""
+        """Number of floats of the rows for each owner."""
         self.num_words = [len(head) + count for count in of_ids]
-        """For each owner."""
+        """Number of words for each owner."""
         self.words = np.empty(sum(self.num_words), np.int64)
         begin, taken = 0, 0
         for count in of_ids:
@@ -60,7 +60,7 @@ class IdMessage:
 
 
 def read_stamp(words: NDArray[np.int64]) -> tuple[BatchStamp, NDArray[np.int64]]:
-    """The stamp of a part, and its ids."""
+    """Returns the stamp of a part, and its ids."""
     worker, seq, event_time_ms, num_bytes = words[:_STAMP_WORDS].tolist()
     end = _STAMP_WORDS - (-num_bytes // _WORD_BYTES)
     position = words[_STAMP_WORDS:end].tobytes()[:num_bytes]

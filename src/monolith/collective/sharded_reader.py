@@ -23,7 +23,7 @@ __all__ = ["ReaderCalls", "ShardedReader"]
 
 
 class ReaderCalls:
-    """What each rank does for the readers of a store; all ranks have the same epochs and the same readers."""
+    """The calls of each rank for the readers of a store; all ranks have the same epochs and the same readers."""
 
     def __init__(self, training: RankCalls, saving: RankCalls, streams: BlockStreams, history: LocalHistory) -> None:
         self._training = training
@@ -45,12 +45,12 @@ class ReaderCalls:
         return ShardedReader(self, LocalChangeReader(self._history, name, mark))
 
     def run(self, kind: str, reader: LocalChangeReader, *arguments: Any) -> Any:
-        """A call about a reader."""
+        """Makes a call on a reader."""
         self._require_open(reader)
         return self._training.run(kind, pack([reader.name, list(reader.opened_at), *arguments]))
 
     def changes(self, reader: LocalChangeReader, *, state: bool, buckets: range) -> Iterator[RowBlock]:
-        """Of all ranks."""
+        """Yields the changes of all ranks."""
         begin, end = bucket_bounds(buckets)
         self._require_open(reader)
         arguments = pack([reader.name, list(reader.opened_at), state, begin, end])
@@ -102,7 +102,7 @@ class ReaderCalls:
 
 
 class ShardedReader:
-    """`monolith.tables.store.ChangeReader` of all ranks: all of them read together. Any thread may call it."""
+    """`monolith.tables.store.ChangeReader` of all ranks: all of them read together. Thread-safe."""
 
     def __init__(self, calls: ReaderCalls, local: LocalChangeReader) -> None:
         self._calls = calls
@@ -111,30 +111,30 @@ class ShardedReader:
 
     @property
     def mark(self) -> Mark:
-        """It has read everything up to here; the same on all ranks."""
+        """Position of the reader: all changes up to it were read; the same on all ranks."""
         return self._local.mark
 
     def next_mark(self) -> Mark:
-        """Ends the present epoch of all ranks."""
+        """Ends the current epoch of all ranks."""
         mark: Mark = self._calls.run("next mark of", self._local)
         return mark
 
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
-        """Tombstones and rows of everything touched after `mark`; every rank gets those of all."""
+        """Yields tombstones and rows of everything touched after `mark`; every rank gets those of all."""
         return self._calls.changes(self._local, state=state, buckets=buckets)
 
     def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
-        """The blocks of `changes`, in one piece."""
+        """Returns the blocks of `changes`, in one piece."""
         return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
     def advance(self, to: Mark) -> None:
-        """Everything up to `to` was read."""
+        """Records that everything up to `to` was read."""
         if not isinstance(to, Mark):
             raise InvalidArgumentError(f"reader {self.name!r}: expected a Mark, got {to!r}")
         self._calls.run("advance reader of", self._local, list(to))
 
     def close(self) -> None:
-        """The ranks forget this reader; with its store, it has ended already."""
+        """Closes this reader on all ranks. Does nothing when its store is closed."""
         if not self._calls.is_closed:
             self._calls.run("close reader of", self._local)
 

@@ -1,4 +1,4 @@
-"""One read of all ranks: ids travel to the owners of the rows, rows come back."""
+"""One read of all ranks: ids travel to the owners of the rows, and the rows are returned."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 __all__ = ["RankReads"]
 
 _WORDS, _TICKET, _OLDEST = range(3)
-"""What each rank tells each owner of its read."""
+"""Numbers of its read that each rank sends to each owner."""
 _HEAD = struct.Struct("<q?")
 
 
 class RankReads:
-    """The reads of a store. Used by the thread of the line."""
+    """The reads of a store. Used by the line's thread."""
 
     def __init__(self, exchange: RowExchange, *, name: str) -> None:
         self._exchange = exchange
         self.kind = f"read {name}"
         self.on_training: Callable[[ShardedPlan, SentIds], None] | None = None
-        """Told of every read for training of this rank."""
+        """Called with every read for training of this rank."""
 
     def look(self, plan: ShardedPlan, step: int) -> LocalRows:
-        """Rows for whoever only looks."""
+        """Reads rows without training."""
         return LocalRows(torch.from_numpy(self._make(plan, step, is_training=False)), NOTHING_APPLIED)
 
     def make(self, plan: ShardedPlan, *, after: int, step: int, train: bool) -> LocalRows:
-        """Rows of a worker's plan.
+        """Reads the rows of a worker's plan.
 
         Raises:
             RaisedByAllError: `after` was not applied; the other ranks have their rows.
@@ -63,7 +63,7 @@ class RankReads:
         return LocalRows(torch.from_numpy(values), seen)
 
     def follow(self, agreed: Agreed, arguments: bytes) -> None:
-        """The read of the others, at a rank that has none."""
+        """Takes part in the read of the other ranks, at a rank without one."""
         self._take_part(agreed, arguments, None)
 
     def _make(self, plan: ShardedPlan, step: int, *, is_training: bool) -> NDArray[np.float32]:
@@ -77,7 +77,7 @@ class RankReads:
             work=lambda agreed: self._take_part(agreed, arguments, plan),
             sizes=torch.from_numpy(numbers),
         )
-        assert values is not None  # noqa: S101 - it had a plan
+        assert values is not None  # noqa: S101 - the plan was given
         return values
 
     def _take_part(self, agreed: Agreed, arguments: bytes, plan: ShardedPlan | None) -> NDArray[np.float32] | None:

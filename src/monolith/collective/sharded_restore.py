@@ -1,4 +1,4 @@
-"""The restores of all ranks as one: each reads its own buckets, and all have checked theirs before any is replaced."""
+"""The restores of all ranks as one: each rank reads its own buckets, and all are checked before any is replaced."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["RestoreCalls", "ShardedRestore"]
 
 
 class RestoreCalls:
-    """What each rank does for a restore.
+    """The calls of each rank for a restore.
 
     Args:
-        training: Calls of the line of training: nothing is trained meanwhile.
+        training: Calls of the line of training, so that no training runs meanwhile.
         native: The tables of this rank.
         owned: Its buckets.
-        on_load: Told, in the line, when rows were replaced.
+        on_load: Called, in the line, when rows were replaced.
     """
 
     def __init__(self, training: RankCalls, native: NativeTables, owned: range, on_load: Callable[[], None]) -> None:
@@ -97,7 +97,7 @@ class RestoreCalls:
         settled(self._training.wire, lambda: self.end_here(number))
 
     def end_here(self, number: int) -> bytes:
-        """The part of this rank."""
+        """Ends the part of this rank."""
         restore = self._open.pop(number, None)
         if restore is not None:
             restore.__exit__()
@@ -105,7 +105,7 @@ class RestoreCalls:
 
 
 class ShardedRestore(PreparedRestore):
-    """`monolith.tables.store.PreparedRestore` of all ranks: they load, or give up, together."""
+    """`monolith.tables.store.PreparedRestore` of all ranks: they load, or cancel, together."""
 
     def __init__(self, training: RankCalls, calls: RestoreCalls, number: int) -> None:
         self._training = training
@@ -113,12 +113,12 @@ class ShardedRestore(PreparedRestore):
         self._number = number
 
     def load(self) -> RestoreReport:
-        """Replaces what the ranks hold."""
+        """Replaces the rows of all ranks."""
         report: RestoreReport = self._training.run("load restore of", pack([self._number]))
         return report
 
     def __exit__(self, *_: object) -> None:
         try:
             self._training.run("end restore of", pack([self._number]))
-        except OpError:  # the run is over: this rank alone lets go
+        except OpError:  # the run is over: only this rank releases its part
             self._calls.end_here(self._number)

@@ -1,4 +1,4 @@
-"""Rows that the ranks of a synchronous run keep, each some buckets, as a `monolith.tables.store.Store`."""
+"""Rows that the ranks of a synchronous run share, each rank some buckets, as a `monolith.tables.store.Store`."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ _SUBJECT = "sharded store"
 
 
 class ShardedStore:
-    """`monolith.tables.store.Store` whose rows are divided among the ranks of a run; see the page on torchrun.
+    """A `monolith.tables.store.Store` whose rows are divided among the ranks of a run; see the page on torchrun.
 
-    Every rank makes the same calls in the same order, or is idle and follows those of the others (`followers`). Ranks
-    that read or update at once do so with their own batches: an owner adds the gradients of an id in the order of the
-    ranks and makes one step, so the rows are those of one store that applies the plans of all ranks in one update.
-    Every owner has the stamps of all workers.
+    Every rank makes the same calls in the same order, or is idle and follows those of the others (`followers`). In one
+    read or update every rank has its own batch: an owner adds the gradients of an id in the order of the ranks and
+    makes one step, so the rows equal those of one store that applies the plans of all ranks in one update. Every owner
+    has the stamps of all workers.
 
     Args:
         configs: The tables by name; the same on all ranks.
-        name: Of the store: a model with several `Embeddings` needs as many.
-        combine: What an id learns from that several ranks have: the sum of its gradients, or that divided by the
-            number of ranks with a batch.
+        name: Name of the store; a model with several `Embeddings` needs a name for each.
+        combine: Gradient of an id that several ranks have: the sum, or the sum divided by the number of ranks with a
+            batch.
         spare_first_rank: Whether rank 0 has no buckets; None: if there are more than four ranks, unless
             ``MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD`` is 0.
         training: The line of training; None: that of the run.
-        saving: The line of what happens beside it; None: that of the run.
+        saving: The line of background work; None: that of the run.
 
     Raises:
-        FailedPreconditionError: on all ranks, if one has other tables; says how they differ.
+        FailedPreconditionError: on all ranks, if one has other tables; the message shows the differences.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ShardedStore:
         self._with_counts = any(config.filters_ids for config in configs.values())
         self._bounds = [(each.start, each.stop) for each in self.owned]
         self.plans = OpenPlans(_SUBJECT)
-        """Which training plans of this rank have not ended."""
+        """Open training plans of this rank."""
         self._history = LocalHistory([self.native.core], [own], _SUBJECT)
         self._owner = RowOwner(self._local, own, self._wire.size)
         self.exchange = RowExchange(self._calls.lock_step, self.native, self._owner, _SUBJECT)
@@ -133,23 +133,23 @@ class ShardedStore:
 
     @property
     def schema(self) -> Schema:
-        """What the rows hold."""
+        """Schema of the rows."""
         return self.native.schema
 
     @property
     def traits(self) -> Traits:
-        """Made by all ranks together, and answered later; exact."""
+        """Traits: collective, remote and exact."""
         return Traits(collective=True, remote=True)
 
     @property
     def own_rows(self) -> LocalStore:
-        """The part of this rank; who only looks at it, such as at its size, asks no other rank."""
+        """Local rows of this rank; reading them, for example their size, makes no call to other ranks."""
         return self._local
 
     # Ranks without a batch
 
     def followers(self) -> dict[str, Callable[[Agreed, bytes], object]]:
-        """What this rank does in the calls of the others while it is idle, for `LockStep.follow` of training."""
+        """Returns this rank's handlers of calls of other ranks while it is idle, for `LockStep.follow` of training."""
         return {
             **self._calls.followers(),
             self._reads.kind: self._reads.follow,
@@ -157,7 +157,7 @@ class ShardedStore:
         }
 
     def saving_followers(self) -> dict[str, Callable[[Agreed, bytes], object]]:
-        """The same for the line of saving."""
+        """Returns the handlers for the line of saving; see `followers`."""
         return self._saving.followers()
 
     # Batches
@@ -171,33 +171,33 @@ class ShardedStore:
     def plan(
         self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
     ) -> ShardedPlan:
-        """Groups the ids of one batch; asks no rank."""
+        """Groups the ids of one batch. Makes no call to other ranks."""
         plan = ShardedPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
         plan.message = IdMessage(self.parts_of(plan.core), stamp)
         return plan
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
-        """Rows as they are now."""
+        """Reads the current rows."""
         own = self.own(plan)
         return self._line.submit(lambda: self._reads.look(own, step), self._reads.kind)
 
     def own(self, plan: Plan) -> ShardedPlan:
-        """The plan, if this store made it.
+        """Returns the plan if this store made it.
 
         Raises:
-            InvalidArgumentError: another one did.
+            InvalidArgumentError: another store made it.
         """
         return ShardedPlan.made_for(plan, self.native, subject=_SUBJECT)
 
     def watch_alltoall(self, told: Callable[[AlltoallMetrics], None], *, slot: str | None = None) -> None:
-        """Tells the numbers of every read for training of this rank, as ``enable_alltoall_metrics`` asks for.
+        """Reports the metrics of every training read of this rank, for ``enable_alltoall_metrics``.
 
         Args:
-            told: Is called in the line, so it must be quick and must not wait for a call of this run.
+            told: Called in the line, so it must be fast and must not wait for a call of this run.
             slot: A table whose ids are counted, too (``enable_alltoall_metrics_for_slot``).
 
         Raises:
-            InvalidArgumentError: there is no such table.
+            InvalidArgumentError: the table does not exist.
         """
         if slot is not None:
             self.native.number_of(slot)
@@ -213,13 +213,14 @@ class ShardedStore:
         return cut
 
     def open_reader(self, name: str, *, at: Mark | None = None) -> ShardedReader:
-        """A follower of the changes of all ranks."""
+        """Opens a reader of the changes of all ranks."""
         return self._readers.open(name, at)
 
     def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> StorePublisher:
-        """Publishes what changes at this rank: see `monolith.publishing.store_publisher.PublishesItself`.
+        """Returns a publisher of the changes of this rank; see `monolith.publishing.store_publisher.PublishesItself`.
 
-        It asks no other rank, and makes marks of its own: readers of all ranks cannot be opened beside it.
+        It makes no call to other ranks, and creates marks of its own: readers of all ranks cannot be open at the same
+        time.
         """
         rank = self._wire.rank
         if not self.owned[rank]:
@@ -236,13 +237,13 @@ class ShardedStore:
         )
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
-        """Rows count as changed, absent ids as removed."""
+        """Marks rows as changed, and absent ids as removed."""
         self.native.number_of(table)
         flat = id_array(ids, _SUBJECT).reshape(-1)
         self._whole.touch(table, flat, bucket_array(buckets, len(flat), _SUBJECT))
 
     def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
-        """Removes rows and admission counts at all ranks; returns how many rows there were."""
+        """Removes rows and admission counts on all ranks; returns the number of removed rows."""
         self.native.number_of(table)
         flat = id_array(ids, _SUBJECT).reshape(-1)
         return self._whole.erase(table, flat, bucket_array(buckets, len(flat), _SUBJECT))
@@ -250,7 +251,7 @@ class ShardedStore:
     # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
-        """Takes over rows, tombstones and filters of some buckets; all ranks are given the same blocks."""
+        """Loads rows, tombstones and filters of some buckets; all ranks must be given the same blocks."""
         bucket_bounds(buckets)
         return self._whole.load(list(blocks), buckets, replace=replace)
 
@@ -267,10 +268,10 @@ class ShardedStore:
         return self._restores.prepare(folder, manifest, buckets, ignore_unknown_tables=ignore_unknown_tables)
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Takes over how far a saved run had come; marks, readers and workers of before are refused from now on."""
+        """Resumes from the progress of a saved run; earlier marks, readers and workers are rejected from now on."""
         self._whole.resume(applied, generation)
 
-    # The whole
+    # Calls on all rows
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
@@ -281,30 +282,30 @@ class ShardedStore:
         return self._whole.evict(now if now == -1 else int(time_array(now, (), _SUBJECT)[0]))
 
     def stats(self) -> StoreStats:
-        """Numbers of all tables; the plans that are open at this rank."""
+        """Returns the statistics of all tables, and the number of open plans of this rank."""
         return self._whole.stats(open_plans=self.plans.count)
 
     def rows_by_slot(self, table: str) -> dict[int, int]:
-        """Rows of all ranks by the number of their slot."""
+        """Returns the rows of all ranks by the number of their slot."""
         self.native.number_of(table)
         return self._whole.rows_by_slot(table)
 
     def close(self) -> None:
-        """Ends the readers of this rank. The rows stay readable."""
+        """Closes the readers of this rank. The rows stay readable."""
         self._readers.is_closed = True
         self._history.close()
         self._local.close()
 
-    # For its parts
+    # For its components
 
     @property
     def num_kept(self) -> int:
-        """Plans of all ranks that are kept here for updates that have not come."""
+        """Number of plans of all ranks that are kept here for pending updates."""
         return self._owner.num_kept
 
     @property
     def num_rows_here(self) -> int:
-        """Rows of this rank."""
+        """Number of rows of this rank."""
         return self._local.stats().rows
 
     @property
@@ -312,15 +313,15 @@ class ShardedStore:
         return self._calls.lock_step.line
 
     def parts_of(self, plan: _core.Plan) -> _core.PlanParts:
-        """What each rank gets of a plan."""
+        """Returns the part of a plan for each rank."""
         return self.native.core.plan_parts(plan, self._bounds, self._with_counts)
 
     def join_here(self, worker: int) -> tuple[int, _core.BatchStamp | None]:
-        """Begins an incarnation, after what the line has of the one before."""
+        """Begins an incarnation, after the queued calls of the previous one."""
         return self._line.run(lambda: self._owner.join(worker, self._wire.rank), f"join worker {worker} of {self.name}")
 
     def submit_read(self, plan: ShardedPlan, *, after: int, step: int, train: bool) -> LineCall[LocalRows]:
-        """Puts a read of a worker into the line."""
+        """Queues a read of a worker in the line."""
 
         def read() -> LocalRows:
             try:
@@ -334,7 +335,7 @@ class ShardedStore:
         return self._line.submit(read, self._reads.kind)
 
     def submit_update(self, update: HandedOver) -> LineCall[Applied]:
-        """Puts an update of a worker into the line."""
+        """Queues an update of a worker in the line."""
         return self._line.submit(lambda: self._updates.make(update), self._updates.kind)
 
     def _close_applied(self, update: HandedOver) -> None:
@@ -347,7 +348,7 @@ class ShardedStore:
         try:
             return self._cuts.cut(self._wire)
         except RaisedByAllError:
-            # Where it did not fail an epoch was closed; all ranks have the same ones again.
+            # Ranks on which the cut succeeded have closed an epoch; this gives all ranks the same epochs again.
             last = self._wire.gather(torch.tensor([self.native.core.last_mark()]))
             self._history.mark_at(max(int(each) for each in last))
             raise

@@ -1,4 +1,4 @@
-"""The times of an update of all ranks: judged once, as if one process had all their batches."""
+"""The times of an update of all ranks: bounded once, as if one process had all their batches."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _ANY_TIME = np.zeros(1, np.int64)
 
 
 class SharedClock(EventClock):
-    """The newest time of all tables and owners; every rank has the same, since all see every update."""
+    """The newest time of all tables and owners; the same on every rank, since all see every update."""
 
     def __init__(self) -> None:
         self.newest = 0
         super().__init__(lambda: self.newest)
 
     def is_ahead(self, times: NDArray[np.int64]) -> bool:
-        """Whether some times may have to be set back: nobody knows before all were seen."""
+        """Returns whether some times may have to be bounded, which is decided when all times are gathered."""
         return bool(len(times)) and (self.newest == 0 or int(times.max()) > self.newest + _DAY)
 
 
 class UpdateTimes:
-    """Of each rank with a batch: one time for all its ids, or one for each.
+    """Times of each rank with a batch: one time for all its ids, or one for each.
 
     Args:
-        exchange: With the other ranks.
+        exchange: Exchange with the other ranks.
         told: Rank -> the one time of its ids, or -1 where they differ; and the newest, or -1 where it has no ids.
-        own: What this rank pushes.
+        own: Update of this rank.
     """
 
     def __init__(self, exchange: RowExchange, told: Mapping[int, tuple[int, int]], own: MergedUpdate | None) -> None:
@@ -59,7 +59,7 @@ class UpdateTimes:
         self._bounded: BoundedTimes | None = None
 
     def bound(self) -> None:
-        """All ranks see all times, and set back those that lie far ahead."""
+        """Gathers the times of all ranks, and bounds those that lie far ahead."""
         own, clock = self._own, self._exchange.clock
         mine = b"" if own is None else pack(own.plan.num_ids, [own.times.tobytes()])
         told = {rank: unpack(text) for rank, text in enumerate(gather_texts(self._exchange.wire, mine)) if text}
@@ -79,11 +79,11 @@ class UpdateTimes:
 
     @property
     def newest(self) -> int:
-        """Of the ids of all ranks; 0 where there are none."""
+        """Newest time of the ids of all ranks; 0 without ids."""
         return max(self._newest, 0)
 
     def of_rows(self, sent: SentIds, message: IdMessage | None) -> NDArray[np.int64]:
-        """Of the ids of all ranks here, as the core takes them."""
+        """Returns the times of the ids of all ranks here, in the format of the core."""
         wire, merged = self._exchange.wire, sent.merged
         arrays: list[NDArray[np.int64]] = [
             np.array([self._one[rank]] if rank in self._one and merged.num_keys(rank) else [], np.int64)
@@ -101,7 +101,7 @@ class UpdateTimes:
         return merged.times_of_ids(arrays) if merged.plan.num_unique else _ANY_TIME
 
     def count(self) -> None:
-        """The rows have these times."""
+        """Updates the clock with these times, after the update was applied."""
         clock = self._exchange.clock
         clock.newest = max(clock.newest, self._newest)
         if self._bounded is not None:
@@ -109,12 +109,12 @@ class UpdateTimes:
 
 
 def _is_one_number(given: Collection[NDArray[np.int64]]) -> bool:
-    """Whether all ranks give one and the same time for all their ids."""
+    """Returns whether all ranks have one and the same time for all their ids."""
     return all(len(times) == 1 for times in given) and len({int(times[0]) for times in given}) == 1
 
 
 def _only_time(times: NDArray[np.int64]) -> int:
-    """The time of all ids of a rank, or -1; any, where it has none."""
+    """Returns the time of all ids of a rank, or -1 where they differ; any value without ids."""
     if not len(times):
         return 0
     return int(times[0]) if (times == times[0]).all() else _NOBODY

@@ -1,4 +1,4 @@
-"""One update of all ranks: gradients travel to the owners of the rows, are added there, and make one step."""
+"""One update of all ranks: gradients travel to the owners of the rows, which sum them and make one step."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 __all__ = ["HandedOver", "RankUpdates"]
 
 _WORDS, _TICKET, _OLDEST, _PREVIOUS, _FIRST_SEQ, _INCARNATION, _SCALE, _TIME, _NEWEST = range(9)
-"""What each rank tells each owner of its update; the times are those of `UpdateTimes`."""
+"""Numbers of its update that each rank sends to each owner; the times are those of `UpdateTimes`."""
 _SENDS_IDS, _IS_AHEAD, _IS_UNSURE, _IS_REFUSED = (1 << bit for bit in range(4))
 _HEAD = struct.Struct("<q?")
 _LARGE_SCALE = 2.0**32
 
 
 class HandedOver(NamedTuple):
-    """The update of this rank, on its way."""
+    """The submitted update of this rank."""
 
     plans: Sequence[ShardedPlan]
     update: PreparedUpdate
     message: IdMessage
     """The ids of all its plans."""
     incarnation: int
-    """Of its worker, at this rank."""
+    """Incarnation of its worker, at this rank."""
 
 
 class RankUpdates:
-    """The updates of a store. Used by the thread of the line.
+    """The updates of a store. Used by the line's thread.
 
     Args:
-        exchange: With the other ranks.
-        name: Of the store.
+        exchange: Exchange with the other ranks.
+        name: Name of the store.
         takes_mean: Whether the sum of the gradients is divided by the number of ranks with a batch.
-        on_applied: Told of updates of this rank that the rows have.
+        on_applied: Called with each applied update of this rank.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RankUpdates:
         self._on_applied = on_applied
 
     def make(self, own: HandedOver) -> Applied:
-        """Makes the update of this rank with those of the others."""
+        """Makes the update of this rank together with those of the other ranks."""
         flags, refusal = self._look_at(own)
         update = own.update
         times = update.merged.times
@@ -105,11 +105,11 @@ class RankUpdates:
         )
 
     def follow(self, agreed: Agreed, arguments: bytes) -> Applied:
-        """The update of the others, at a rank that has none."""
+        """Takes part in the update of the other ranks, at a rank without one."""
         return self._take_part(agreed, arguments, None, None)
 
     def _look_at(self, own: HandedOver) -> tuple[int, Exception | None]:
-        """What the others must know of the update, and why it cannot be made, if so."""
+        """Checks the update; returns flags for the other ranks, and the error if it cannot be made."""
         update = own.update
         try:
             self._core.require_current(own.plans[0].stamp.worker, own.incarnation)
@@ -180,17 +180,17 @@ class RankUpdates:
         return self._owner.pushed(pushes, sent)
 
     def _require_finite(self, step: OwnerStep, pushes: dict[int, RankPush]) -> bytes:
-        """No owner has changed anything yet."""
+        """Raises if the sum is not finite; no owner has changed anything yet."""
         if not step.is_finite and not self._owner.is_duplicate(step, pushes):
             require_finite(self._native, MergedUpdate(step.sent.merged.plan, step.total, step.times, None), step.scale)
         return b""
 
     def _apply(self, step: OwnerStep, pushes: dict[int, RankPush]) -> Applied:
-        """What all owners did."""
+        """Applies the update; returns the result over all owners."""
         failure, applied = None, Applied()
         try:
             applied = self._owner.apply(step, pushes)
-        except Exception as error:  # noqa: BLE001 - all ranks get to know
+        except Exception as error:  # noqa: BLE001 - all ranks receive it
             failure = error
         mine = (
             failure is not None,
@@ -213,9 +213,10 @@ class RankUpdates:
 
 
 def _is_surely_finite(gradient: NDArray[np.float32], scale: float) -> bool:
-    """Whether the sum over all ranks must be finite; the quickest way to see it, as every update is looked at.
+    """Returns whether the sum over all ranks must be finite. A fast check, since every update needs it.
 
-    If the sum of squares is finite, no gradient is beyond 2^64, and 2^31 ranks with a factor below 2^32 have room.
+    If the sum of squares is finite, no gradient is beyond 2^64, so the sum of up to 2^31 ranks with a factor below 2^32
+    cannot overflow.
     """
     flat = torch.from_numpy(gradient)
     return abs(scale) < _LARGE_SCALE and math.isfinite(torch.dot(flat, flat).item())

@@ -1,4 +1,4 @@
-"""Arguments and answers of the calls that ranks make together, as bytes: a head of plain values, and raw bytes."""
+"""Encoding of the arguments and answers of calls that ranks make together: a head of plain values, and raw bytes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LENGTH = struct.Struct("<Q")
 
 
 def pack(head: Any, blobs: Sequence[bytes] = ()) -> bytes:
-    """One text for all."""
+    """Encodes a head and raw bytes as one byte string."""
     text = json.dumps([head, [len(blob) for blob in blobs]]).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *blobs])
 
 
 def unpack(data: bytes) -> tuple[Any, list[bytes]]:
-    """What `pack` was given."""
+    """Returns the arguments of `pack`."""
     begin = _LENGTH.size + _LENGTH.unpack_from(data)[0]
     head, sizes = json.loads(data[_LENGTH.size : begin])
     blobs = []
@@ -34,12 +34,12 @@ def unpack(data: bytes) -> tuple[Any, list[bytes]]:
 
 
 def stamps_to_plain(stamps: Iterable[BatchStamp]) -> list[list[Any]]:
-    """As plain values."""
+    """Converts stamps to plain values."""
     return [[each.worker, each.seq, each.position.hex(), each.event_time_ms] for each in stamps]
 
 
 def stamps_from_plain(found: Sequence[Sequence[Any]]) -> dict[int, BatchStamp]:
-    """By worker."""
+    """Converts plain values to stamps, by worker."""
     return {
         worker: BatchStamp(worker=worker, seq=seq, position=bytes.fromhex(position), event_time_ms=time)
         for worker, seq, position, time in found

@@ -1,4 +1,4 @@
-"""Calls about all rows of a store: touch, erase, load, resume, assign, evict, stats. Every rank does its part."""
+"""Calls on all rows of a store: touch, erase, load, resume, assign, evict, stats. Every rank does its part."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ALL_TABLES = -1
 
 
 class WholeCalls:
-    """What each rank does for calls about all rows."""
+    """The calls of each rank on all rows."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class WholeCalls:
         return count
 
     def stats(self, *, open_plans: int) -> StoreStats:
-        """Numbers of all ranks."""
+        """Returns the statistics of all ranks."""
         parts: list[StoreStats] = self._calls.run("stats of")
         return stats_of_all(parts, open_plans=open_plans, times_ahead=self._clock.num_ahead)
 
@@ -109,14 +109,14 @@ class WholeCalls:
     # In the line
 
     def agree_on_newest_times(self) -> None:
-        """Expiry counts from the newest time of a table, wherever the id that had it is."""
+        """Shares the newest times: expiry counts from the newest time of a table, on whichever rank it is."""
         mine = [self._core.newest_time(table) for table in range(self._core.num_tables)]
         found = torch.stack(self._wire.gather(torch.tensor(mine, dtype=torch.int64)))
         for table, newest in enumerate(found.amax(0).tolist()):
             self._core.raise_newest_time(table, newest)
 
     def refresh_newest_time(self) -> None:
-        """Rows were replaced."""
+        """Shares the newest time again, after rows were replaced."""
         found = self._wire.gather(torch.tensor([self._core.newest_time(_ALL_TABLES)]))
         self._clock.newest = max(int(each) for each in found)
         self._core.raise_newest_time(_ALL_TABLES, self._clock.newest)
@@ -129,7 +129,7 @@ class WholeCalls:
         return sum(int(count) for count in counts)
 
     def _own_of(self, arguments: bytes) -> tuple[int, NDArray[np.int64], NDArray[np.uint16] | None]:
-        """Number of the table, and of the ids and buckets of a call those that are of this rank."""
+        """Returns the number of the table, and the ids and buckets of a call that belong to this rank."""
         table, (ids, buckets) = unpack(arguments)
         keys = np.frombuffer(ids, np.int64)
         given = np.frombuffer(buckets, np.uint16) if buckets else None
@@ -156,7 +156,7 @@ class WholeCalls:
     def _check_load(self, own: Sequence[RowBlock], wanted: range, *, replace: bool) -> bytes:
         self._local.require_loadable(own, buckets=wanted)
         if replace:
-            self._core.clear_buckets(wanted.start, wanted.start)  # refuses an open cut, and empties nothing
+            self._core.clear_buckets(wanted.start, wanted.start)  # raises if a cut is open; clears nothing
         return b""
 
     def _resume(self, arguments: bytes, _: object) -> None:

@@ -1,8 +1,8 @@
 """Collective calls over torch.distributed: Gloo for tensors on the CPU, NCCL for those on GPUs.
 
 Before data moves, the ranks compare what they are about to do (`lock_step`). Ranks that disagree, in call, root, type
-or shape, all get the same error, naming both sides, instead of a hang or a crash inside the library; the run can go on
-after it.
+or shape, all get the same error, naming both sides, instead of a hang or a crash inside the library; the run can
+continue after it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class TorchDistributed:
 
     def __init__(self) -> None:
         self._lines: list[Line] = []
-        """For training, for saving; none before `init`."""
+        """Lines for training and for saving; empty before `init`."""
         self._owner: int | None = None
-        """The process that made the default process group, if this library did."""
+        """Id of the process that created the default process group, if this library did."""
         self._store: KeyStore = MemoryKeyStore()
-        """By which the ranks have met; alone, one in memory."""
+        """Store of the rendezvous; in a run of one, one in memory."""
 
     def init(self, timeout_seconds: float) -> None:
-        """Joins the process group that exists, else the one of the launcher, else stays alone."""
+        """Joins the existing process group, else the one of the launcher, else runs as one process."""
         if self._lines:
             return
         if not dist.is_available():
@@ -56,9 +56,9 @@ class TorchDistributed:
         if not dist.is_initialized():
             self._meet(timeout_seconds)
         elif dist.get_world_size() > 1:
-            self._store = distributed_c10d._get_default_store()  # noqa: SLF001 - of a group that others have made
+            self._store = distributed_c10d._get_default_store()  # noqa: SLF001 - of a group that other code has created
         if dist.is_initialized() and dist.get_world_size() > 1:
-            # Groups of their own: what the program does with its group cannot come between, nor saving with training.
+            # Groups of their own: calls of the program on its group cannot interleave, nor saving with training.
             limit = timedelta(seconds=timeout_seconds)
             self._lines = [Line(name, TorchWire(_new_group(limit))) for name in ("training", "saving")]
         else:
@@ -66,7 +66,7 @@ class TorchDistributed:
         self._step = LockStep(self._lines[0])
 
     def shutdown(self) -> None:
-        """Leaves the run; a process group that was there before `init` stays."""
+        """Leaves the run; a process group that existed before `init` stays."""
         for line in self._lines:
             line.close()
         if self._owner == os.getpid() and dist.is_initialized():
@@ -74,17 +74,17 @@ class TorchDistributed:
         self._lines, self._owner, self._store = [], None, MemoryKeyStore()
 
     def training_line(self) -> Line:
-        """What all calls of training go through, these here included."""
+        """Returns the line of all calls of training, including those of this class."""
         self._require_init()
         return self._lines[0]
 
     def saving_line(self) -> Line:
-        """A second line, for what happens beside training."""
+        """Returns a second line, for background work."""
         self._require_init()
         return self._lines[1]
 
     def key_store(self) -> KeyStore:
-        """The store by which the ranks have met; alone, one in memory."""
+        """Returns the store of the rendezvous; in a run of one, one in memory."""
         self._require_init()
         return self._store
 
@@ -97,7 +97,7 @@ class TorchDistributed:
         return self.training_line().wire.size
 
     def allgather(self, tensor: Tensor) -> Tensor:
-        """The rows of all ranks, in the order of the ranks; their number may differ."""
+        """Returns the rows of all ranks, in the order of the ranks; their number may differ."""
         self._require_init()
         _require_rows("allgather", tensor)
         rows = tensor.detach().contiguous()
@@ -108,7 +108,7 @@ class TorchDistributed:
         return self._step.run(call, sizes=sizes, work=lambda agreed: self._gathered(rows, agreed))
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
-        """The tensor of the root, as a new one; types and shapes are the same everywhere."""
+        """Returns the tensor of the root, as a new one; types and shapes are the same everywhere."""
         self._require_root("broadcast", root_rank)
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.size() > 1:
@@ -137,7 +137,7 @@ class TorchDistributed:
         self._step.run(call, work=overwrite)
 
     def allreduce(self, tensor: Tensor) -> Tensor:
-        """The sum of all ranks' tensors, as a new one; types and shapes are the same everywhere."""
+        """Returns the sum of all ranks' tensors, as a new one; types and shapes are the same everywhere."""
         self._require_init()
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.size() > 1:
@@ -146,7 +146,7 @@ class TorchDistributed:
         return result
 
     def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """The rows that each rank has for this one, in the order of the ranks, and their numbers."""
+        """Returns the rows that each rank has for this one, in the order of the ranks, and their numbers."""
         wire = self.training_line().wire
         rows = tensor.detach().contiguous()
         if wire.size == 1:
@@ -166,7 +166,7 @@ class TorchDistributed:
         """Returns when all ranks have called it."""
         self._require_init()
         if self.size() > 1:
-            self._step.run(Call("barrier"), work=lambda _: None)  # the ranks cannot agree before all are there
+            self._step.run(Call("barrier"), work=lambda _: None)  # the ranks cannot agree before all have called
 
     def _meet(self, timeout_seconds: float) -> None:
         launch = read_launch()
@@ -189,7 +189,7 @@ class TorchDistributed:
         self._owner, self._store = os.getpid(), store
 
     def _gathered(self, rows: Tensor, agreed: Agreed) -> Tensor:
-        """Rows of all ranks; the shorter ones are filled up on the way, as the library wants it."""
+        """Gathers the rows of all ranks; shorter ones are padded for the exchange, as the library requires."""
         lengths: list[int] = agreed.sizes[:, 0].tolist()
         row_bytes = rows.element_size() * math.prod(rows.shape[1:])
         sent = torch.zeros(max(lengths) * row_bytes, dtype=torch.uint8, device=rows.device)
@@ -215,7 +215,7 @@ def _new_group(limit: timedelta) -> dist.ProcessGroup:
 
 
 def _backends() -> str:
-    """NCCL for tensors on GPUs, where every process of this machine has one of its own: it refuses to share them."""
+    """Returns the backends: NCCL for GPU tensors only if every process of this machine has a GPU of its own."""
     if not (torch.cuda.is_available() and dist.is_nccl_available()):
         return "gloo"
     processes = environment.first_of("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE") or "1"
@@ -230,7 +230,7 @@ def _require_rows(call: str, tensor: Tensor) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _call(what: str, dtype: torch.dtype, shape: torch.Size, device: str) -> Call:
-    """What the ranks agree about; most calls are made again and again."""
+    """Returns the call that the ranks agree on. Cached, since most calls repeat."""
     kind, _, subject = what.partition(" ")
     return Call(kind, f"{subject} {str(dtype).removeprefix('torch.')} {list(shape)} on {device}")
 

@@ -1,7 +1,7 @@
-"""What one process group carries: the few exchanges that everything else in here is made of.
+"""The exchanges of one process group, on which all other calls are built.
 
-An exchange is begun by all ranks or it hangs, and sizes that differ crash the library; so nobody calls a wire but the
-calls of its line, which are in order, and those only with what the ranks have agreed about (`lock_step`).
+All ranks must begin an exchange, or it hangs; sizes that differ crash the library. So only the calls of its line use a
+wire, which are in order, and only for what the ranks have agreed on (`lock_step`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 class ExchangeError(Exception):
-    """An exchange failed in the library: a rank has ended, or did not come in time. The line gives it its name."""
+    """An exchange failed in the library: a rank has ended, or did not answer in time. The line converts the error."""
 
 
 def exchanging(method: Callable[P, T]) -> Callable[P, T]:
-    """A method whose errors of the library are told apart from those of the caller's own code."""
+    """Decorates a method so that errors of the library are distinguished from those of the caller's own code."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,7 +45,7 @@ def exchanging(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Wire(Protocol):
-    """Exchanges among the ranks of one process group; used by one thread at a time."""
+    """Exchanges among the ranks of one process group. Not thread-safe."""
 
     @property
     def rank(self) -> int:
@@ -60,22 +60,22 @@ class Wire(Protocol):
     def exchange(
         self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
     ) -> None:
-        """Rows for each rank go out, rows of each rank come in; a rank's own rows are copied, and not sent.
+        """Sends rows to each rank and receives rows of each rank; a rank's own rows are copied, not sent.
 
         Args:
-            received: Is filled, with the rows of rank 0 first. Contiguous.
-            sent: The rows for rank 0 first; same type and same dims behind the first. Contiguous.
+            received: Output, with the rows of rank 0 first. Contiguous.
+            sent: The rows for rank 0 first; same type and same dims after the first. Contiguous.
             received_sizes: Number of rows from each rank.
             sent_sizes: Number of rows for each rank.
         """
         ...
 
     def exchange_evenly(self, received: Tensor, sent: Tensor) -> None:
-        """One row for each rank goes out, one of each rank comes in: ``[ranks, k]``, contiguous."""
+        """Sends one row to each rank and receives one of each rank: ``[ranks, k]``, contiguous."""
         ...
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all ranks, which have one type and one shape."""
+        """Returns the tensors of all ranks, which have one type and one shape."""
         ...
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> None:
@@ -83,16 +83,16 @@ class Wire(Protocol):
         ...
 
     def add(self, tensor: Tensor) -> None:
-        """Overwrites a contiguous tensor with the sum of all ranks'; in which order they are added is left open."""
+        """Overwrites a contiguous tensor with the sum over all ranks; the order of the addition is unspecified."""
         ...
 
     def close(self) -> None:
-        """Ends the connections: ranks that wait for this one get an error now."""
+        """Closes the connections: ranks that wait for this one get an error."""
         ...
 
 
 class TorchWire:
-    """A process group of torch.distributed that nobody else uses: Gloo for the CPU, NCCL for GPUs."""
+    """A process group of torch.distributed for exclusive use: Gloo for the CPU, NCCL for GPUs."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group: dist.ProcessGroup | None = group
@@ -102,8 +102,9 @@ class TorchWire:
     def exchange(
         self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
     ) -> None:
-        """Rows for each rank go out, rows of each rank come in; a rank's own rows are copied, and not sent."""
-        # The library copies a rank's own rows by itself. What `dist.all_to_all_single` checks before was agreed about.
+        """Sends rows to each rank and receives rows of each rank; a rank's own rows are copied, not sent."""
+        # The library copies a rank's own rows by itself. The ranks have agreed on what `dist.all_to_all_single` would
+        # check.
         row_bytes = sent.element_size() * math.prod(sent.shape[1:])
         self._open_group().alltoall_base(
             as_bytes(received),
@@ -114,12 +115,12 @@ class TorchWire:
 
     @exchanging
     def exchange_evenly(self, received: Tensor, sent: Tensor) -> None:
-        """One row for each rank goes out, one of each rank comes in."""
+        """Sends one row to each rank and receives one of each rank."""
         self._open_group().alltoall_base(received, sent, [], []).wait()
 
     @exchanging
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all ranks, which have one type and one shape."""
+        """Returns the tensors of all ranks, which have one type and one shape."""
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         if tensor.numel():
             dist.all_gather([as_bytes(part) for part in parts], as_bytes(tensor), group=self._group)
@@ -134,12 +135,12 @@ class TorchWire:
 
     @exchanging
     def add(self, tensor: Tensor) -> None:
-        """Overwrites a contiguous tensor with the sum of all ranks'."""
+        """Overwrites a contiguous tensor with the sum over all ranks."""
         if tensor.numel():
             dist.all_reduce(tensor, group=self._group)
 
     def close(self) -> None:
-        """Ends the connections: ranks that wait for this one get an error now."""
+        """Closes the connections: ranks that wait for this one get an error."""
         group, self._group = self._group, None
         if group is not None and dist.is_initialized():
             dist.destroy_process_group(group)
@@ -167,17 +168,17 @@ class LoneWire:
         received.copy_(sent)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """A copy."""
+        """Returns a copy."""
         return [tensor.clone()]
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> None:
-        """It is that of the root already."""
+        """Does nothing: the tensor is that of the root."""
 
     def add(self, tensor: Tensor) -> None:
-        """It is the sum already."""
+        """Does nothing: the tensor is the sum."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: there are no connections."""
 
 
 class LibraryWire:
@@ -190,18 +191,18 @@ class LibraryWire:
     def exchange(
         self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
     ) -> None:
-        """Rows for each rank go out, rows of each rank come in."""
+        """Sends rows to each rank and receives rows of each rank."""
         rows, sizes = self._library.alltoall(sent, sent_sizes)
         if list(sizes) != list(received_sizes):
             raise InternalError(f"collective: rows of {list(received_sizes)} were agreed about, got {list(sizes)}")
         received.copy_(rows.reshape(received.shape))
 
     def exchange_evenly(self, received: Tensor, sent: Tensor) -> None:
-        """One row for each rank goes out, one of each rank comes in."""
+        """Sends one row to each rank and receives one of each rank."""
         self.exchange(received, sent, [1] * self.size, [1] * self.size)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all ranks, which have one type and one shape."""
+        """Returns the tensors of all ranks, which have one type and one shape."""
         return list(self._library.allgather(tensor.unsqueeze(0)).unbind())
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> None:
@@ -209,13 +210,13 @@ class LibraryWire:
         tensor.copy_(self._library.broadcast(tensor, root_rank))
 
     def add(self, tensor: Tensor) -> None:
-        """Overwrites a tensor with the sum of all ranks'."""
+        """Overwrites a tensor with the sum over all ranks."""
         tensor.copy_(self._library.allreduce(tensor))
 
     def close(self) -> None:
-        """The library ends its connections when it is shut down."""
+        """Does nothing: the library closes its connections when it is shut down."""
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor: no backend has to know its type."""
+    """Returns the memory of a contiguous tensor as bytes, so that backends need not support its type."""
     return tensor.view(-1).view(torch.uint8)
