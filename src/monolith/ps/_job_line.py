@@ -382,6 +382,5 @@ class JobLine:
         if index == 0:
             with self._changed:
                 stream = self._stream
-                self._changed.notify_all()
             if stream is not None:
                 stream.cancel()

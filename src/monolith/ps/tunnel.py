@@ -329,8 +329,7 @@ class _ServerLink:
         except OSError:
             pass
         finally:
-            self.end()
-            send(None)  # ends the call, and with it its input
+            send(None)  # ends the call, which ends its input and calls `end`
             self._end_direction()
 
     def end(self) -> None:
