@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule, stamp
+from contracts.one_worker import DAY, ONE_TABLE, Worker, rows_of, rule, stamp
 from monolith import _core
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, FileUnavailableError, InvalidArgumentError
 from monolith.nn import Embeddings, Slot
@@ -64,6 +64,14 @@ def test_a_second_client_sees_the_rows_of_the_first() -> None:
         assert rows_of(second, [1, 2, 3]) == rows_of(first, [1, 2, 3]) == [[-1.0, -1.0]] * 2 + [[-2.0, -2.0]]
         with first.cut() as cut, second.cluster.held():
             assert cut.mark.life == second.moments()[0].life.life
+
+
+def test_a_client_that_joins_judges_times_by_what_the_servers_have_seen() -> None:
+    with running(2) as servers, store_of(servers) as first, store_of(servers) as second:
+        Worker(first).train([1], time=1000)
+        worker = Worker(second, 1)
+        worker.push(worker.plan([2], 0), time=1000 + 2 * DAY)  # before any read
+        assert second.stats().times_ahead == 1
 
 
 def test_a_store_that_nobody_knows_any_more_ends_at_once() -> None:
@@ -328,23 +336,27 @@ def test_a_client_that_leaves_releases_its_cut() -> None:
 
 def test_a_large_block_crosses_in_pieces() -> None:
     with running(2) as servers, PsCluster([each.address for each in servers]) as cluster:
-        wide = {"user": TableConfig([Segment(4096, optimizer=Sgd())])}
-        source = PsStore(wide, servers=cluster, name="source")
-        target = PsStore(wide, servers=cluster, name="target")
+        tables = {
+            "item": TableConfig([Segment(2, optimizer=Sgd())]),
+            "user": TableConfig([Segment(4096, optimizer=Sgd())]),
+        }
+        source = PsStore(tables, servers=cluster, name="source")
+        target = PsStore(tables, servers=cluster, name="target")
         candidates = np.arange(200_000)
         ids = torch.from_numpy(candidates[_core.bucket_of(candidates) == 700][:100])
-        splits = torch.tensor([0, len(ids)])
+        splits = torch.tensor([0, 10, len(ids)])
         joined = source.join(0)
         plan = joined.plan(ids, splits, stamp=stamp(0))
-        joined.apply([(plan, torch.arange(float(plan.num_values)))], rule(-1)).result()
+        joined.apply([(plan, torch.arange(float(plan.num_values)))], rule(-1, segments=2)).result()
         with source.cut() as cut:
             blocks = list(cut.blocks(ALL_BUCKETS))
-        assert max(len(block.data) for block in blocks) > 1 << 20
+        small, large = (len(block.data) for block in blocks)
+        assert small < 1 << 20 < large, "the first piece of the large block shares a message with the small one"
         target.load(blocks, buckets=ALL_BUCKETS, replace=True)
         theirs = target.plan(ids, splits, stamp=stamp(1))
         assert torch.equal(target.read(theirs, step=0).result().values, -torch.arange(float(plan.num_values)))
-        (block,) = blocks
-        target.assign(block, add=True)
+        for block in blocks:
+            target.assign(block, add=True)
         assert torch.equal(target.read(theirs, step=0).result().values, -2 * torch.arange(float(plan.num_values)))
         for store in (source, target):
             store.close()

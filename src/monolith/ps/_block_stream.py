@@ -25,7 +25,8 @@ def messages_of(blocks: Iterable[RowBlock]) -> Iterator[messages.Blocks]:
     for block in blocks:
         rest = memoryview(block.data)
         while rest:
-            part, rest = rest[: _MESSAGE_BYTES - size], rest[_MESSAGE_BYTES - size :]
+            room = _MESSAGE_BYTES - size
+            part, rest = rest[:room], rest[room:]
             parts.append(bytes(part))
             size += len(part)
             if size == _MESSAGE_BYTES:

@@ -101,7 +101,6 @@ class PsStore:
         """The servers."""
         try:
             configure_store(self.cluster, name, self._agreement)
-            self.refresh_newest_time()
             self.rows = self._row_client(any(config.filters_ids for config in configs.values()))
             """Client of the workers' calls to the rows."""
         except BaseException:
