@@ -249,6 +249,18 @@ def test_a_push_that_names_another_one_before_it_moves_nothing(servers: TrainedS
     assert weights(servers) == [0.0, 0.0, 0.0]
 
 
+def test_a_server_says_in_milliseconds_how_long_it_has_had_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("monolith.ps.dense_shard.time", types.SimpleNamespace(monotonic=lambda: now))
+    servers = FakeServers(1)
+    model = nn.Linear(2, 1)
+    DenseClient(model, SGD(model.parameters(), lr=0.5), servers)
+    now += 2.5
+    answer = servers.carry(0, Kind.CONFIGURE, wire.encode(origin=1, layout_bytes=0), b"", None)
+    assert answer is not None
+    assert wire.decode(answer[0])["age_ms"] == 2500
+
+
 def test_a_server_without_weights_has_no_batches_of_them_to_lose() -> None:
     servers, model = FakeServers(3), nn.Linear(1, 1, bias=False)
     optimizer = SGD(model.parameters(), lr=0.5)

@@ -112,9 +112,11 @@ def test_a_member_sees_what_it_said_at_once(job: Job) -> None:
         assert chief.flags.read() == [number % 2 == 0, False]
 
 
-def test_a_wait_ends_with_the_change_and_not_with_a_look(job: Job) -> None:
+def test_a_wait_ends_with_the_change_and_not_with_a_look(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flip of the barrier is milliseconds; with looks once a second the median would be half a second."""
-    chief, worker = job.join(0), job.join(1)
+    hour = 3600.0
+    monkeypatch.setattr("monolith.ps.coordinator_service._LOOK_SECONDS", hour)
+    chief, worker = job.join(0, lease_seconds=hour), job.join(1, lease_seconds=hour)
     took = []
     for number in range(1, 21):
         begun = time.monotonic()

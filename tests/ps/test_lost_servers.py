@@ -32,6 +32,7 @@ from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import BlockKind
 from monolith.tables.store import Store
 from monolith.testing import StepLoop
+from monolith.train._server_rows import empty_rows, owners_of, set_initialized
 from ps.counting import Counter, second_worker
 from ps.served import ServerProcess, served
 
@@ -262,6 +263,22 @@ def test_without_a_checkpoint_a_lost_server_begins_with_nothing(
         saver.setup_ps_initialized_state(counter.state)
         counter.step()
         assert counts(counter) == [{2}, {1}]
+
+
+def test_a_run_that_begins_anew_empties_servers_that_live_and_those_that_were_lost(
+    clusters: Mapping[int, PsCluster],
+) -> None:
+    with served(clusters[2]) as place:
+        counter = Counter(IDS)
+        set_initialized(owners_of(counter.state))
+        counter.step()
+        lose(clusters[2], place.name, 1)
+        assert [owners.uninitialized() for owners in owners_of(counter.state)] == [[1]]
+        empty_rows(counter.state)
+        counter.emb.leave()
+        set_initialized(owners_of(counter.state))
+        counter.step()
+        assert counts(counter) == [{1}, {1}]
 
 
 def test_a_single_server_is_restored_whatever_it_has(tmp_path: Path, clusters: Mapping[int, PsCluster]) -> None:

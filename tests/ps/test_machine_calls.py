@@ -36,6 +36,13 @@ def test_a_server_says_its_memory_and_its_limit(caplog: pytest.LogCaptureFixture
         assert cluster.health(timeout_seconds=0.1) == [None]
 
 
+def test_any_limit_above_0_is_taken() -> None:
+    with PsServer(0, 1, memory_limit_bytes=1) as server, PsCluster([server.address]) as cluster:
+        (health,) = cluster.health()
+        assert health is not None
+        assert (health.limit_bytes, health.out_of_memory) == (1, True)
+
+
 def test_without_a_limit_there_is_none() -> None:
     with running(2) as servers, PsCluster([server.address for server in servers]) as cluster:
         assert [health and health.limit_bytes for health in cluster.health()] == [0, 0]

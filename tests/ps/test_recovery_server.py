@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -120,6 +120,20 @@ def test_rows_that_were_removed_do_not_come_back(tmp_path: Path) -> None:
             assert content(store) == before
 
 
+def test_rows_that_were_emptied_do_not_come_back_and_what_follows_does(tmp_path: Path) -> None:
+    with recorded(1, tmp_path) as servers:
+        with opened(servers) as store:
+            Worker(store).train([1, 2])
+            servers.write()
+            store.load([], buckets=ALL_BUCKETS, replace=True)
+            store.resume(applied=[], generation=0)
+            Worker(store).train([2, 3])
+            servers.write()
+        servers.replace(0)
+        with opened(servers) as store:
+            assert rows_of(store, [1, 2, 3]) == [[0.0, 0.0], [-1.0, -1.0], [-1.0, -1.0]]
+
+
 def test_dense_weights_come_back_with_what_their_optimizers_learned(tmp_path: Path) -> None:
     torch.manual_seed(0)
     with recorded(2, tmp_path) as servers:
@@ -212,8 +226,21 @@ def test_owners_that_had_state_have_it_again(tmp_path: Path) -> None:
             assert store.cluster.uninitialized("dense") == [0, 1]
 
 
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "warning"),
+    [
+        (flip_a_bit, "the checksum of its bytes does not match"),
+        (Path.unlink, "a part before number 4 is missing; what came after it is left out"),
+    ],
+)
 def test_a_damaged_tail_costs_what_it_held_and_the_record_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], warning: str
 ) -> None:
     with recorded(1, tmp_path) as servers:
         with opened(servers) as store:
@@ -222,13 +249,10 @@ def test_a_damaged_tail_costs_what_it_held_and_the_record_goes_on(
                 worker.train([1])
                 servers.write()
         servers.lose(0)
-        third = servers.files(0)[2]
-        data = bytearray(third.read_bytes())
-        data[40] ^= 1
-        third.write_bytes(data)
+        damage(servers.files(0)[2])
         with caplog.at_level(logging.WARNING):
             servers.bring_back(0)
-        assert "the checksum of its bytes does not match" in caplog.text
+        assert warning in caplog.text
         with opened(servers) as store:
             worker = Worker(store)
             assert (worker.last, rows_of(store, [1])) == (1, [[-2.0, -2.0]])
