@@ -1,4 +1,4 @@
-"""What to do with records that cannot be read: raise at once, or leave out up to a limit, counted."""
+"""Handling of records that cannot be read: raise, or count and skip them up to a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_KEPT = 16
 
 
 class BadRecords:
-    """Counts what had to be left out, and raises when it is more than allowed.
+    """Counts skipped records, and raises when they are more than allowed.
 
     Shared by readers and parsers; thread-safe.
 
@@ -23,7 +23,7 @@ class BadRecords:
     1
 
     Args:
-        limit: Records that may be left out; 0 raises for the first one.
+        limit: Number of records that may be skipped; 0 raises for the first one.
     """
 
     def __init__(self, limit: int = 0) -> None:
@@ -45,7 +45,7 @@ class BadRecords:
 
     @property
     def count(self) -> int:
-        """Records left out so far."""
+        """Number of records skipped so far."""
         return self._count
 
     @property
@@ -54,10 +54,10 @@ class BadRecords:
         return tuple(self._first)
 
     def add(self, text: str, records: int = 1) -> None:
-        """Counts bad records; `text` says where and why.
+        """Counts bad records; `text` gives place and reason.
 
         Raises:
-            DataLossError: these are more than may be left out.
+            DataLossError: these are more than may be skipped.
         """
         with self._lock:
             self._count += records
@@ -68,6 +68,6 @@ class BadRecords:
         if count > self.limit:
             allowed = f" ({count} bad records, {self.limit} may be left out)" if self.limit else ""
             raise DataLossError(f"{text}{allowed}")
-        # Later ones are told less and less often, so that a bad file does not fill a disk with messages.
+        # Later ones are logged less and less often, so that a bad file does not fill a disk with messages.
         if is_kept or count & (count - 1) == 0:
             _LOG.warning("left out a record (%d of at most %d): %s", count, self.limit, text)

@@ -21,7 +21,7 @@ ColumnValues: TypeAlias = "Tensor | Ragged | list[bytes]"
 
 
 class Batch(Mapping[str, ColumnValues]):
-    """Column name to values, all of `num_rows` rows; left out, it is that of the columns.
+    """Column name to values, all of `num_rows` rows; default: that of the columns.
 
     >>> import torch
     >>> batch = Batch({"user": Ragged.from_lists([[7], [3, 9]]), "label": torch.ones(2, 1)}, num_rows=2)

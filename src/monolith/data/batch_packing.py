@@ -39,7 +39,7 @@ def pack_columns(columns: Mapping[str, ColumnValues]) -> tuple[Any, Any]:
 
 
 def unpack_columns(packed: Any, form: Any) -> dict[str, ColumnValues]:
-    """The columns that `pack_columns` was given; tensors look at one common memory."""
+    """Returns the columns that were passed to `pack_columns`; tensors are views of shared memory."""
     if packed is None:
         return dict(form)
     if isinstance(packed, bytes):

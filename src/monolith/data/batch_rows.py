@@ -86,7 +86,7 @@ def concat_batches(batches: Sequence[Batch]) -> Batch:
 
 
 def with_columns(batch: Batch, columns: Mapping[str, ColumnValues]) -> Batch:
-    """The batch with these columns put in place of those of the same name, or added behind the others."""
+    """Returns the batch with these columns, replacing those of the same name, or added after the others."""
     texts = {name: each for name, each in batch.texts.items() if name not in columns}
     return Batch({**batch, **columns}, num_rows=batch.num_rows, texts=texts)
 

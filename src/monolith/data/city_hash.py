@@ -1,4 +1,4 @@
-"""CityHash64 (version 1.1) of texts, for ids that the original makes of them. The core has it for whole columns."""
+"""CityHash64 (version 1.1) of strings, for ids of ByteDance Monolith. The core has it for complete columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world that generated clicks come from: who is there, who leaves, and what makes someone click.
+"""The synthetic world of generated clicks: its users and items, their lifetimes, and the click model.
 
 The planted model of an impression of item i to user u at time t, in days::
 
@@ -7,7 +7,7 @@ The planted model of an impression of item i to user u at time t, in days::
 
 Every term is a function of the seed and the ids alone, so a batch can be made at any position without those before it.
 Terms with a `t` drift: a model that stops learning goes stale. Users and items leave after a lifetime and others take
-their places in the popularity; visitors come once.
+their popularity rank; visitors come once.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ class ClickWorld(Config):
     """Sizes and speeds of the generated traffic."""
 
     num_users: int = 10_000
-    """Users who come back, at any one time."""
+    """Number of returning users at any one time."""
     num_items: int = 4_000
     """Items on offer at any one time."""
     num_tags: int = 300
     """Tags that items may carry, up to four each; tags never leave."""
     visitors: float = 0.3
-    """Share of impressions to someone who never returns."""
+    """Share of impressions to users that never return."""
     zipf: float = 0.9
     """The k-th most popular user, item or tag is met in proportion to ``k ** -zipf``."""
     examples_per_day: int = 25_000
     """How many impressions make a day of event time."""
     user_life_days: float = 30.0
-    """After so many days a user leaves, and a new one takes the place in the popularity."""
+    """Days after which a user leaves, and a new one takes the popularity rank."""
     item_life_days: float = 8.0
     """The same of an item."""
     drift_days: float = 40.0
-    """In so many days tastes, waves and trends come back to where they were; greater is slower."""
+    """Period of tastes, waves and trends in days; greater is slower."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "num_users", "num_items", "num_tags", "examples_per_day")
@@ -154,7 +154,7 @@ class ClickSampler:
 
 
 class _Seats(NamedTuple):
-    """Places in the popularity, each taken by one after another."""
+    """Popularity ranks, each held by one user or item after another."""
 
     purpose: int
     number: int
@@ -162,7 +162,7 @@ class _Seats(NamedTuple):
 
 
 def _occupant(seat: Numbers, day: Reals, draws: CountedDraws, seats: _Seats) -> Numbers:
-    """Who sits there on that day; each seat changes hands at a time of its own."""
+    """Returns the holder of each rank on that day; each rank changes hands at a time of its own."""
     generation = np.floor(day / seats.life_days + draws.uniform(seats.purpose, seat)).astype(np.int64)
     return generation * seats.number + seat
 

@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["START_TIME", "ClickStream"]
 
 START_TIME = 1_700_000_000
-"""Event time of the first example, in Unix seconds, unless told otherwise."""
+"""Event time of the first example, in Unix seconds, by default."""
 
 
 class ClickStream(Dataset[Batch]):
-    """Impressions in time order, with clicks from a planted model. A batch depends on its position and nothing else.
+    """Impressions in time order, with clicks from a planted model. A batch depends only on its position.
 
     Columns: ``user`` and ``item`` int64 [B], ``tags`` `Ragged` int64 (none to four), ``context`` int64 [B] (hour and
     place), all ids in [0, 2^48); ``label`` float32 [B, 1], 1 for a click; ``req_time`` int64 [B], Unix seconds. Users
-    and items are met by a power law, some come once, all of them leave some day; what makes a user click changes
-    slowly (`ClickWorld`).
+    and items follow a power law, some come once, all of them leave some day; preferences change slowly (`ClickWorld`).
 
     Args:
-        num_examples: The end; None: the stream has none.
+        num_examples: Number of examples; None: endless.
         batch_size: Examples of a batch; the last one may have fewer.
-        seed: Of everything that is drawn.
+        seed: Seed of all random draws.
         world: Sizes of the population and speed of the drift.
         truth: Adds the column ``probability`` float32 [B, 1]: the chance that each label was drawn with. No model can
             rank better than it, so its AUC is the limit.
@@ -68,9 +67,9 @@ class ClickStream(Dataset[Batch]):
         self._sampler = ClickSampler(self.world, seed)
 
     def read(self, position: bytes | None = None) -> Reading[Batch]:
-        """Begins to read: at the start, or behind a position.
+        """Starts to read from the beginning, or from a position.
 
-        A position is of one seed and world. The batch size and the end may have changed since.
+        A position is valid for one seed and world. The batch size and the end may change.
         """
         return _ClickReading(self, 0 if position is None else self._example_of(position))
 

@@ -36,7 +36,7 @@ class Column(Config):
 class Ids(Column):
     """The ids of a feature as ``Ragged`` int64; v1 ids become v2 ids. A sample without the feature has an empty row.
 
-    Of columns of texts the ids are hashes, of whole numbers the numbers themselves.
+    Ids of columns of strings are hashes, those of integers the numbers themselves.
     """
 
     kind: ClassVar[int] = 0
@@ -49,8 +49,8 @@ class Ids(Column):
     separator: str | None = None
     """Stands between the values of a text, such as ``"|"`` in ``Action|Comedy``; for columns of texts only."""
     texts_of: str | None = None
-    """The column whose ids equal texts are to have, such as the item's for a history of items; its own if left out.
-    For columns of texts only."""
+    """The column with which equal strings share ids, such as the item's for a history of items; default: itself. For
+    columns of strings only."""
 
     def __post_init__(self) -> None:
         Column.__post_init__(self)

@@ -1,6 +1,7 @@
-"""Compressed streams of records, read in pieces and written whole.
+"""Compressed streams of records, read in pieces and written in one piece.
 
-The codes are the original's. A stream that ends early or is not of its kind is a `DataLossError`, never a short file.
+The codes are those of ByteDance Monolith. A stream that ends early or is not of its kind is a `DataLossError`, never a
+short file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _OUTPUT_STEP = 4 << 20
 _SNAPPY_BLOCK = 1 << 18
 _LARGEST_SNAPPY_CHUNK = 64 << 20
 _ZSTD_STEP = 1 << 12
-"""A zstd block of 4 bytes may stand for 128 KiB; small steps bound what a hostile file takes in memory."""
+"""A zstd block of 4 bytes may stand for 128 KiB; small steps bound the memory that a hostile file needs."""
 
 
 class Compression(enum.Enum):
@@ -39,7 +40,7 @@ class Compression(enum.Enum):
 
     @classmethod
     def of(cls, name: str | Self) -> Self:
-        """The compression of this name, in any case; ``NO`` and ``UNKNOW`` are the original's names of two."""
+        """Returns the compression of this name, case-insensitive; ``NO`` and ``UNKNOW`` are upstream's names of two."""
         if isinstance(name, cls):
             return name
         wanted = {"NO": "NONE", "UNKNOW": "FROM_NAME"}.get(str(name).upper(), str(name).upper())
@@ -49,7 +50,7 @@ class Compression(enum.Enum):
             raise ValueError(f"compression must be one of {', '.join(m.name for m in cls)}, got {name!r}") from None
 
     def resolve(self, path: str) -> Compression:
-        """This compression, or the one that the name of the file says."""
+        """Returns this compression, or the one of the file's extension."""
         if self is not Compression.FROM_NAME:
             return self
         return _BY_ENDING.get(PurePosixPath(path).suffix.lower(), Compression.NONE)
@@ -124,7 +125,7 @@ class _Buffered(ABC):
 
 
 class _ZlibStream:
-    """A zlib or gzip stream that gives at most 4 MiB at once, however well it is compressed."""
+    """A zlib or gzip stream that returns at most 4 MiB at a time, however well it is compressed."""
 
     def __init__(self, bits: int) -> None:
         self._stream = zlib.decompressobj(bits)
@@ -146,7 +147,7 @@ class _ZlibStream:
 
 
 class _StreamReader(_Buffered):
-    """zlib, gzip and zstd: streams that say themselves where they end, several of them one after another."""
+    """Reader of zlib, gzip and zstd: concatenated streams that mark their own end."""
 
     def __init__(self, source: ByteSource, new_stream: Callable[[], Any], step: int, kind: Compression) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Samples of one format as samples of another, message by message.
+"""Conversions of samples from one format to another, message by message.
 
-Nothing that the other format can hold is lost: where the original dropped the typed fields of an Example on the way to
-an Instance, they are copied here. What cannot be held is refused by name, unless it is asked to be left out.
+Nothing that the other format can represent is lost: typed fields of an Example are copied to an Instance, although
+ByteDance Monolith dropped them. What cannot be represented is refused by name, unless the caller allows to drop it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SIGNATURE_V1_BITS = 54
 
 
 class FeaturePruning(enum.Enum):
-    """What is left out of a sample; the numbers are the original's."""
+    """What is removed from a sample; the values are those of ByteDance Monolith."""
 
     AS_IS = 0
     """Nothing."""
@@ -69,10 +69,10 @@ def with_typed_fields(example: Example) -> Example:
 
 
 def example_of_instance(instance: Instance) -> Example:
-    """An Instance as an Example: flat ids by their slot as ``fc_slot_<slot>``, features under their names.
+    """Converts an Instance to an Example: flat ids by slot as ``fc_slot_<slot>``, features under their names.
 
-    Of a feature with several kinds of values the first in the order of its fields counts; one without any is left out.
-    As in the original, an Example has no place for `label_tag`, `next_fid` and `dense`.
+    Of a feature with several kinds of values the first in the order of its fields is used; empty features are skipped.
+    As upstream, an Example cannot hold `label_tag`, `next_fid` and `dense`.
     """
     example = Example(label=instance.label, data_source_key=instance.data_source_key)
     if instance.HasField("line_id"):
@@ -91,16 +91,16 @@ def example_of_instance(instance: Instance) -> Example:
 
 
 def instance_of_example(example: Example, *, drop_what_does_not_fit: bool = False) -> Instance:
-    """An Example as an Instance: v1 ids flat, everything else as features; reserved features go to typed fields.
+    """Converts an Example to an Instance: v1 ids flat, the rest as features; reserved features become typed fields.
 
-    Flat ids have no name: they come back as ``fc_slot_<slot>``. Nested v1 ids become v2 ids.
+    Flat ids have no name: converted back they are ``fc_slot_<slot>``. Nested v1 ids become v2 ids.
 
     Args:
         example: The sample.
-        drop_what_does_not_fit: Leaves out doubles, single values and raw features, which an Instance has no place for.
+        drop_what_does_not_fit: Drops doubles, single values and raw features, which an Instance cannot hold.
 
     Raises:
-        ValueError: there are such features, and they are not to be left out.
+        ValueError: there are such features, and they may not be dropped.
     """
     instance = Instance(label=example.label)
     if example.HasField("line_id"):
@@ -143,9 +143,9 @@ def examples_of_batch(
 
 
 def example_batch_of(examples: Sequence[Example], *, shared: Iterable[str] = ()) -> ExampleBatch:
-    """Examples as one ExampleBatch, column by column; typed fields become reserved columns.
+    """Converts Examples to one ExampleBatch, column by column; typed fields become reserved columns.
 
-    A feature that an Example lacks is an empty entry, which `examples_of_batch` leaves out again.
+    A feature that an Example lacks is an empty entry, which `examples_of_batch` skips.
 
     Args:
         examples: The rows.
@@ -228,7 +228,7 @@ def _copy_to_instance(named: NamedFeature, kind: str, instance: Instance) -> Non
     source: Message = getattr(named.feature, kind)
     if kind.endswith("lists"):
         for each in source.list:  # type: ignore[attr-defined]
-            # Nested ids of an Instance are v2 ids: nothing there says otherwise.
+            # Nested ids of an Instance are always v2 ids.
             values = [v1_to_v2(number) % (1 << 64) for number in each.value] if kind == "fid_v1_lists" else each.value
             getattr(target, field).add().value.extend(values)
     else:
@@ -288,7 +288,7 @@ def _add_raw_columns(examples: Sequence[Example], batch: ExampleBatch) -> None:
 
 
 def _columns_of(example: Example) -> dict[str, tuple[Feature, int]]:
-    """Name to feature and number; typed fields under their reserved names, unless the features are there."""
+    """Returns name -> feature and number; typed fields under their reserved names, unless such features exist."""
     columns: dict[str, tuple[Feature, int]] = {}
     for named in example.named_feature:
         if named.name in columns:

@@ -37,7 +37,7 @@ class CountedDraws:
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def normal(self, purpose: int, numbers: Numbers) -> Reals:
-        """Standard normal, one for each number. Uses the sequence of `purpose` and the one behind it."""
+        """Returns standard normal draws, one for each number. Uses the sequences `purpose` and `purpose + 1`."""
         radius = np.sqrt(-2.0 * np.log1p(-self.uniform(purpose, numbers)))
         values: Reals = radius * np.cos(2.0 * np.pi * self.uniform(purpose + 1, numbers))
         return values

@@ -1,12 +1,12 @@
-"""What training data is read from: `Dataset`, and its reading `Reading`, which always knows how far it is.
+"""Sources of training data: `Dataset`, and one pass over it, `Reading`, which always has a position.
 
-Everything that yields samples or batches is a dataset, sources and what is built on them alike. A position is the
-dataset's own: bytes that only a dataset of the same construction understands. It stands behind the element that was
-returned last, whatever sits in buffers below; reading on from it returns every later element once.
+Everything that yields samples or batches is a dataset: sources and what is built on them. A position is opaque: bytes
+that only a dataset of the same construction understands. It is after the element that was returned last, whatever is
+buffered below; reading from it returns every later element once.
 
     dataset = RecordDataset("clicks/*", "tfrecord").shuffle(10_000, seed=1).batch(256).parse(parser).prefetch(2)
 
-Each method returns a new dataset and leaves its own as it is. What one does is said in `monolith.data.pipeline`.
+Each method returns a new dataset and does not change its own. `monolith.data.pipeline` documents them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Dataset(IterableDataset[T_co], ABC):
 
     @abstractmethod
     def read(self, position: bytes | None = None) -> Reading[T_co]:
-        """Begins to read: at the start, or behind a position that a reading of an equal dataset had.
+        """Starts to read from the beginning, or from a position of a reading of an equal dataset.
 
         Raises:
-            InvalidArgumentError: the position is not of such a dataset; says how they differ.
+            InvalidArgumentError: the position is not of such a dataset; the message gives the difference.
         """
 
     @property
@@ -86,11 +86,11 @@ class Dataset(IterableDataset[T_co], ABC):
         return self.read() if worker is None else self.share(worker.id, worker.num_workers).read()
 
     def share(self, index: int, count: int) -> Dataset[T_co]:
-        """What one of `count` workers reads: all of them together read every row once.
+        """Returns the share of one of `count` workers: all of them together read every row once.
 
-        Whole files where there are enough, otherwise a part of each file where its format can be split, otherwise every
-        so many-th block; batches are then made of the share. A subclass that does not define it gives every so many-th
-        element, and is shared only where this method is called: a runner does not do it by itself.
+        Complete files if there are enough, otherwise a part of each file if its format can be split, otherwise every
+        `count`-th block; batches are then made of the share. A subclass that does not define it returns every
+        `count`-th element, and is shared only by an explicit call: a runner does not do it by itself.
         """
         return _Derived(self, Share(index, count))
 
@@ -104,10 +104,10 @@ class Dataset(IterableDataset[T_co], ABC):
         yield self
 
     def for_worker(self, worker: WorkerShare) -> Dataset[T_co]:
-        """What a runner lets one of its workers read: its share of each source that is not a share already.
+        """Returns what a runner's worker reads: its share of each source that is not a share already.
 
         Raises:
-            InvalidArgumentError: a source does not say how workers share it.
+            InvalidArgumentError: a source does not define how workers share it.
         """
         if self.is_share:
             return self
@@ -136,7 +136,7 @@ class Dataset(IterableDataset[T_co], ABC):
         return _Derived(self, Map(RowFilter(predicate)))
 
     def parse(self: Dataset[Records], parser: RecordParser) -> Dataset[Batch]:
-        """A `Batch` of each block of records; blocks in which no record is good are left out."""
+        """Parses each block of records into a `Batch`; skips blocks without a valid record."""
         return _Derived(self, Map(Parsing(parser)))
 
     def batch(self, size: int, *, drop_remainder: bool = False) -> Dataset[Any]:
@@ -157,15 +157,15 @@ class Dataset(IterableDataset[T_co], ABC):
         return _Derived(self, Take(count))
 
     def skip(self, count: int) -> Dataset[T_co]:
-        """The elements behind the first `count`."""
+        """Skips the first `count` elements."""
         return _Derived(self, Skip(count))
 
     def repeat(self, epochs: int | None = None) -> Dataset[T_co]:
-        """So many passes over the data, each in its own order where something shuffles; None for no end."""
+        """Repeats the data `epochs` times, each in its own order if something shuffles; None: forever."""
         return _Derived(self, Repeat(epochs))
 
     def cache(self) -> Dataset[T_co]:
-        """The same elements, kept in memory after the first whole pass."""
+        """Keeps the elements in memory after the first complete pass."""
         return _Derived(self, Cache())
 
     def split(self, ratios: Sequence[float], *, seed: int = 0, by: str | None = None) -> tuple[Dataset[T_co], ...]:

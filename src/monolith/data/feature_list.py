@@ -50,7 +50,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class FeatureList:
-    """What a file says.
+    """Content of a feature list file.
 
     >>> features = FeatureList.parse("feature_name=fc_user; depend=uid; method=Hash; slot=5; feature_version=2")
     >>> features["user"].slot, features[5].name
@@ -73,11 +73,11 @@ class FeatureList:
 
     @classmethod
     def parse(cls, text: str, *, origin: str = "feature list") -> Self:
-        """From the text of a file.
+        """Parses the text of a file.
 
         Raises:
-            InvalidArgumentError: a line that is none of the kinds, a name or slot that is there twice, or a slot or
-                version that is none; says which line.
+            InvalidArgumentError: an unknown kind of line, a duplicate name or slot, or an invalid slot or version;
+                names the line.
         """
         columns: dict[str, None] = {}
         cache_columns: dict[str, None] = {}

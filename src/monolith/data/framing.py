@@ -26,12 +26,12 @@ SOURCE_KEY_MASK = 0xFFFFFFFF >> _TYPE_BITS << _TYPE_BITS
 
 
 class Framing(enum.Enum):
-    """What stands in front of the payload of a record; numbers are 8-byte little-endian unless said."""
+    """The bytes before the payload of a record; numbers are 8-byte little-endian unless noted."""
 
     PLAIN = 0
     """The length."""
     SORT_ID = _SORT_ID
-    """Length of a sort id, sort id, length. What the original's file reader expects unless told otherwise."""
+    """Length of a sort id, sort id, length. The default of ByteDance Monolith's file reader."""
     KAFKA_DUMP = _KAFKA_DUMP
     """A number, length."""
     SORT_ID_KAFKA_DUMP = _SORT_ID | _KAFKA_DUMP
@@ -58,7 +58,7 @@ class Framing(enum.Enum):
         has_sort_id: bool = False,
         kafka_dump: bool = False,
     ) -> Self:
-        """The framing that the original's four switches mean.
+        """Returns the framing of upstream's four switches.
 
         >>> Framing.of_options(has_sort_id=True, kafka_dump=True)
         <Framing.SORT_ID_KAFKA_DUMP: 24>
@@ -80,7 +80,7 @@ class Framing(enum.Enum):
 
     @property
     def tail(self) -> int:
-        """Bytes behind a payload."""
+        """Number of bytes after a payload."""
         return _core.framing_tail(self.value)
 
     @property
@@ -90,7 +90,7 @@ class Framing(enum.Enum):
 
     @property
     def has_sized_head(self) -> bool:
-        """Whether a part of the head tells its own size: samples of another framing may pass for it."""
+        """Returns whether a part of the header has a size field: samples of another framing may then match it."""
         return bool(self.value & (_SORT_ID | _KAFKA_DUMP_PREFIX))
 
 

@@ -1,7 +1,7 @@
-"""Finds out at the start of a file whether it has the framing it is said to have.
+"""Checks the start of a file for the declared framing.
 
 A wrong framing need not fail by itself: a plain file read as one with sort ids gives every second sample and no error.
-So the first records are looked at, and framings that explain them better are named.
+So the first records are checked, and framings that fit them better are named.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class _Explanation:
 def better_framings(
     head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool
 ) -> list[Framing]:
-    """Framings that explain the start of a stream better than the one it is said to have; none when it may be right.
+    """Returns framings that fit the start of a stream better than the declared one; empty if that may be right.
 
     Args:
         head: The first bytes.
-        framing: What the stream is said to have.
-        sample: What its records are said to hold; plain bytes cannot be told from one another.
-        at_end: Whether the head is the whole stream.
+        framing: Declared framing of the stream.
+        sample: Declared content of its records; plain bytes cannot be checked.
+        at_end: Whether the head is the complete stream.
     """
     if sample is SampleFormat.PLAINTEXT or not len(head):
         return []
@@ -108,7 +108,7 @@ def framings_of(head: npt.NDArray[np.uint8], sample: SampleFormat, *, at_end: bo
 
 
 def is_sample(payload: bytes, sample: SampleFormat) -> bool:
-    """Whether these bytes are a message of this format, as far as its outermost fields tell; plain bytes always are."""
+    """Returns whether these bytes are a message of this format, by its outermost fields; plain bytes always are."""
     return sample is SampleFormat.PLAINTEXT or _is_message(payload, _FIELDS[sample])
 
 
@@ -146,7 +146,7 @@ def _behind_field(payload: bytes, at: int, wire: int) -> int:
 
 
 def _varint(payload: bytes, at: int) -> tuple[int, int]:
-    """A number and the place behind it; -1 for a place when it is cut off or too long."""
+    """Returns a number and the position after it; position -1 if it is truncated or too long."""
     number = shift = 0
     while at < len(payload) and shift < 70:
         byte = payload[at]

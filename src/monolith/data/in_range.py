@@ -1,4 +1,4 @@
-"""`InRange`: samples with a wrong value are left out and counted, as records are that cannot be read."""
+"""`InRange`: drops and counts samples with a wrong value, like records that cannot be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["InRange"]
 class InRange:
     """For `Dataset.filter`: the rows of a batch whose values in one column are all in ``low <= value < high``.
 
-    The others are bad records: what `BadRecords` says happens to them. Its default raises for the first one.
+    The others are bad records, handled by `BadRecords`. Its default raises for the first one.
 
     >>> from monolith.data import BadRecords, Batch
     >>> bad = BadRecords(limit=10)
@@ -32,10 +32,10 @@ class InRange:
 
     Args:
         column: A tensor or `Ragged` column of numbers.
-        low: The smallest value that is good.
-        high: The first value above those that are good.
-        bad: Counts the rows that are left out.
-        named_by: A column whose value tells which sample a bad one is.
+        low: The smallest valid value.
+        high: The upper bound of valid values, exclusive.
+        bad: Counts the rows that are dropped.
+        named_by: A column whose value identifies a bad sample in messages.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class InRange:
         self._named_by = named_by
 
     def __call__(self, batch: Batch) -> Tensor:
-        """A bool tensor [rows]: true where a row is good.
+        """Returns a bool tensor [rows]: true where a row is valid.
 
         Raises:
-            DataLossError: more rows are bad than may be left out.
+            DataLossError: more rows are bad than may be dropped.
         """
         values = batch[self._column]
         if not isinstance(values, Tensor | Ragged):

@@ -34,7 +34,7 @@ class JsonParser:
 
     Args:
         columns: Names, columns such as ``Ids("user")``, or names with what each must hold, see `ColumnType`.
-        bad: Counts records that are no JSON objects, or whose values do not fit, and decides how many may be left out.
+        bad: Counts records that are not JSON objects, or whose values do not fit, and limits how many may be skipped.
     """
 
     def __init__(self, columns: Columns, *, bad: BadRecords | None = None) -> None:
@@ -60,10 +60,10 @@ class JsonParser:
         return tuple(self._wanted)
 
     def parse(self, records: Records | Sequence[bytes]) -> Batch:
-        """The batch of these records, in their order.
+        """Returns the batch of these records, in order.
 
         Raises:
-            DataLossError: more records are bad than may be left out; names the first of them.
+            DataLossError: more records are bad than may be skipped; names the first of them.
         """
         import pyarrow as pa  # noqa: PLC0415 - an extra
 

@@ -25,7 +25,7 @@ _KIND = "merge"
 class MergedDataset(Dataset[T]):
     """Takes from each stream in proportion to its ratio, as evenly as can be, in the same order every time.
 
-    The order depends on the ratios alone: the stream that is furthest behind its share is next. Elements are counted,
+    The order depends on the ratios alone: the stream with the largest lag to its share is next. Elements are counted,
     not rows; give streams of batches the same size if rows are to be in proportion.
 
     >>> from monolith.data import InMemoryDataset
@@ -34,8 +34,8 @@ class MergedDataset(Dataset[T]):
 
     Args:
         datasets: The streams.
-        ratios: A positive number for each; left out, all are alike.
-        stop_at_first_end: Whether the end of any stream is the end; otherwise the others go on among themselves.
+        ratios: A positive number for each; default: all equal.
+        stop_at_first_end: Whether the end of any stream is the end; otherwise the remaining streams continue.
     """
 
     def __init__(

@@ -30,10 +30,10 @@ _MAX_PLAIN = 4
 
 
 def unpack_floats(texts: Sequence[bytes], width: int) -> Tensor:
-    """The vectors of a column of packed bytes as float32 [rows, width]; an empty text is a vector of zeros.
+    """Returns the vectors of a column of packed bytes as float32 [rows, width]; an empty string is a vector of zeros.
 
     Raises:
-        DataLossError: a text without the tag, or whose vector is not of this width; says which row.
+        DataLossError: a string without the tag, or whose vector is not of this width; names the row.
 
     >>> unpack_floats([pack_floats([0.0, 0.5, 1.0])], 3)
     tensor([[0.0000, 0.5000, 1.0000]])
@@ -66,7 +66,7 @@ def unpack_floats(texts: Sequence[bytes], width: int) -> Tensor:
 
 
 def pack_floats(values: Sequence[float]) -> bytes:
-    """Packs a vector; what comes back differs by up to half a code's step and the rounding of the bounds.
+    """Packs a vector; the unpacked one differs by up to half a code's step and the rounding of the bounds.
 
     Raises:
         ValueError: no element, or one that a half cannot hold.

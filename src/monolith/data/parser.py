@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _LINE_ID_FORMS = ("int", "float", "ints", "text")
 
 MAX_PARSED_BYTES = 1 << 27
-"""What one ``ExampleBatch`` may become in a batch unless told otherwise."""
+"""Default limit of the bytes of one ``ExampleBatch`` in a batch."""
 
 
 class Parser:
     """Parses samples of one format into batches of the same columns. Thread-safe, and runs on all threads of the core.
 
-    Of an ``ExampleBatch`` all rows go to the batch, those of several records one after another; a SHARED column stands
-    in every row. Features that no column asks for are stepped over, not decoded.
+    Of an ``ExampleBatch`` all rows go to the batch, those of several records one after another; a SHARED column is
+    repeated in every row. Features without a column are skipped, not decoded.
 
     >>> from monolith.data.protos.example_pb2 import Example
     >>> example = Example(label=[1.0])
@@ -42,17 +42,17 @@ class Parser:
 
     Args:
         sample: What the records hold.
-        columns: What the batch is made of.
-        bad: Counts records that are no such samples, or whose features have another type than their column, and decides
-            how many may be left out.
-        max_parsed_bytes: What one ``ExampleBatch`` may become in a batch, where a shared list stands in every row: 2 kB
-            that say 2^20 rows would be gigabytes. A record that would be more is a bad one. 128 MiB by default; honest
-            records need a few of them.
-        source_key: Name of one more column, int64 [rows]: the data source of each sample, out of the lagrangex header
-            in front of its record, or else out of the field `data_source_key` of the message; 0 where there is none.
+        columns: Columns of the batch.
+        bad: Counts records that are not such samples, or whose features have another type than their column, and limits
+            how many may be skipped.
+        max_parsed_bytes: Limit of the bytes of one ``ExampleBatch`` in a batch, where a shared list is repeated in
+            every row: 2 kB that claim 2^20 rows would be gigabytes. A record above the limit is bad. Default: 128 MiB;
+            valid records need a few MiB.
+        source_key: Name of one more column, int64 [rows]: the data source of each sample, from the lagrangex header
+            before its record, or else from the field `data_source_key` of the message; 0 if there is none.
 
     Raises:
-        ValueError: a name that is asked for twice, no field of LineId, or a limit below 1.
+        ValueError: a duplicate name, an unknown field of LineId, or a limit below 1.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Parser:
         return tuple(column.name for column in self.columns)
 
     def parse(self, records: Records | Sequence[bytes]) -> Batch:
-        """The batch of these records, in their order.
+        """Returns the batch of these records, in order.
 
         Raises:
-            DataLossError: more records are bad than may be left out; names the first of them.
+            DataLossError: more records are bad than may be skipped; names the first of them.
             ResourceExhaustedError: the batch would be too large for memory.
         """
         limit = self.max_parsed_bytes

@@ -30,7 +30,7 @@ _FOREIGN = "base64"
 
 
 def encode_position(dataset: str, fields: Mapping[str, Any]) -> bytes:
-    """The position of a kind of dataset, with whatever it needs to go on; equal fields give equal bytes.
+    """Returns the position of a kind of dataset, with the fields to resume from; equal fields give equal bytes.
 
     >>> encode_position("take", {"taken": 3})
     b'{"dataset":"take","taken":3}'
@@ -50,14 +50,14 @@ def nested(position: bytes) -> Any:
 
 
 class SavedPosition:
-    """The fields of a position that some dataset is asked to go on from, taken out with their types checked.
+    """The fields of a position from which a dataset resumes, with their types checked.
 
     Args:
-        position: What a reading had.
-        dataset: The kind of dataset that is to go on.
+        position: Position of a reading.
+        dataset: The kind of dataset that resumes.
 
     Raises:
-        InvalidArgumentError: it is no position, or one of another kind of dataset.
+        InvalidArgumentError: it is not a position, or one of another kind of dataset.
     """
 
     def __init__(self, position: bytes, dataset: str) -> None:
@@ -87,7 +87,7 @@ class SavedPosition:
         return self
 
     def number(self, name: str) -> int:
-        """A whole number from 0 on."""
+        """Returns a non-negative integer."""
         value = self._field(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self._wrong(f"{name} must be a whole number from 0 on, got {value!r}")
@@ -133,9 +133,9 @@ class SavedPosition:
 
 
 def known_times(position: bytes) -> tuple[int, int] | None:
-    """Since when the examples of the batch in front of a position could be known, oldest and newest, Unix milliseconds.
+    """Returns when the examples of the batch before a position were available: oldest and newest, Unix milliseconds.
 
-    None: it does not say so (``known_ms``), nor does the position of what it was made from.
+    None: neither the position nor that of its source has this field (``known_ms``).
     """
     try:
         oldest, newest = _told(position, "known_ms")
@@ -145,16 +145,16 @@ def known_times(position: bytes) -> tuple[int, int] | None:
 
 
 def known_examples(position: bytes) -> int | None:
-    """How many examples were handed out in front of a position, from the beginning of the input on.
+    """Returns the number of examples that were returned before a position, from the beginning of the input.
 
-    None: it does not say so (``examples``), nor does the position of what it was made from.
+    None: neither the position nor that of its source has this field (``examples``).
     """
     found = _told(position, "examples")
     return found if type(found) is int and found >= 0 else None
 
 
 def _told(position: bytes, field: str) -> Any:
-    """What the first stage tells that has a field, from the last one inwards; None: none has it."""
+    """Returns a field of the first stage that has it, from the last stage inwards; None: none has it."""
     try:
         found: Any = json.loads(position)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One pass over a dataset: an iterator that always knows how far it is."""
+"""One pass over a dataset: an iterator that always has a position."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Reading"]
 
 
 class Reading(ABC, Generic[T_co]):
-    """One pass over a dataset: an iterator with a position. Belongs to one thread at a time; close it, or use ``with``.
+    """One pass over a dataset: an iterator with a position. Not thread-safe; close it, or use ``with``.
 
-    One that is dropped without being closed closes itself, so leaving a ``for`` loop early is fine, too.
+    A reading closes itself when it is garbage-collected, so leaving a ``for`` loop early is fine, too.
 
     >>> with dataset.read() as reading:  # doctest: +SKIP
     ...     batch = next(reading)
@@ -37,7 +37,7 @@ class Reading(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def position(self) -> bytes:
-        """Where to go on behind the element that was returned last; before the first one: where reading began."""
+        """Where to resume after the element that was returned last; before the first one: where reading started."""
 
     @abstractmethod
     def close(self) -> None:
@@ -55,5 +55,5 @@ class Reading(ABC, Generic[T_co]):
         self.close()
 
     def __del__(self) -> None:
-        with suppress(Exception):  # of one that was never built whole, or at the end of the interpreter
+        with suppress(Exception):  # not fully constructed, or at interpreter shutdown
             self.close()

@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from monolith.data.compression import ByteSource
 
 RecordSource = str | os.PathLike[str] | BinaryIO
-"""A path, a URL that fsspec knows, or a binary file that is open."""
+"""A path, a URL of fsspec, or an open binary file."""
 
 MAX_RECORD_BYTES = 64 << 20
-"""The largest record unless told otherwise. Lengths above it are damage or another framing as a rule."""
+"""Default size limit of a record. Larger lengths usually mean damage or another framing."""
 
 _CHUNK = 63 << 16
-"""Read at once: small enough to stay in a cache, large enough for all threads. With what is left of the chunk before
-it, a record or two, it is a little less than four mebibytes, which is a size that the core keeps memory in."""
+"""Bytes of a read: small enough to stay in a cache, large enough for all threads. With the rest of the previous chunk,
+a record or two, it is a little less than four mebibytes, a size class that the core pools."""
 
 _TRUNCATED, _LENGTH_CHECKSUM = 1, 4
 """Problems of a scan that need a word of their own, as the core numbers them."""
 
 
 _Scan = tuple[Any, int, int, int, str, int]
-"""Spans of records, end of the last one, bytes wanted from there on, problem, reason, and where to go on behind it."""
+"""Spans of records, end of the last one, bytes wanted from there on, problem, reason, and where to resume after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPosition:
-    """How far a stream was read; what a checkpoint keeps to go on from there."""
+    """How far a stream was read; stored in a checkpoint to resume from there."""
 
     offset: int = 0
     """Bytes of the uncompressed stream up to the next record."""
@@ -66,20 +66,20 @@ class RecordPosition:
 
 
 class RecordReader:
-    """Iterates over the records of one source as ``bytes``, or over many at once by :meth:`blocks`.
+    """Iterates over the records of one source as ``bytes``, or over blocks of them by :meth:`blocks`.
 
-    A context manager that also closes its file at the end and at an error. Belongs to one thread at a time. Reading
-    again starts where reading stopped.
+    A context manager that also closes its file at the end and on an error. Not thread-safe. Iterating again continues
+    where the last iteration stopped.
 
     Args:
-        source: What to read.
-        framing: What stands around each record.
-        compression: Of the whole stream.
+        source: The source to read.
+        framing: Framing of each record.
+        compression: Compression of the stream.
         sample: What the records hold. The start of a file is checked to be that under this framing;
             `SampleFormat.PLAINTEXT` takes any bytes, and a wrong framing is then found only when it breaks.
-        start: Where to go on; uncompressed files are not read before it, compressed ones are.
+        start: Where to resume; uncompressed files are not read before it, compressed ones are.
         max_record_bytes: Longer records are bad.
-        bad: Counts bad records, and decides how many may be left out.
+        bad: Counts bad records, and limits how many may be skipped.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class RecordReader:
         for block in self._scan_blocks():
             ends = (block.spans[::2] + block.spans[1::2] + (block.base + self.framing.tail)).tolist()
             for record, end in zip(block, ends, strict=True):
-                # Before it is handed out: whoever saves the position while working on a record has that record.
+                # Before the yield: a position saved while a record is processed includes that record.
                 self.position = RecordPosition(end, self.position.records + 1)
                 yield record
 
@@ -159,7 +159,7 @@ class RecordReader:
         self.close()
 
     def _scan_on(self) -> Iterator[Records]:
-        # An iterator that was given up may have read ahead of the position.
+        # An abandoned iterator may have read ahead of the position.
         if self._base + self._begin != self.position.offset:
             self._go_to(self.position.offset)
         scan = self._scan_buffer()
@@ -193,7 +193,7 @@ class RecordReader:
         )
 
     def _read_and_scan(self, wanted: int) -> _Scan:
-        """Reads on like `_read_more`, and scans what is there then; of a plain file in one pass."""
+        """Reads like `_read_more`, and scans the buffered bytes; of a plain file in one pass."""
         if self._descriptor is None:
             self._read_more(wanted)
             return self._scan_buffer()
@@ -210,7 +210,7 @@ class RecordReader:
         return scan
 
     def _leave_out(self, problem: int, reason: str, resume: int) -> None:
-        """Counts a bad record and finds the next one; raises if the record may not be left out."""
+        """Counts a bad record and finds the next one; raises if the record may not be skipped."""
         at = self._base + self._begin
         text = f"{self.origin}: offset {at}: {reason}"
         if at == 0 and problem != _TRUNCATED:
@@ -226,7 +226,7 @@ class RecordReader:
             self.bad.add(f"{self.origin}: offset {at}: a record reaches beyond the end of the stream (truncated)")
 
     def _find_tfrecord(self) -> None:
-        """Goes to the next place that may be the head of a record, behind one that cannot be believed."""
+        """Seeks the next possible header of a record, after one that is corrupt."""
         self._is_searching = True
         self._begin += 1
         while True:
@@ -277,7 +277,7 @@ class RecordReader:
         self._buffer, self._begin, self._base, self._at_end = self._buffer[:0], 0, 0, False
 
     def _read_more(self, wanted: int) -> None:
-        """Reads on until `wanted` bytes from `_begin` on are there, or the stream ends."""
+        """Reads until `wanted` bytes from `_begin` on are buffered, or the stream ends."""
         start, kept, needed, size = self._plan_read(wanted)
         buffer = _core.take_chunk(size)  # another one each time: blocks that were handed out keep theirs
         buffer[: len(kept)] = kept
@@ -289,7 +289,7 @@ class RecordReader:
         self._base, self._begin, self._buffer = start, 0, buffer[:end]
 
     def _plan_read(self, wanted: int) -> tuple[int, npt.NDArray[np.uint8], int, int]:
-        """Where the next buffer begins, its first bytes, which are there, how many it must have and may have."""
+        """Returns the start of the next buffer, its already buffered first bytes, and its minimum and maximum size."""
         kept = self._buffer[self._begin :]
         needed = max(wanted, len(kept) + 1)
         # Reads end at multiples of the chunk: where blocks are cut depends on the stream, not on where reading began.
@@ -305,7 +305,7 @@ class RecordReader:
                 return self._raw.readinto(target.data) or 0  # type: ignore[attr-defined]  # every binary file has it
             piece = self._stream.read(len(target))
         except EmptyStreamError as error:
-            # Nothing follows that could not be read, so that it may be left out as one record may.
+            # No readable data follows, so it may be skipped like one record.
             self.bad.add(f"{self.origin}: {error}")
             return 0
         except DataLossError as error:
@@ -335,7 +335,7 @@ def read_examples(
 ) -> RecordReader:
     """The records of a source, one ``bytes`` each; options are those of `RecordReader`.
 
-    Its `position` after any record can be saved, and given as `start` to go on behind that record.
+    Its `position` after any record can be saved, and passed as `start` to resume after that record.
     """
     return RecordReader(source, framing, start=start, **options)
 
@@ -378,7 +378,7 @@ def _descriptor_of(file: Any) -> int | None:
 
 
 def _is_live(file: Any) -> bool:
-    """Whether a file is a pipe or a socket, of which a part may come long before the rest; it is handed out at once."""
+    """Returns whether a file is a pipe or a socket, whose data must be yielded as soon as it arrives."""
     return isinstance(file, io.IOBase) and hasattr(file, "fileno") and not file.seekable()
 
 

@@ -24,14 +24,14 @@ _GATHERED = 1 << 20
 
 
 class RecordWriter:
-    """Writes one file, which comes into being whole when the writer is closed, or not at all.
+    """Writes one file atomically: it appears when the writer is closed, or not at all.
 
-    A context manager; an exception inside leaves no file. Belongs to one thread at a time.
+    A context manager; an exception inside leaves no file. Not thread-safe.
 
     Args:
-        path: A local path, or a URL that fsspec knows.
-        framing: `PLAIN`, `SORT_ID` or `TFRECORD`; the others are only read, so that no new files of them come up.
-        compression: Of the whole stream.
+        path: A local path, or a URL of fsspec.
+        framing: `PLAIN`, `SORT_ID` or `TFRECORD`; the others are read-only, so that no new files of them are written.
+        compression: Compression of the stream.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class RecordWriter:
                 raise
 
     def abort(self) -> None:
-        """Gives up: what was written so far is removed."""
+        """Aborts the write, and removes what was written so far."""
         file, self._file = self._file, None
         if file is None:
             return
         if self._temporary is None:
-            # fsspec files are uploaded when they are closed, unless they are told otherwise.
+            # fsspec files are uploaded when they are closed, unless they are discarded.
             getattr(file, "discard", lambda: None)()
             return
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _HEADER = LAGRANGEX_HEAD
-"""Bytes in front of a record that travel with it: the lagrangex header, which says where it comes from."""
+"""Bytes before a record that travel with it: the lagrangex header, which has its data source."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,15 +47,15 @@ class Records:
     buffer: npt.NDArray[np.uint8]
     """The bytes, headers of the framing included."""
     spans: npt.NDArray[np.int64]
-    """Offset and length of each record in the buffer, in turns."""
+    """Offset and length of each record in the buffer, alternating."""
     origin: str = "records"
     """Where they come from, for messages."""
     base: int = 0
     """Offset of the buffer in the uncompressed stream that it was read from."""
     places: Places | None = None
-    """Where each record comes from, when they were brought together from several buffers; then `base` says nothing."""
+    """Origin of each record, if they were joined from several buffers; then `base` is meaningless."""
     has_source_keys: bool | None = False
-    """Whether a lagrangex header stands in front of each record; None: of some, and which can no longer be told."""
+    """Whether a lagrangex header precedes each record; None: only some, and it is unknown which."""
 
     @classmethod
     def from_list(cls, records: Iterable[bytes]) -> Self:
@@ -67,7 +67,7 @@ class Records:
 
     @classmethod
     def join(cls, blocks: Sequence[Records]) -> Self:
-        """The records of several blocks in one buffer, which is a copy; each still knows its place."""
+        """Copies the records of several blocks into one buffer; each keeps its origin."""
         pieces, spans, begin = [], [], 0
         for block in blocks:
             piece, piece_spans = block._compact()  # noqa: SLF001 - of this class
@@ -123,10 +123,10 @@ class Records:
         return self._own_places().text_of(index)
 
     def source_keys(self) -> npt.NDArray[np.uint32]:
-        """The data source of each record, out of the lagrangex header in front of it.
+        """Returns the data source of each record, from the lagrangex header before it.
 
         Raises:
-            ValueError: the records have another framing, which does not say where a record comes from; or some do.
+            ValueError: the records, or some of them, have another framing, which has no data source.
         """
         if self.has_source_keys is None:
             raise ValueError(

@@ -1,6 +1,6 @@
 """The rows of an element, whatever it is: of a `Batch` its samples, of `Records` its records; anything else is one row.
 
-What reorders or cuts a stream (`batch`, `shuffle`, `split`, `filter`) does it by rows, many at once.
+Stages that reorder or cut a stream (`batch`, `shuffle`, `split`, `filter`) work on rows, many at a time.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def select_rows(block: Any, rows: RowNumbers) -> Any:
 
 
 def join_rows(blocks: Sequence[Any]) -> Any:
-    """The rows of blocks of one kind, one block after another.
+    """Concatenates the rows of blocks of one kind.
 
     Raises:
         TypeError: blocks of different kinds.
-        ValueError: batches of different columns; says which.
+        ValueError: batches have different columns; names them.
     """
     first = blocks[0]
     if len(blocks) == 1:

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class SampleFormat(enum.Enum):
-    """The message of a record; the first four numbers are those of the original's ``PbType``."""
+    """The message of a record; the first four numbers are those of ByteDance Monolith's ``PbType``."""
 
     INSTANCE = 1
     """One sample, its v1 ids in one flat list (``parser.proto.Instance``)."""

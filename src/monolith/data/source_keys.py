@@ -1,8 +1,8 @@
 """The data source of samples: which flow each comes from, by the key of its name.
 
-A key stands in the lagrangex header of a record, or in the message itself. The header counts, as in the original, which
-copied it into the message; where it has none (0), and without such a header, the message's own key counts. The original
-left memory unset there.
+A key is in the lagrangex header of a record, or in the message itself. The header has priority, as in ByteDance
+Monolith, which copied it into the message; if it has none (0), and without such a header, the message's own key is
+used. Upstream left memory uninitialized there.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def source_keys_of(records: Records | Sequence[bytes], sample: SampleFormat) -> npt.NDArray[np.int64]:
-    """The key of each record; 0 where neither header nor message has one.
+    """Returns the key of each record; 0 if neither header nor message has one.
 
-    All records are looked through at once, one outermost field of each after another.
+    All records are scanned together, one outermost field of each after another.
 
     Raises:
         ValueError: only some of the records have headers.
@@ -46,7 +46,7 @@ def source_keys_of(records: Records | Sequence[bytes], sample: SampleFormat) -> 
 
 
 def batch_sizes_of(records: Records | Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """The number of rows that each ExampleBatch says it has."""
+    """Returns the declared number of rows of each ExampleBatch."""
     records = records if isinstance(records, Records) else Records.from_list(records)
     return _last_numbers(records, (_BATCH_SIZE_FIELD,))[0].astype(np.int64)
 
@@ -94,7 +94,7 @@ def _last_numbers(records: Records, fields: tuple[int, ...]) -> list[npt.NDArray
 def _varints(
     buffer: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """A number from each place, and the place behind it; the end where it is cut off or too long."""
+    """Returns a number from each position, and the position after it; the end if it is truncated or too long."""
     numbers = np.zeros(len(at), np.uint64)
     behind = end.copy()
     goes_on = np.ones(len(at), bool)

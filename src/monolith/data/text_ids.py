@@ -37,7 +37,7 @@ def text_ids(column: str, texts: Iterable[str | bytes]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """How the texts of a column become ids. A `Batch` says it of its columns, and an export keeps it for requests.
+    """How the strings of a column become ids. A `Batch` has it for its columns, and an export keeps it for requests.
 
     >>> TextColumn("genres", separator="|").ids(["Action|Comedy", ""])
     Ragged([[-6603237932122289224, 3467581892942577684], []], dtype=torch.int64)

@@ -1,7 +1,7 @@
 """``tf.train.Example`` as Example and back.
 
-Of the two ways to read one, a description says which features are ids of which slot, as the original has it; without
-one, lists keep their names, and what the other way wrote comes back.
+There are two ways to read one: a description maps features to slots of ids, as in ByteDance Monolith; without a
+description, lists keep their names, which inverts `tf_example_of_example`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def example_of_tf_example(sample: TfExample, description: TFRecordFeatureDescrip
 
 
 def check_description(description: TFRecordFeatureDescription) -> None:
-    """Refuses a description by which features could not be told apart."""
+    """Refuses an ambiguous description."""
     slots: Mapping[str, int] = description.sparse_features
     if bad := {name: slot for name, slot in slots.items() if not 1 <= slot < NUM_SLOTS_V2}:
         raise ValueError(f"slots must be from 1 to {NUM_SLOTS_V2 - 1}, got {bad}")
@@ -75,17 +75,18 @@ def check_description(description: TFRecordFeatureDescription) -> None:
 
 
 def tf_example_of_example(example: Example, *, drop_what_does_not_fit: bool = False) -> TfExample:
-    """An Example as a ``tf.train.Example``: lists under their names, ids as the int64 of their v2 form.
+    """Converts an Example to a ``tf.train.Example``: lists under their names, ids as the int64 of their v2 form.
 
     Labels are the feature ``label``, the weight ``instance_weight``, fields of the line id ``__<FIELD>__``, the data
     source ``__DATA_SOURCE_KEY__``. `example_of_lists` reads it back; a parser, too, by ``Ids(name, slot=...)``.
 
     Args:
         example: The sample.
-        drop_what_does_not_fit: Leaves out doubles, single values, nested lists and raw features, which have no place.
+        drop_what_does_not_fit: Drops doubles, single values, nested lists and raw features, which cannot be
+            represented.
 
     Raises:
-        ValueError: there are such features, and they are not to be left out; or a name stands twice.
+        ValueError: there are such features, and they may not be dropped; or a name is duplicated.
     """
     example = with_typed_fields(example)
     sample = TfExample()
@@ -116,16 +117,16 @@ def tf_example_of_example(example: Example, *, drop_what_does_not_fit: bool = Fa
 
 
 def example_of_lists(sample: TfExample, *, ids: Collection[str] = ()) -> Example:
-    """A ``tf.train.Example`` as an Example whose features are its lists, by their names.
+    """Converts a ``tf.train.Example`` to an Example whose features are its lists, by their names.
 
-    What `tf_example_of_example` wrote for typed fields goes back there.
+    Typed fields that `tf_example_of_example` wrote become typed fields again.
 
     Args:
         sample: The sample.
         ids: Features of integers that are v2 ids; the others are integers.
 
     Raises:
-        ValueError: a feature that is said to be ids holds something else, or a typed field the wrong kind of list.
+        ValueError: a feature declared as ids holds something else, or a typed field the wrong kind of list.
     """
     example = Example()
     for name in sorted(sample.features.feature):

@@ -1,4 +1,4 @@
-"""Which worker of how many reads a dataset, as a runner tells `Dataset.for_worker`."""
+"""Which worker of how many reads a dataset, as passed by a runner to `Dataset.for_worker`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WorkerShare:
         """Refuses a dataset of the user's own that does not define `Dataset.share`.
 
         Raises:
-            InvalidArgumentError: says what to write.
+            InvalidArgumentError: the dataset does not define it; the message gives a fix.
         """
         kind = type(dataset)
         if kind.share is Dataset.share:

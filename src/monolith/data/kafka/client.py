@@ -1,4 +1,4 @@
-"""The connection to the brokers: librdkafka's consumer, asked with patience, its errors under our names."""
+"""The connection to the brokers: librdkafka's consumer with retries, and its errors as our error classes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def confluent_kafka() -> Any:
 
 
 class Client:
-    """One consumer. Its calls are made again until they succeed or patience ends; `stop` makes them give up."""
+    """One consumer. Retries its calls until they succeed or `patience` runs out; `stop` aborts them."""
 
     def __init__(self, brokers: str, topics: Sequence[str], config: KafkaConfig) -> None:
         self._library = confluent_kafka()
@@ -67,7 +67,7 @@ class Client:
         settings: dict[str, Any] = {
             "socket.timeout.ms": 10_000,
             "reconnect.backoff.max.ms": int(_LONGEST_PAUSE_SECONDS * 1000),
-            # A full queue is looked at again this soon; the library's second would make back-pressure a stop.
+            # Retry interval of a full queue; the library's default of a second would turn back-pressure into a stall.
             "fetch.queue.backoff.ms": 50,
             "queued.max.messages.kbytes": max(1, config.buffer_bytes >> 11),
             **config.client,
@@ -85,7 +85,7 @@ class Client:
 
     @property
     def message_type(self) -> type[Message]:
-        """For calls of its methods on many messages at once."""
+        """Returns the message class, to call its methods on many messages at a time."""
         kind: type[Message] = self._library.Message
         return kind
 
@@ -105,7 +105,7 @@ class Client:
         other._closed_after.append(self)
 
     def raise_if_stopped(self) -> None:
-        """Raises what makes it useless to go on."""
+        """Raises the error after which the client cannot continue."""
         if self._stopped.is_set():
             raise CancelledError(f"reading from Kafka at {self.brokers}: the reading is closed")
         if self._fatal is not None:
@@ -117,10 +117,10 @@ class Client:
         self._cause = ""
 
     def check_contact(self) -> None:
-        """To be called while nothing comes: asks the brokers about once a second whether they are there.
+        """Checks about once a second whether the brokers are reachable. Call it while no messages arrive.
 
         Raises:
-            UnavailableError: they have not answered for longer than patience lasts.
+            UnavailableError: they have not answered for longer than `patience`.
         """
         if time.monotonic() - max(self._contact, self._probed) >= min(_CALL_SECONDS, self._patience / 4):
             self.answers()
@@ -143,10 +143,10 @@ class Client:
         return True
 
     def call(self, what: str, request: Callable[[float], T]) -> T:
-        """The answer to a request, which gets its time limit; asked again while brokers are away.
+        """Returns the response to a request, which receives its timeout; retries while brokers are unreachable.
 
         Raises:
-            UnavailableError: there is none after all patience.
+            UnavailableError: there is no response within `patience`.
         """
         deadline = time.monotonic() + self._patience
         pause = 0.05
@@ -181,16 +181,16 @@ class Client:
         return sorted(found)
 
     def watermarks(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
-        """The first offset that is there, and the one behind the last; two requests for all partitions.
+        """Returns the first available offset and the one after the last; two requests for all partitions.
 
-        One partition at a time would wait behind the fetches that are under way, half a second each.
+        One partition at a time would queue after the fetches in flight, half a second each.
         """
         low = self._list_offsets(partitions, self._library.OFFSET_BEGINNING)
         high = self.ends(partitions)
         return {partition: (low[partition], high[partition]) for partition in partitions}
 
     def ends(self, partitions: Sequence[Partition]) -> Offsets:
-        """The offset behind the last message of each partition."""
+        """Returns the offset after the last message of each partition."""
         return self._list_offsets(partitions, self._library.OFFSET_END)
 
     def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> Offsets:
@@ -225,7 +225,7 @@ class Client:
         }
 
     def commit(self, offsets: Offsets) -> None:
-        """Tells the brokers where the group goes on."""
+        """Commits the offsets of the group to the brokers."""
         if offsets:
             places = [self.at(partition, offset) for partition, offset in offsets.items()]
             self.call("commit of offsets", lambda _: self.consumer.commit(offsets=places, asynchronous=False))
@@ -241,7 +241,7 @@ class Client:
         return error.code() in {getattr(self._library.KafkaError, name) for name in names}
 
     def translate(self, error: KafkaError, what: str) -> OpError:
-        """The error under our names; `what` was asked for."""
+        """Returns the error as one of our classes; `what` names the request."""
         text = f"{what}: {_text(error)}"
         if self.is_code(error, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_EXCEPTION"):
             return NotFoundError(f"{what}: there is no such topic or partition{self._known_topics()}")
@@ -268,7 +268,7 @@ class Client:
         return f"; the brokers have {shown or 'none'}"
 
     def _unavailable(self, what: str) -> UnavailableError:
-        # Lets the library tell what it knows of the connections; that says more than "timed out".
+        # Lets the library report its connection errors, which are more precise than "timed out".
         self.consumer.poll(0)
         return UnavailableError(
             f"Kafka at {self.brokers}: {what}: no answer for {self._patience:g} seconds; "
@@ -289,8 +289,8 @@ class Client:
         )
 
     def _note(self, error: KafkaError) -> None:
-        """Remembers an error of the connection, which librdkafka goes on trying to mend."""
-        # "all brokers are down" says less than why the last one is.
+        """Records a connection error, which librdkafka keeps retrying."""
+        # The reason of the last broker is more precise than "all brokers are down".
         if not self.is_code(error, "_ALL_BROKERS_DOWN"):
             self._cause = _text(error)
         if error.fatal() or self.is_code(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):

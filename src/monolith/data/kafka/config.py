@@ -1,4 +1,4 @@
-"""How topics are read: who reads which partition, in which order, and what happens when something is missing."""
+"""How topics are read: assignment of partitions, order, and handling of missing messages."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ class KafkaConfig(Config):
     """Everything about reading topics that has a default."""
 
     group: str = "monolith"
-    """The consumer group: who shares the partitions under ``assignment="group"``, and whose offsets a commit moves."""
+    """The consumer group, which shares the partitions under ``assignment="group"``, and whose offsets a commit sets."""
     assignment: str = "worker"
     """``"worker"``: worker i of n takes every n-th partition, the same ones after a restart. ``"group"``: the brokers
-    hand out partitions among the readers that are there, again and again."""
+    assign partitions to the connected readers, and rebalance."""
     worker: int = 0
     """Index of this worker, for ``assignment="worker"``."""
     num_workers: int = 1
     order: str = "arrival"
-    """``"arrival"``: as messages come. ``"fixed"``: a block of each partition in turn, the same in every run; a
-    partition without messages is waited for."""
+    """``"arrival"``: as messages arrive. ``"fixed"``: a block of each partition, round-robin, the same in every run;
+    waits for a partition without messages."""
     block_messages: int = 1024
     """Messages in a block: at most in order of arrival, exactly in fixed order, but for the end of a partition."""
     framing: str | None = None
-    """Of the records inside a message; None: the message is the record. The original's producers wrote ``"plain"``."""
+    """Framing of the records inside a message; None: the message is the record. ByteDance Monolith's producers wrote
+    ``"plain"``."""
     sample: str = "example"
     """What the records hold: the first message is checked to be that; ``"plaintext"`` takes any bytes."""
     max_record_bytes: int = MAX_RECORD_BYTES
     """Longer records are bad."""
     out_of_range: str = "raise"
-    """What to do when the next message is not there any more, or not yet: ``"raise"``, or go on at the ``"earliest"``
-    or ``"latest"`` one and say how many were lost."""
+    """What to do when the next message was deleted, or does not exist yet: ``"raise"``, or continue at the
+    ``"earliest"`` or ``"latest"`` one and report how many were lost."""
     patience_seconds: float = 60.0
     """How long the brokers may be unreachable before that is an error."""
     idle_seconds: float | None = None

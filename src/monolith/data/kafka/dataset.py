@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 class KafkaDataset(Dataset[Records]):
-    """The messages of some topics, as blocks of records. Offsets are in the position, nowhere else.
+    """The messages of some topics, as blocks of records. Offsets are stored only in the position.
 
-    A position stands behind the last message that was handed out, so that reading on from it loses and doubles
-    nothing. Nothing is committed to the brokers, except by `KafkaReading.commit`, and when a group takes a partition
-    away from one reader to give it to another.
+    A position is after the last message that was returned, so that a reading from it loses and repeats nothing. Nothing
+    is committed to the brokers, except by `KafkaReading.commit`, and when a group reassigns a partition from one reader
+    to another.
 
     >>> dataset = KafkaDataset("clicks", "localhost:9092", stop="end")
     >>> with dataset.read() as reading:  # doctest: +SKIP
@@ -59,12 +59,12 @@ class KafkaDataset(Dataset[Records]):
         topics: One or several, all of one format.
         brokers: ``host:port``, several separated by commas.
         start: Where a reading without a position begins.
-        stop: Where it ends. At ``"end"``, what is there when it begins; a reading that goes on from a position in the
-            middle of such a pass ends where that pass would have, one that goes on from its end begins a new pass.
-            With a time, each partition ends before its first message of that time or later, and with what it holds
-            when that time has passed.
-        config: Everything else.
-        bad: Counts messages that hold no records of their framing, and decides how many may be left out.
+        stop: Where it ends. ``"end"``: at the end of each partition when the reading starts; a reading that resumes
+            from a position in the middle of such a pass ends where that pass would have, one that resumes from its end
+            starts a new pass. With a time, each partition ends before its first message of that time or later, or at
+            its end once that time has passed.
+        config: Other settings.
+        bad: Counts messages that hold no records of their framing, and limits how many may be skipped.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class KafkaDataset(Dataset[Records]):
         return self.config.order == "fixed"
 
     def share(self, index: int, count: int) -> Dataset[Records]:
-        """Every so many-th of the partitions of this worker; a group shares them out by itself."""
+        """Returns every `count`-th partition of this worker; a group assigns partitions by itself."""
         check_share(index, count)
         if self.config.assignment == "group":
             return self
@@ -120,10 +120,10 @@ class KafkaDataset(Dataset[Records]):
         return f"KafkaDataset({', '.join(map(repr, self.topics))})"
 
     def batch(self, size: int, *, drop_remainder: bool = False) -> Dataset[Any]:
-        """Blocks of exactly `size` records; the last one as large as it comes, or left out.
+        """Makes blocks of exactly `size` records; the last one may be smaller, or is dropped.
 
-        In order of arrival they are made here, and a position may stand inside a message: reading again what came in
-        front of it would give another order.
+        In order of arrival blocks are made here, and a position may be inside a message: reading earlier messages again
+        would give another order.
         """
         if self.is_replayable:
             return super().batch(size, drop_remainder=drop_remainder)
@@ -138,12 +138,12 @@ class KafkaDataset(Dataset[Records]):
         return other
 
     def read(self, position: bytes | None = None) -> KafkaReading:
-        """Connects, and begins to read: where `start` says, or behind a position.
+        """Connects, and starts to read at `start`, or at a position.
 
         Raises:
             NotFoundError: there is no such topic.
             UnavailableError: no broker answers.
-            OutOfRangeError: the messages behind the position are not there any more.
+            OutOfRangeError: the messages after the position were deleted.
             InvalidArgumentError: the position is of other topics, or of another worker.
         """
         behind = None if position is None else KafkaPosition.from_bytes(position)

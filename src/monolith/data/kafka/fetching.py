@@ -45,7 +45,7 @@ class Fetching:
         self._config = config
         self._stop_ms = stop_ms
         self.fetched: Offsets = {}
-        """The partitions that are ours; of each the offset behind the last message that was fetched."""
+        """Assigned partitions, each with the offset after the last message that was fetched."""
         self.ends = ends
         """Where partitions end, of those for which that is known."""
         self.lost = 0
@@ -64,7 +64,7 @@ class Fetching:
         self._assign()
 
     def disown(self, partitions: Iterable[Partition]) -> None:
-        """Forgets partitions: what still comes of them is left to their new owner."""
+        """Drops partitions: messages that still arrive are left to their new owner."""
         self.generation += 1
         for partition in partitions:
             self.fetched.pop(partition, None)
@@ -79,17 +79,17 @@ class Fetching:
         return max(self.fetched.get(partition, 0), self._seen_ends.get(partition, 0)) >= end
 
     def is_behind(self) -> bool:
-        """Whether the brokers hold messages that are wanted now and were not fetched yet; asks them."""
+        """Queries the brokers for messages that are wanted now and were not fetched yet."""
         wanted = [each for each in self.fetched if each not in self._paused and not self.is_complete(each)]
         ends = self._client.ends(wanted)
         return any(max(self.fetched[each], self._seen_ends.get(each, 0)) < ends[each] for each in wanted)
 
     def fetch(self, limit: int) -> list[Chunk]:
-        """The next messages, at most `limit`; none when none came in time.
+        """Returns the next messages, at most `limit`; empty if none arrived in time.
 
         Raises:
-            OutOfRangeError: the next messages of a partition are not there, and that is to be raised.
-            OpError: what else makes it impossible to go on.
+            OutOfRangeError: the next messages of a partition do not exist, and `out_of_range` is "raise".
+            OpError: any other error after which reading cannot continue.
         """
         self._client.raise_if_stopped()
         self._find_ends_by_time()
@@ -197,7 +197,7 @@ class Fetching:
         self._client.consumer.assign([self._client.at(partition, offset) for partition, offset in self.fetched.items()])
 
     def _existing(self, partition: Partition, offset: int, there: tuple[int, int]) -> int:
-        """The offset if the brokers can go on there, or else what is to be done about it."""
+        """Returns the offset if it exists on the brokers, else the one chosen by `out_of_range`."""
         low, high = there
         if low <= offset <= high:
             return offset

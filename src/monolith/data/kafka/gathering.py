@@ -25,9 +25,9 @@ class Piece:
     partitions: tuple[Partition, ...]
     """By the number of their origin in the places of the records."""
     through: Offsets
-    """The offset behind the last of the messages, of each partition."""
+    """The offset after the last of the messages, of each partition."""
     skipped: dict[tuple[Partition, int], int] = field(default_factory=dict)
-    """Partition and offset of a message -> how many of its records are left out: they were handed out before."""
+    """Partition and offset of a message -> number of its records to skip, as they were returned before."""
 
     def place_of(self, row: int) -> tuple[Partition, int]:
         """Partition and offset of a record's message."""
@@ -44,7 +44,7 @@ class Piece:
         return first
 
     def without_first(self, handed_out: dict[tuple[Partition, int], int]) -> Piece:
-        """Leaves out the first records of some messages, inside which the position stood."""
+        """Skips the first records of messages that a position was inside of."""
         left = dict(handed_out)
         kept = np.ones(len(self.records), np.bool_)
         for row in range(len(kept)):
@@ -62,7 +62,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Where partitions go on behind a block."""
+    """Where partitions continue after a block."""
 
     following: Offsets
     inside: Offsets
@@ -70,11 +70,11 @@ class Behind:
 
 
 class Gathering:
-    """Takes pieces until there are enough records, and keeps what is left of the last one.
+    """Collects pieces until there are enough records, and keeps the rest of the last one.
 
     Args:
         size: Records of a block.
-        drop_remainder: Whether records at the end that do not fill a block are left out.
+        drop_remainder: Whether records at the end that do not fill a block are dropped.
     """
 
     def __init__(self, size: int, *, drop_remainder: bool) -> None:
@@ -91,12 +91,12 @@ class Gathering:
     def next_block(
         self, next_piece: Callable[[], Piece | None], generation: Callable[[], int]
     ) -> tuple[Records, Behind] | None:
-        """The next block and what is behind it; None at the end.
+        """Returns the next block and the offsets after it; None at the end.
 
         Args:
-            next_piece: Fetches.
-            generation: Changes when partitions do: what was gathered and not handed out is then fetched again, here or
-                elsewhere.
+            next_piece: Fetches a piece.
+            generation: Changes when the assigned partitions do: records that were gathered and not returned are then
+                fetched again, here or by another reader.
         """
         blocks: list[Records] = []
         behind = Behind({}, {})
@@ -120,7 +120,7 @@ class Gathering:
         return (blocks[0] if len(blocks) == 1 else Records.join(blocks)), behind
 
     def _note(self, behind: Behind, piece: Piece) -> None:
-        """Where the partitions of a piece go on behind the records that were taken of it."""
+        """Records where the partitions of a piece continue after the records that were taken of it."""
         behind.following.update(piece.through)
         for partition in piece.through:
             behind.inside.pop(partition, None)

@@ -29,12 +29,12 @@ def run_mark(position: bytes | None) -> str:
 
 
 class Membership:
-    """Joins the group, and says at each change where its partitions begin.
+    """Joins the group, and determines at each rebalance where its partitions start.
 
-    What is taken away is handed over through offsets under the name of a second group, ``<group>-handover``, which has
-    no members: brokers may refuse commits of a group while its partitions move. A partition goes on where this reader
-    was, or where the one before it stopped, if that is further and was in the same run. What earlier runs left counts
-    only for partitions that the position does not know: after a restart from a checkpoint it may lie ahead of it.
+    Revoked partitions are passed on by offsets of a second group, ``<group>-handover``, which has no members: brokers
+    may refuse commits of a group while its partitions move. A partition resumes where this reader was, or where its
+    previous reader stopped, if that is further and was in the same run. Offsets of earlier runs count only for
+    partitions that the position does not have: after a restart from a checkpoint they may be ahead of it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Membership:
         self._start = start
 
     def join(self) -> None:
-        """Asks for partitions; they come while messages are fetched."""
+        """Subscribes to partitions; they are assigned while messages are fetched."""
         self._client.consumer.subscribe(
             list(self._client.topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
@@ -62,7 +62,7 @@ class Membership:
         self._fetching.own(offsets)
 
     def _begun(self, partitions: Sequence[Partition]) -> Offsets:
-        """Where partitions go on, of those that somebody has begun."""
+        """Returns where partitions resume that another reader has started."""
         left = self._handover.committed(partitions)
         offsets: Offsets = {}
         for partition in partitions:

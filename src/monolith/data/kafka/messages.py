@@ -79,7 +79,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Unwrapping:
-    """Takes the records out of messages; a message that is not as it should be is bad as a whole.
+    """Extracts the records of messages; a malformed message is rejected completely.
 
     A message without a value, which deletes a key from a compacted topic, holds no record.
     """
@@ -90,10 +90,10 @@ class Unwrapping:
     bad: BadRecords
 
     def records(self, chunks: Sequence[Chunk], origin: str) -> Records:
-        """The records of these messages, in their order; each knows the message it came in.
+        """Returns the records of these messages, in order, each with the place of its message.
 
         Raises:
-            DataLossError: more messages are bad than may be left out; names topic, partition and offset.
+            DataLossError: more messages are bad than may be skipped; names topic, partition and offset.
         """
         joined = _Joined.of(chunks)
         spans, messages = self._whole_messages(joined) if self.framing is None else self._framed(joined, self.framing)
@@ -102,10 +102,10 @@ class Unwrapping:
         return Records(joined.buffer, spans, origin, places=places, has_source_keys=has_keys)
 
     def check_first(self, chunk: Chunk) -> bool:
-        """Refuses a first message that has another framing than it is said to have, and says which; False if empty.
+        """Refuses a first message with another framing than the declared one, and names it; False if empty.
 
         Raises:
-            DataLossError: it has; reading on would give records that are none.
+            DataLossError: the framing differs; reading on would return invalid records.
         """
         value = chunk[:1].values[0]
         if not value:
@@ -137,7 +137,7 @@ class Unwrapping:
         return np.ascontiguousarray(spans[fine]).reshape(-1), fine
 
     def _framed(self, joined: _Joined, framing: Framing) -> _Found:
-        # As a rule all messages are as they should be: then they are one stream of records, scanned at once.
+        # Usually all messages are valid: then they are one stream of records, scanned in one pass.
         spans, _, _, problem, _, _ = _core.scan_frames(
             joined.buffer,
             0,
@@ -180,7 +180,7 @@ _Found: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]"
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """The values of messages end to end; those without one are left out."""
+    """The concatenated values of messages; messages without a value are skipped."""
 
     places: Places
     buffer: npt.NDArray[np.uint8]

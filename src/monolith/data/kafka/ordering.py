@@ -25,11 +25,11 @@ class Ordering(Protocol):
         ...
 
     def take(self) -> Sequence[Chunk]:
-        """The next block, if it is there."""
+        """Returns the next block, or nothing if it is incomplete."""
         ...
 
     def is_over(self) -> bool:
-        """Whether every partition was taken up to its end."""
+        """Returns whether every partition was read up to its end."""
         ...
 
     @property
@@ -52,12 +52,12 @@ class Arrival:
         self._waiting = chunks
 
     def take(self) -> Sequence[Chunk]:
-        """What was fetched last."""
+        """Returns what was fetched last."""
         block, self._waiting = self._waiting, ()
         return block
 
     def is_over(self) -> bool:
-        """Whether all partitions that are ours are at their end."""
+        """Returns whether all assigned partitions are at their end."""
         owned = self._fetching.fetched
         return bool(owned) and all(map(self._fetching.is_complete, owned))
 
@@ -94,7 +94,7 @@ class FixedOrder:
         self._pause_those_ahead()
 
     def take(self) -> Sequence[Chunk]:
-        """A block of the partition whose turn it is; partitions that are done have none."""
+        """Returns a block of the next partition, round-robin; finished partitions have none."""
         for _ in range(len(self._turns)):
             partition = self._turns[0]
             queue = self._queues[partition]
@@ -110,7 +110,7 @@ class FixedOrder:
         return ()
 
     def is_over(self) -> bool:
-        """Whether all partitions were taken up to their end."""
+        """Returns whether all partitions were read up to their end."""
         return all(
             not queue.messages and self._fetching.is_complete(partition) for partition, queue in self._queues.items()
         )
@@ -131,7 +131,7 @@ class _Queue:
         self._chunks: deque[Chunk] = deque()
         self.messages = 0
         self.size_bytes = 0
-        """What they take in memory, about."""
+        """Approximate memory of the chunks in bytes."""
 
     def add(self, chunk: Chunk) -> None:
         self._chunks.append(chunk.alone())

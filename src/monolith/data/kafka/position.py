@@ -33,11 +33,11 @@ class KafkaPosition:
     """What a position holds; as bytes it is JSON with sorted keys."""
 
     next: Offsets
-    """The offset behind the last message that was handed out; of a partition that gave none, where it began."""
+    """The offset after the last message that was returned; the start offset of a partition without one."""
     ends: Offsets = field(default_factory=dict)
     """Where the partitions end, of a pass that is not over: reading on ends where reading through would have."""
     inside: Offsets = field(default_factory=dict)
-    """Of the message at `next`, how many records were handed out already; 0 where nothing is said."""
+    """Number of records of the message at `next` that were returned already; 0 if absent."""
     turn: Partition | None = None
     """Whose block comes next, in fixed order."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -84,10 +84,10 @@ class KafkaPosition:
 
 
 def merge_positions(positions: Iterable[bytes]) -> bytes:
-    """The position of all workers together, from those that each of them saved at the same checkpoint.
+    """Returns the position of all workers together, from those that each of them saved at the same checkpoint.
 
-    Of a partition that several of them read, one after another, it is the furthest. Give it to every worker of a job
-    that goes on with another number of workers, or whose group hands out partitions anew.
+    For a partition that several of them read, one after another, the furthest offset counts. Pass the result to every
+    worker of a job that resumes with another number of workers, or whose group reassigns partitions.
 
     >>> merge_positions([KafkaPosition(next={Partition("clicks", 0): 7}).to_bytes(),
     ...                  KafkaPosition(next={Partition("clicks", 1): 3}).to_bytes()])

@@ -1,4 +1,4 @@
-"""What librdkafka logs, without the same line twenty times a second while a broker is away."""
+"""Log of librdkafka, without the same line twenty times a second while a broker is unreachable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SeldomRepeated(logging.Filter):
         self._told: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is told."""
+        """Returns whether to log the line."""
         kind, now = record.getMessage().split(" ", 1)[0], time.monotonic()
         if now - self._told.get(kind, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
             return False

@@ -1,4 +1,4 @@
-"""One pass over topics: blocks of records, and behind each one the position to go on from."""
+"""One pass over topics: blocks of records, and after each one the position to resume from."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Starting:
     """Where a reading begins."""
 
     following: Offsets
-    """Of each partition the next offset; the reading keeps it up to date, and so may others who hold it."""
+    """Next offset of each partition; kept up to date by the reading, and by other holders of the mapping."""
     inside: Offsets
     """Records of the message there that were handed out before."""
     counts: dict[str, int]
@@ -38,9 +38,9 @@ class Starting:
 
 
 class KafkaReading(Reading["Records"]):
-    """Blocks of records out of topics. `close` may be called from another thread, which ends a wait at once.
+    """Blocks of records of topics. `close` may be called from another thread, which ends a wait immediately.
 
-    After an error every further call raises it again: begin anew from the position.
+    After an error every further call raises it again: open a new reading from the position.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class KafkaReading(Reading["Records"]):
 
     @property
     def position(self) -> bytes:
-        """The offset behind the last message of the last block, of each partition."""
+        """Position after the last message of the last block, of each partition."""
         holds_back = self._gathering is not None and self._gathering.holds_back
         is_over = self._is_over or (self._ordering.is_over() and not holds_back)
         return KafkaPosition(
@@ -87,7 +87,7 @@ class KafkaReading(Reading["Records"]):
 
     @property
     def lost_messages(self) -> int:
-        """Messages that the brokers had deleted before they could be read; only if `out_of_range` lets it go on."""
+        """Number of messages that the brokers had deleted before they were read, unless `out_of_range` raises."""
         return self._fetching.lost
 
     def __next__(self) -> Records:
@@ -103,7 +103,7 @@ class KafkaReading(Reading["Records"]):
                 self._error = error
                 raise
             except BaseException:
-                # What was fetched and not handed out is gone from this reading, not from the brokers.
+                # Messages that were fetched and not returned are lost to this reading, not to the brokers.
                 self._error = CancelledError(f"{self._origin}: interrupted; read on from the position")
                 raise
             if records is None:
@@ -112,9 +112,9 @@ class KafkaReading(Reading["Records"]):
             return records
 
     def commit(self, position: bytes | None = None) -> None:
-        """Tells the brokers how far this group is, for whoever watches its lag; after a checkpoint, with its position.
+        """Commits the position of this group to the brokers, for lag monitoring. Call it after a checkpoint.
 
-        Nothing here depends on it: reading on starts from the position, not from what was committed.
+        Nothing here depends on it: a resumed reading starts from its position, not from committed offsets.
 
         Raises:
             UnavailableError: the brokers did not answer.
@@ -181,7 +181,7 @@ class KafkaReading(Reading["Records"]):
         return piece
 
     def _is_idle(self) -> bool:
-        """Whether the stream is silent, and neither out of reach nor slow to bring what is there."""
+        """Returns whether the stream has no new messages, as opposed to unreachable or slow brokers."""
         limit = self._config.idle_seconds
         if limit is None or time.monotonic() - self._last_message < limit:
             return False

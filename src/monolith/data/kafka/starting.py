@@ -1,4 +1,4 @@
-"""Where reading begins: at a position, or where a new reading was told to."""
+"""Where reading starts: at a position, or at the start of a new reading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Start: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
 """``"earliest"``, ``"latest"``, ``"committed"`` (where the group's last commit stands), the time of the first message,
 or topic -> partition -> offset."""
 Stop: TypeAlias = str | datetime
-"""``"never"``, ``"end"`` (what is there when reading begins), or the time of the first message not to be read."""
+"""``"never"``, ``"end"`` (the end when reading starts), or the time of the first message not to be read."""
 
 
 def check_start(start: Start) -> None:
@@ -61,7 +61,7 @@ def new_offsets(client: Client, partitions: Sequence[Partition], start: Start) -
             raise InvalidArgumentError(f"start: no offset for {_list(missing)}")
         return {partition: given[partition] for partition in partitions}
     if start == "committed":
-        # What nobody has committed is read from its first message: nothing is lost that way.
+        # Partitions without a committed offset are read from their first message, so that nothing is lost.
         found = {partition: offset for partition, (offset, _) in client.committed(partitions).items()}
         return new_offsets(client, [each for each in partitions if each not in found], "earliest") | found
     return {partition: ends[start == "latest"] for partition, ends in client.watermarks(partitions).items()}
@@ -70,12 +70,12 @@ def new_offsets(client: Client, partitions: Sequence[Partition], start: Start) -
 def offsets_behind(
     client: Client, position: KafkaPosition, partitions: Sequence[Partition], mine: Sequence[Partition]
 ) -> Offsets:
-    """Where a worker goes on with its partitions behind a position.
+    """Returns where a worker resumes its partitions from a position.
 
     Partitions that were added to a topic since are read from their first message.
 
     Raises:
-        InvalidArgumentError: the position says nothing about a partition that was there.
+        InvalidArgumentError: the position lacks a partition that existed.
     """
     check_topics(client, position, partitions)
     missing = [each for each in mine if each not in position.next]

@@ -1,9 +1,9 @@
-"""Operators on batches: filters, labels, ids, sampling and negatives, for all rows of a batch at once.
+"""Operators on batches: filters, labels, ids, sampling and negatives, vectorized over the rows of a batch.
 
-Each is a small frozen config that takes a `Batch` and returns one, or None where no row is left; use it with a
-dataset's ``map`` or by hand. Read `conditions` first (what an operator is, filters and their combinations), then
-`add_label` (labels of several tasks out of actions). What chance decides is a function of the seed and of the row
-(`row_draws`), so it is the same in every run. May import what `monolith.data` may.
+Each is a small frozen config that takes a `Batch` and returns one, or None if no row is left; use it with a dataset's
+``map`` or by hand. Read `conditions` first (what an operator is, filters and their combinations), then `add_label`
+(labels of several tasks from actions). Random decisions are a function of the seed and of the row (`row_draws`), so
+they are the same in every run. May import what `monolith.data` may.
 """
 
 from monolith.data.operators.actions import AddAction

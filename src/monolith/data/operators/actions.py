@@ -44,7 +44,7 @@ class AddAction(Operator):
         """The batch with the action in the rows for which the condition holds."""
         actions = ids_of(batch, "actions", self)
         added = self.where.holds(batch).to(actions.device).to(torch.int64)
-        # Each value moves behind the actions that were added to the rows before its own.
+        # Each value moves by the number of actions that were added to earlier rows.
         before = added.cumsum(0) - added
         values = actions.flat_values.new_full((len(actions.flat_values) + int(added.sum()),), self.action)
         places = torch.arange(len(actions.flat_values), device=actions.device) + before[actions.value_rowids()]
@@ -54,7 +54,7 @@ class AddAction(Operator):
 
 
 def check_actions(owner: object, name: str, actions: Iterable[object]) -> tuple[int, ...]:
-    """The actions as they were given, once each is a whole number of 32 bits and stands there once."""
+    """Returns the actions; refuses duplicates and values that are not 32-bit integers."""
     checked = []
     for action in actions:
         if isinstance(action, bool) or not isinstance(action, int) or not -(1 << 31) <= action < 1 << 31:

@@ -1,4 +1,4 @@
-"""Labels of several tasks out of actions: which actions are positive for a task, which negative, which say nothing."""
+"""Labels of several tasks from actions: which actions are positive for a task, which negative, which neither."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class TaskLabel(Config):
 class AddLabel(Operator):
     """Appends one label for each task to those that a row has, by its actions; sets the column ``sample_rate``.
 
-    A first label that is there and not positive is taken away before (it becomes `INVALID_LABEL`), so that a sample of
-    one task becomes one of several. A batch without the label column gets one. Rows that are left without any label
-    go with `HasValidLabel`.
+    An existing first label that is not positive is removed first (it becomes `INVALID_LABEL`), so that a sample of one
+    task becomes one of several. A batch without the label column gets one. Filter rows without any label by
+    `HasValidLabel`.
 
     >>> from monolith.data import Batch
     >>> from monolith.tensors import Ragged
@@ -119,7 +119,7 @@ class AddLabel(Operator):
 
 
 def parse_task_labels(text: str) -> tuple[TaskLabel, ...]:
-    """Tasks from ``"positive,...:negative,...:rate;..."``; negatives and the rate may be left out.
+    """Tasks from ``"positive,...:negative,...:rate;..."``; negatives and the rate are optional.
 
     >>> parse_task_labels("1,2:3:0.5;4")
     (TaskLabel(positive=(1, 2), negative=(3,), sample_rate=0.5), TaskLabel(positive=(4,), negative=(), sample_rate=1.0))

@@ -1,4 +1,4 @@
-"""A batch's columns as an operator needs them, with errors that name the operator and what is there."""
+"""A batch's columns as an operator needs them, with errors that name the operator and the available columns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["column_of", "describe_column", "ids_of", "labels_of", "numbers_of", 
 
 
 def column_of(batch: Batch, name: str, owner: object) -> ColumnValues:
-    """The column of this name.
+    """Returns the column of this name.
 
     Raises:
-        ValueError: there is none; says which there are.
+        ValueError: there is none; lists the available ones.
     """
     if name not in batch:
         there = ", ".join(batch) or "none"

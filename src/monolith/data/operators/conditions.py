@@ -1,7 +1,7 @@
-"""What an operator is, and the operators that keep the rows for which something holds.
+"""The base of operators, and the operators that keep the rows for which a condition holds.
 
 A condition is a value: it can be combined with ``&``, ``|`` and ``~``, printed, compared, and saved as a dictionary.
-Calling it keeps the rows for which it holds; `Condition.holds` says which those are.
+Calling it keeps the rows for which it holds; `Condition.holds` returns the mask of those rows.
 """
 
 from __future__ import annotations

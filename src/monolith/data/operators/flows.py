@@ -1,4 +1,4 @@
-"""Several sources in one stream, told apart by the key of their name."""
+"""Several sources in one stream, distinguished by the key of their name."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ __all__ = ["HasAllIds", "HasAllSlots", "HasAnyId", "filter_by_fids"]
 
 @config
 class _Contains(Condition):
-    """Base of what looks for values in columns of ids."""
+    """Base of conditions that search values in columns of ids."""
 
     columns: str | tuple[str, ...] = field(kw_only=False)
     """Where to look; one name may be given as it is."""
@@ -111,14 +111,14 @@ def filter_by_fids(
     has_actions: Sequence[int] = (),
     req_time_min: int = 0,
 ) -> Condition:
-    """The tests of the original's ``filter_by_fids`` as one condition; a test that is not given is left out.
+    """Returns the tests of ByteDance Monolith's ``filter_by_fids`` as one condition; tests not given are skipped.
 
     Args:
-        columns: Where ids are looked for.
-        filter_fids: None of them may be there.
-        has_fids: At least one must be there.
-        select_fids: All must be there.
-        select_slots: There must be an id of each.
+        columns: Columns to search for ids.
+        filter_fids: None of these ids may be present.
+        has_fids: At least one of these ids must be present.
+        select_fids: All of these ids must be present.
+        select_slots: An id of each of these slots must be present.
         has_actions: The column ``actions`` must have one of them.
         req_time_min: The column ``req_time`` must be this or later.
     """

@@ -1,7 +1,7 @@
-"""Ids moved to another slot, made from numbers and texts, or mapped to others.
+"""Operators that move ids to another slot, make ids of numbers and strings, or map ids to others.
 
-Signatures keep 48 bits and the slot stands above them. The original's operators on tensors masked 49 bits, by which the
-old slot's low bit leaked into the new slot.
+Signatures have 48 bits and the slot is above them. ByteDance Monolith's operators on tensors masked 49 bits, so that
+the old slot's low bit leaked into the new slot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["HashInts", "HashTexts", "MapIds", "SwitchSlot", "check_slot", "id_ma
 
 @config
 class SwitchSlot(Operator):
-    """Moves the ids of columns to other slots, with their signatures; in place, or as copies beside the columns.
+    """Moves the ids of columns to other slots, with their signatures; in place, or as copies in further columns.
 
     >>> from monolith import ids
     >>> from monolith.data import Batch
@@ -66,7 +66,7 @@ class SwitchSlot(Operator):
 
 @config
 class HashInts(Operator):
-    """Makes ids of whole numbers: CityHash64 of the number's 8 bytes as signature, under a slot."""
+    """Makes ids of integers: CityHash64 of the number's 8 bytes as signature, under a slot."""
 
     column: str = field(kw_only=False)
     """int64, [B], [B, W] or rows of them."""
@@ -93,9 +93,9 @@ class HashInts(Operator):
 
 @config
 class HashTexts(Operator):
-    """Makes one id of each text, a hash of all its bytes as signature, under a slot; an empty text has no id.
+    """Makes one id of each string, a hash of all its bytes as signature, under a slot; an empty string has no id.
 
-    The original hashed only the first 8 bytes, by which longer texts fell together; ids differ from its ids.
+    Upstream hashed only the first 8 bytes, so that longer strings collided; ids differ from its ids.
     """
 
     column: str = field(kw_only=False)
@@ -163,7 +163,7 @@ def id_mask(rows: Ragged, wanted: int) -> Tensor:
 
 
 def sequence_mask(rows: Ragged, length: int) -> Tensor:
-    """1 where a row has an element, 0 behind its end; float32 [B, length]."""
+    """Returns 1 where a row has an element, 0 after its end; float32 [B, length]."""
     return rows.mask(length).to(torch.float32)
 
 

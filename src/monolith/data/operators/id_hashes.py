@@ -1,4 +1,4 @@
-"""64-bit hashes that ids are made with, on whole tensors."""
+"""64-bit hashes for ids, vectorized over tensors."""
 
 from __future__ import annotations
 

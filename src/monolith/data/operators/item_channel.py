@@ -85,7 +85,7 @@ class ItemChannel:
             self._evict(len(self) - self._max_items)
 
     def places_of(self, ids: Numbers) -> Numbers:
-        """The place of each id in the queue, -1 where it is not there."""
+        """Returns the index of each id in the queue, -1 if it is missing."""
         if not len(self._sorted_ids):
             return np.full(len(ids), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._sorted_ids, ids), len(self._sorted_ids) - 1)
@@ -111,7 +111,7 @@ class ItemChannel:
             ends = np.cumsum(weights)
             without = np.where(excluded >= 0, weights[excluded], 0.0)
             targets = uniforms * (ends[-1] - without)
-            # What lies behind the excluded item is shifted by its weight.
+            # Targets after the excluded item are shifted by its weight.
             before = np.where(excluded >= 0, ends[excluded] - without, np.inf)
             targets = np.where(targets >= before, targets + without, targets)
             places = np.minimum(np.searchsorted(ends, targets, side="right"), size - 1)
@@ -133,7 +133,7 @@ class ItemChannel:
         return counts
 
     def move_rows(self, new_number: Numbers) -> None:
-        """Follows features that were numbered anew."""
+        """Updates row numbers after features were renumbered."""
         self.rows[:] = new_number[self.rows]
 
     def _evict(self, count: int) -> None:

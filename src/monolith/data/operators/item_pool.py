@@ -52,7 +52,7 @@ class Draws(NamedTuple):
     """What was drawn: n items, and what is known about each."""
 
     found: npt.NDArray[np.bool_]
-    """[d]: which of the draws that were asked for gave an item; the others have no rows below."""
+    """[d]: which of the requested draws gave an item; the others have no rows below."""
     ids: Numbers
     features: Batch
     draw_counts: Numbers
@@ -90,7 +90,7 @@ class ItemPool:
             yield channel, items, self._features.take(items.rows)
 
     def push(self, channels: Numbers, ids: Numbers, rows: Batch) -> None:
-        """Adds the items of some rows, first row first. An item that is there only counts up; it keeps its features.
+        """Adds the items of some rows, in order. An existing item only increments its count; its features stay.
 
         Raises:
             ResourceExhaustedError: more channels than the limits allow.
@@ -162,7 +162,7 @@ class ItemPool:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Becomes the pool that was saved; what does not fit the limits of this one is left out, oldest first."""
+        """Restores a saved pool; drops items beyond the limits of this pool, oldest first."""
         if state["features"] and set(state["features"]) != set(self.columns):
             saved, here = ", ".join(sorted(state["features"])), ", ".join(sorted(self.columns))
             raise ValueError(f"item pool: saved with the columns {saved}, this one has {here}")

@@ -25,8 +25,8 @@ class LabelAbove(Condition):
     """Holds where the label of some task is above that task's threshold, or at it unless `strict`.
 
     A label that is absent (`INVALID_LABEL`) or NaN is above no threshold. Tasks beyond the thresholds do not count.
-    A sample with fewer labels than thresholds is judged by those it has; the original dropped it, but in a batch it
-    cannot be told from one whose task has none. The original calls it ``filter_by_label``, and `strict`
+    A sample with fewer labels than thresholds is judged by those it has; ByteDance Monolith dropped it, but in a batch
+    it cannot be distinguished from one whose task has none. Upstream calls it ``filter_by_label``, and `strict`
     ``filter_equal``.
 
     >>> from monolith.data import Batch

@@ -64,7 +64,7 @@ class LabelNormalization(Operator):
     | repow | l ** v where l > 0, else 0 |
     | scalelog | ln(max(l / v + 1, 0)) |
 
-    `INVALID_LABEL` stays as it is; the original rescaled it too. The logarithm of 0 is -inf, as the formula says.
+    `INVALID_LABEL` is unchanged; ByteDance Monolith rescaled it too. The logarithm of 0 is -inf, by the formula.
     """
 
     methods: tuple[str, ...] = field(kw_only=False)
@@ -134,7 +134,7 @@ class RankLabel(Operator):
     """Appends a label for ranking: where the row stood, or which kind it was.
 
     ``"draw"``: ``is_draw`` as 0 or 1. ``"chnid"``: channels 0 and 1 as they are, all others 2. ``"rank"``: ``rank``, at
-    most ``rank_num - 1``. The original calls it ``fill_multi_rank_output``.
+    most ``rank_num - 1``. Upstream calls it ``fill_multi_rank_output``.
     """
 
     source: str = field(kw_only=False)

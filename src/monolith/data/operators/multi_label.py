@@ -30,7 +30,7 @@ __all__ = ["MultiHeadLabel"]
 
 @config
 class MultiHeadLabel(Operator):
-    """Puts the label of a row at the task of its head; all other tasks have none. ``multi_label_gen`` of the original.
+    """Sets the label of the task of a row's head; other tasks have none. ByteDance Monolith's ``multi_label_gen``.
 
     Without actions the label is the first one that the row has. With them it is 1 or 0: of rows whose action is in
     `positive`, and of those whose action is in `negative` (without `negative`: of all others); rows whose action is in

@@ -43,7 +43,7 @@ LOG_Q = "negative_log_q"
 """Column: natural logarithm of the probability with which the item was drawn; 0 for a sample that was read. Subtract it
 from the logit of a sampled softmax."""
 
-_ONLY_CHANNEL = 3  # the original's, so that its pool files are read
+_ONLY_CHANNEL = 3  # that of ByteDance Monolith, so that its pool files can be read
 
 
 @config
@@ -58,7 +58,7 @@ class Positives(Config):
     actions: tuple[int, ...] = ()
     """A row whose first action by `action_priority` is one of these is positive, whatever its label."""
     action_priority: tuple[int, ...] = ()
-    """Left out, a row with any of the actions is positive."""
+    """By default a row with any of the actions is positive."""
     negative_action: int | None = None
     """Becomes the only action of a negative that is made."""
     label: str = "label"
@@ -111,7 +111,7 @@ class PoolEntry(Config):
     """Which rows bring their item into the pool. Positives always do."""
 
     only_positives: bool = False
-    """Leaves out the items of all other rows, but for those with one of the `negative_actions`."""
+    """Skips the items of all other rows, except those with one of the `negative_actions`."""
     negative_actions: tuple[int, ...] = ()
     negative_share: float = 1.0
     """Share of the rows that are not positive whose item enters."""
@@ -131,7 +131,7 @@ class PoolEntry(Config):
 
 @config
 class NegativeSampling(Config):
-    """How negatives are made; the defaults are those of the original's ``dataset.negative_gen``."""
+    """How negatives are made; the defaults are those of ByteDance Monolith's ``dataset.negative_gen``."""
 
     items: tuple[str, ...] = field(kw_only=False)
     """The columns that belong to an item and are replaced by those of the item that is drawn."""
@@ -169,11 +169,11 @@ class NegativeSampling(Config):
 class NegativeGen:
     """Puts negatives in front of each positive, and fills the pool from the rows that pass. A callable with a state.
 
-    All items of a batch enter the pool before anything is drawn for it. A positive whose channel is not ready comes out
-    alone. The item of a negative is never that of its positive; the original could draw it.
+    All items of a batch enter the pool before anything is drawn for it. A positive whose channel is not ready gets no
+    negatives. The item of a negative is never that of its positive; upstream could draw it.
 
-    The state is the pool (`state_dict`). Behind a prefetch it may be some batches ahead of those in use: no sample
-    depends on that, only which items are at hand.
+    The state is the pool (`state_dict`). After a prefetch it may be some batches ahead of those in use: this affects no
+    sample, only which items are available.
 
     Args:
         sampling: How negatives are made.
@@ -212,7 +212,7 @@ class NegativeGen:
         return self.pool.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with the pool that was saved."""
+        """Restores a saved pool."""
         self.pool.load_state_dict(state)
 
     def _assembled(self, batch: Batch, positive: Tensor, parents: Tensor, drawn: Draws) -> Batch | None:
@@ -226,7 +226,7 @@ class NegativeGen:
         ones, zeros = torch.ones(count), torch.zeros(count)
         weights = torch.where(positive, 1.0, float(self.sampling.weights.real))
         recorded = {"instance_weight": weights, SAMPLED: zeros, SAMPLED_FREQUENCY: ones, LOG_Q: zeros}
-        # What a negative has of its own is looked up behind the samples; everything else is that of its parent.
+        # A negative's own columns follow the samples; all others are copied from its parent.
         new = self._columns_of_negatives(batch, parents, drawn)
         old = {name: recorded[name] if name in recorded else batch[name] for name in new}
         both = concat_batches([Batch(old, num_rows=count), Batch(new, num_rows=len(parents))])
@@ -239,7 +239,7 @@ class NegativeGen:
     def _columns_of_negatives(self, batch: Batch, parents: Tensor, drawn: Draws) -> Mapping[str, ColumnValues]:
         rule = self.sampling.positives
         columns: dict[str, ColumnValues] = {
-            # Before the first item is pushed the pool knows no kinds; nothing was drawn then, either.
+            # Before the first item is pushed the pool has no columns; nothing was drawn then, either.
             name: drawn.features[name] if name in drawn.features else take_rows(batch, parents)[name]
             for name in self.sampling.items
         }

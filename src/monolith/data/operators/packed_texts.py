@@ -1,4 +1,4 @@
-"""Byte strings end to end in one array, so that all of them are tested at once."""
+"""Concatenated byte strings in one array, so that all of them are tested together."""
 
 from __future__ import annotations
 

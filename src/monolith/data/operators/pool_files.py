@@ -1,9 +1,9 @@
-"""The item pool in files, as the original writes and reads them: one ``ChannelCache`` message for each channel.
+"""The item pool in files of ByteDance Monolith's format: one ``ChannelCache`` message for each channel.
 
     <folder>/model.ckpt-<step>_item_pool_<worker>_<shard>_<number of workers>      TFRecord
 
 A column becomes a feature by its kind: rows of ids ``fid_v2_list``, one number ``int64_value`` or ``float_value``,
-vectors ``int64_list`` or ``float_list``, rows of reals ``float_lists``, texts ``bytes_list``.
+vectors ``int64_list`` or ``float_list``, rows of floats ``float_lists``, strings ``bytes_list``.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MAX_CHANNEL_BYTES = 2**31 - 1  # what protobuf can read
 
 
 def save_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0, num_workers: int = 1) -> str:
-    """Writes the pool of a worker, whole or not at all, and returns the path; any fsspec path.
+    """Writes the pool of a worker atomically to any fsspec path, and returns the path.
 
-    For checkpoints `ItemPool.state_dict` is much quicker; this is for what the original reads and writes.
+    For checkpoints `ItemPool.state_dict` is much faster; this function is for exchange with upstream.
     """
     path = posixpath.join(folder, f"model.ckpt-{step}_item_pool_{worker}_0_{num_workers}")
     with RecordWriter(path, Framing.TFRECORD) as writer:
@@ -60,10 +60,10 @@ def save_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0, num_wo
 
 
 def restore_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0) -> list[str]:
-    """Fills the pool from the files of this worker, or, where there were fewer, of worker ``worker mod number``.
+    """Fills the pool from the files of this worker, or, if there were fewer, of worker ``worker mod number``.
 
-    The original may write a pool in several shards; all of them are read, and the items of a channel that stands in
-    more than one are put together in the order of the shards. Nothing is restored unless everything can be read.
+    Upstream may write a pool in several shards; all of them are read, and the items of a channel that is in more than
+    one are joined in the order of the shards. Nothing is restored unless everything can be read.
 
     Returns:
         The paths that were read.
@@ -153,7 +153,7 @@ def _maker(name: str, values: ColumnValues) -> Callable[[Feature, int], None]:
     if isinstance(values, Ragged):
         lists = values.to_lists()
         if values.dtype == torch.int64:
-            # Messages carry the unsigned reading of an id; a list without any still says what it is.
+            # Messages store ids as unsigned; an empty list still defines its kind.
             unsigned = [[number % (1 << 64) for number in row] for row in lists]
             return lambda feature, row: feature.fid_v2_list.MergeFrom(FidList(value=unsigned[row]))
         return lambda feature, row: feature.float_lists.list.add().value.extend(lists[row])

@@ -1,7 +1,7 @@
-"""Samples repeated and relabelled by what the user did, and reconciled with what was emitted before.
+"""Repeats and relabels samples by user actions, and reconciles them with what was emitted before.
 
-With fast emit a sample goes out at once as a negative, and again when the real action arrives. The second one knows the
-actions of the first (``pre_actions``), and comes out as often as it takes to make up for it.
+With fast emit a sample is emitted immediately as a negative, and again when the real action arrives. The second one has
+the actions of the first (``pre_actions``), and is repeated as often as needed to compensate for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InstanceReweight"]
 
-_UNKNOWN_RANK, _NO_ACTION_RANK = 1 << 40, 1 << 41  # behind every rank of a priority list
+_UNKNOWN_RANK, _NO_ACTION_RANK = 1 << 40, 1 << 41  # after every rank of a priority list
 
 
 class _Outcome(NamedTuple):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_KEYS", "NumberRows", "mix64", "row_keys", "uniform_draws"]
 
 DEFAULT_KEYS = ("uid", "item_id", "req_time")
-"""Who was shown what, and when."""
+"""Keys of an impression: user, item and time."""
 
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, odd: splitmix64's step, in its signed reading
 _MIX_1, _MIX_2 = -4658895280553007687, -7723592293110705685
@@ -66,7 +66,7 @@ def uniform_draws(keys: Tensor, *, seed: int, owner: object, count: int = 1) -> 
 class NumberRows:
     """Adds the number of each row in the stream as an int64 column, counted from 0. A callable with a state.
 
-    Belongs to one reading. Behind a prefetch its count runs ahead of the batches in use: save the column's last number
+    Belongs to one reading. After a prefetch its count runs ahead of the batches in use: save the column's last number
     plus one instead of the state.
     """
 
@@ -81,11 +81,11 @@ class NumberRows:
         return with_columns(batch, {self.column: numbers})
 
     def state_dict(self) -> dict[str, int]:
-        """What a restart goes on from."""
+        """Returns the state to resume from."""
         return {"next_number": self.next_number}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on from there."""
+        """Restores the count."""
         self.next_number = state["next_number"]
 
 
@@ -110,7 +110,7 @@ def _bits_of(values: ColumnValues) -> Tensor:
 
 
 def _integers(values: Tensor) -> Tensor:
-    """Numbers as int64: whole ones as they are, others by their bits. Both zeros are one number."""
+    """Converts numbers to int64: integers unchanged, others by their bits. Both zeros are one number."""
     if values.is_floating_point():
         return (values.to(torch.float64) + 0.0).view(torch.int64)
     return values.to(torch.int64)

@@ -1,4 +1,4 @@
-"""What the rows of a ragged column contain, for all rows at once."""
+"""Membership tests of the rows of a ragged column, vectorized over all rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def top_ranks(rows: Ragged, priority: Tensor) -> Tensor:
 
 
 def _places(values: Tensor, ordered: Tensor) -> Tensor:
-    """The place of each value in the sorted tensor, -1 where it is not there."""
+    """Returns the index of each value in the sorted tensor, -1 if it is missing."""
     if len(ordered) == 0:
         return torch.full_like(values, -1)
     ordered = ordered.to(values.device)

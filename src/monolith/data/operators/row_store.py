@@ -55,9 +55,9 @@ class GrowingArray:
 
 
 class RowStore:
-    """Rows of the given columns. Numbers of rows count up from 0 until `keep_only` numbers them anew.
+    """Rows of the given columns. Rows are numbered from 0 on until `keep_only` renumbers them.
 
-    Ragged columns (of one level), tensors and texts; each column keeps the kind of the first rows.
+    Supports ragged columns (of one level), tensors and strings; each column keeps the kind of the first rows.
     """
 
     def __init__(self, columns: Sequence[str]) -> None:
@@ -87,7 +87,7 @@ class RowStore:
         return Batch({name: self._parts[name].take(rows) for name in self._parts}, num_rows=len(rows))
 
     def keep_only(self, rows: Numbers) -> None:
-        """Forgets all other rows; these are numbered from 0 on, in this order."""
+        """Removes all other rows; these are numbered from 0 on, in this order."""
         kept = self.take(rows)
         self._parts = {}
         self.num_rows = 0

@@ -104,10 +104,10 @@ class NegativeSample(Operator):
 
 @config
 class SpecialStrategy(Operator):
-    """Keeps rows at the rate of their strategy, and relabels them where the strategy says so.
+    """Keeps rows at the rate of their strategy, and relabels them if the strategy sets a label.
 
-    The first of the listed strategies that a row has decides. Rows that have only others stay as they are; the
-    original left them undefined.
+    The first of the listed strategies that a row has decides. Rows that have only others are unchanged; ByteDance
+    Monolith left them undefined.
     """
 
     rates: Mapping[int, float] = field(kw_only=False)

@@ -56,13 +56,13 @@ class LogicalOr(Operator):
 
 
 class Counted:
-    """An operator that counts the rows it is given and the rows it lets through, and logs both from time to time.
+    """An operator that counts its input and output rows, and logs both periodically.
 
     Args:
-        operator: What runs.
-        name: In the log; left out, it is the operator's class.
-        every_seconds: Between two lines of the log.
-        clock: Says when.
+        operator: The operator to run.
+        name: Name in the log; default: the operator's class.
+        every_seconds: Seconds between two lines of the log.
+        clock: Clock of the interval.
     """
 
     def __init__(

@@ -30,10 +30,10 @@ class UnpackFloats(Operator):
         require_at_least(self, 1, "width")
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the vectors.
+        """Returns the batch with the vectors.
 
         Raises:
-            DataLossError: bytes that are no vector of this width; says which row.
+            DataLossError: bytes that are not a vector of this width; names the row.
         """
         vectors = packed_floats.unpack_floats(texts_of(batch, self.column, self), self.width)
         return with_columns(batch, {self.output or self.column: vectors})

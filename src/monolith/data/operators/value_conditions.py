@@ -49,14 +49,14 @@ class Value(Condition):
 
     | op | holds where the value is | columns |
     |---|---|---|
-    | gt, ge, eq, lt, le, neq | so to the one operand | numbers, texts |
+    | gt, ge, eq, lt, le, neq | so compared to the operand | numbers, texts |
     | between | in [first operand, second operand) | numbers, texts |
     | in, not-in | one of the operands, none of them | numbers, texts |
     | startswith, endswith | so with one of the operands | texts |
     | any, all, diff | a list that has one, all, none of the operands | lists of integers |
 
-    Numbers are [B], [B, 1], or lists of one element; a list without elements counts as `keep_empty` says, whatever the
-    op. NaN equals nothing: of all ops only neq and not-in hold for it.
+    Numbers are [B], [B, 1], or lists of one element; an empty list counts as `keep_empty`, whatever the op. NaN equals
+    nothing: of all ops only neq and not-in hold for it.
 
     >>> from monolith.data import Batch
     >>> Value("age", op="between", operand=(18, 30)).holds(Batch({"age": torch.tensor([17, 18, 30])}, num_rows=3))

@@ -20,11 +20,11 @@ _KIND = "batch"
 class Rebatch(Stage[Any, Any]):
     """Blocks of exactly `size` rows: a `Batch`, `Records`, or a list of what has no rows.
 
-    The size is not part of a position: reading may go on with another one.
+    The size is not part of a position: reading may resume with another one.
 
     Args:
         size: Rows of a block.
-        drop_remainder: Whether rows at the end that do not fill a block are left out.
+        drop_remainder: Whether rows at the end that do not fill a block are dropped.
     """
 
     works_on_shares = True
@@ -87,7 +87,7 @@ class _RebatchReading(StageReading[Any, Any]):
         return self._hand_out()
 
     def _next_block(self) -> None:
-        """Makes the next element of the source the block to take rows from; state changes only once it is there."""
+        """Makes the next element of the source the current block; state changes only once the element is available."""
         before = self._before_block if self._are_blocks is False else self._source.position
         block = next(self._source)
         if self._are_blocks not in (None, has_rows(block)):

@@ -1,4 +1,4 @@
-"""`Dataset.take` and `Dataset.skip`: the elements up to a number, or those behind it."""
+"""`Dataset.take` and `Dataset.skip`: the elements up to a number, or those after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Skip", "Take"]
 
 
 class Take(Stage[T, T]):
-    """The first `count` elements. The number is not part of a position: reading may go on to another one."""
+    """The first `count` elements. The number is not part of a position: reading may resume with another one."""
 
     def __init__(self, count: int) -> None:
         self._count = whole_number("take: count", count, at_least=0)
@@ -56,7 +56,7 @@ class _TakeReading(StageReading[T, T]):
 
 
 class Skip(Stage[T, T]):
-    """The elements behind the first `count`."""
+    """The elements after the first `count`."""
 
     def __init__(self, count: int) -> None:
         self._count = whole_number("skip: count", count, at_least=0)
@@ -69,7 +69,7 @@ class Skip(Stage[T, T]):
         return _SkipReading(source.read(saved.position("source")), saved.number("left"))
 
     def known(self, source: Known) -> Known:
-        """What is left behind the first `count`."""
+        """Returns the length without the first `count`."""
         return Known(None if source.elements is None else max(0, source.elements - self._count))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`Dataset.cache`: the elements kept in memory after the first whole pass."""
+"""`Dataset.cache`: the elements kept in memory after the first complete pass."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _KIND = "cache"
 
 
 class Cache(Stage[T, T]):
-    """Holds what the first reading that came to the end has read; later readings need no source.
+    """Holds the elements of the first complete reading; later readings need no source.
 
-    The order is that of the first pass in every epoch, so shuffle behind it. Elements are shared between readings and
-    must not be changed. Memory holds all of them.
+    The order is that of the first pass in every epoch, so shuffle after the cache. Elements are shared between readings
+    and must not be changed. Memory holds all of them.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class _CacheReading(Reading[T]):
         raise StopIteration
 
     def close(self) -> None:
-        """Closes the source; what was read so far is forgotten, unless it was everything."""
+        """Closes the source; an incomplete pass is discarded."""
         self._is_done = True
         self._source.close()
         self._read = []

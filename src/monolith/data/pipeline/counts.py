@@ -16,10 +16,10 @@ class Known(NamedTuple):
 
 
 def whole_number(name: str, value: object, *, at_least: int) -> int:
-    """The value, which must be a whole number from `at_least` on.
+    """Returns the value, which must be an integer of at least `at_least`.
 
     Raises:
-        ValueError: it is not; `name` says what it is.
+        ValueError: it is not; `name` is the name in the message.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be a whole number from {at_least} on, got {value!r}")

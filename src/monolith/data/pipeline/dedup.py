@@ -1,4 +1,4 @@
-"""`Dataset.deduplicate`: rows that were there a moment ago are left out."""
+"""`Dataset.deduplicate`: drops rows that were read recently."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _KIND = "deduplicate"
 
 
 class Deduplicate(Stage[Batch, Batch]):
-    """Leaves out a row whose key was read within the last `window` rows, in a row that was kept or not.
+    """Drops a row whose key was read within the last `window` rows, whether that row was kept or not.
 
-    What is remembered is a function of those rows alone. So a position needs only to say where they begin: reading on
-    from it reads up to two windows again, without returning them. Memory: about 32 bytes for each row of the window.
+    The state is a function of those rows alone. So a position needs only the start of the window: a resumed reading
+    reads up to two windows again, without returning them. Memory: about 32 bytes for each row of the window.
 
     Args:
-        columns: Rows that are equal in all of them are the same. One column of whole numbers is compared exactly,
-            others by a hash of 64 bits.
-        window: In rows.
+        columns: Rows that are equal in all of them are the same. One column of integers is compared exactly, others by
+            a hash of 64 bits.
+        window: Window in rows.
     """
 
     def __init__(self, columns: Sequence[str], window: int) -> None:
@@ -61,7 +61,7 @@ class _DeduplicateReading(StageReading[Batch, Batch]):
         self._stage = stage
         self._seen = _RecentKeys(stage.window)
         self._starts: deque[tuple[bytes, int]] = deque([(source.position, 0)])
-        """Position and row number in front of each batch of the window, oldest first, and behind the last."""
+        """Position and row number before each batch of the window, oldest first, and after the last."""
         self._to_replay = batches_to_replay
 
     @property
@@ -95,7 +95,7 @@ class _DeduplicateReading(StageReading[Batch, Batch]):
 
 
 class _RecentKeys:
-    """Keys and the number of the row in which each was read last; those of before the window are forgotten in time."""
+    """Keys and the number of the row in which each was read last; keys before the window are evicted over time."""
 
     def __init__(self, window: int) -> None:
         self._window = window

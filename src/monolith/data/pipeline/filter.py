@@ -20,7 +20,7 @@ __all__ = ["RowFilter"]
 
 
 class RowFilter:
-    """A function for `Map` that keeps what a predicate says.
+    """A function for `Map` that keeps the rows selected by a predicate.
 
     Args:
         predicate: Called with each element. True or False keeps or drops it; a bool tensor or array [rows] of a `Batch`

@@ -20,10 +20,10 @@ class IndexedReading(Reading[T]):
     """Fetches one element after another; its position is the number of those that were returned.
 
     Args:
-        kind: Of the dataset, in positions and messages.
+        kind: Kind of the dataset, in positions and messages.
         fetch: Called with the number of an element.
         length: Number of elements; None for no end.
-        position: Where to go on.
+        position: Where to resume.
         share: Which share of how many this is; other shares have other elements by the same numbers.
     """
 

@@ -1,4 +1,4 @@
-"""`Dataset.mark_last`: tells with each element whether it is the last one, by reading one element ahead.
+"""`Dataset.mark_last`: flags with each element whether it is the last one, by reading one element ahead.
 
 With it, workers that train in step can stop together: each gathers the others' marks, and all stop when one is set.
 """
@@ -24,7 +24,7 @@ class MarkLast(Stage[T, tuple[T, bool]]):
     works_on_shares = True
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[tuple[T, bool]]:
-        """The position is that of the source behind the element that was returned, not behind the one ahead."""
+        """Starts a reading; its position is after the returned element, not after the one read ahead."""
         return _MarkLastReading(source.read(position))
 
     def known(self, source: Known) -> Known:

@@ -22,7 +22,7 @@ __all__ = ["Prefetch"]
 class Prefetch(Stage[T, T]):
     """Keeps up to `capacity` elements ready; one more is being made. 0 reads without a thread.
 
-    An error in the thread reaches the caller behind the elements that were made before it.
+    An error in the thread is raised in the caller after the elements that were made before it.
     """
 
     works_on_shares = True
@@ -32,7 +32,7 @@ class Prefetch(Stage[T, T]):
         self._name = name
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
-        """The position is that of the source behind the element that was returned, not behind those that wait."""
+        """Starts a reading whose position is that of the source after the returned element, not after queued ones."""
         reading = source.read(position)
         return _PrefetchReading(reading, self._capacity, self._name) if self._capacity else reading
 
@@ -76,7 +76,7 @@ class _PrefetchReading(Reading[T]):
 
 
 def _mover(source: Reading[T], queue: BoundedQueue[tuple[T, bytes]]) -> Callable[[], None]:
-    """Moves one element to the queue. Knows nothing of the reading, so that one that is dropped can close itself."""
+    """Returns a call that moves one element to the queue, without a reference to the reading."""
 
     def move() -> None:
         element = next(source)

@@ -35,7 +35,7 @@ class Repeat(Stage[T, T]):
         self._first_epoch = first_epoch
 
     def for_epoch(self, epoch: int) -> Repeat[T]:
-        """Passes that go on counting behind those of the epochs before."""
+        """Returns passes whose count continues after those of earlier epochs."""
         return Repeat(self._epochs, first_epoch=epoch * (self._epochs or 0))
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
@@ -51,7 +51,7 @@ class Repeat(Stage[T, T]):
         return lambda epoch: source.for_epoch(self._first_epoch + epoch)
 
     def known(self, source: Known) -> Known:
-        """So many times the source."""
+        """Returns the length of the source times the number of epochs."""
         if self._epochs is None:
             return Known()
         elements, rows = (None if number is None else number * self._epochs for number in source)

@@ -1,4 +1,4 @@
-"""`Dataset.share`: every so many-th element, for one of several workers."""
+"""`Dataset.share`: every `count`-th element, for one of several workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Share(Stage[T, T]):
         return _ShareReading(source.read(saved.position("source")), saved.number("elements"), self._index, self._count)
 
     def known(self, source: Known) -> Known:
-        """Every so many-th of the elements."""
+        """Returns the number of elements of this share."""
         elements = None if source.elements is None else len(range(self._index, source.elements, self._count))
         return Known(elements)
 

@@ -1,8 +1,8 @@
 """`Dataset.shuffle`: rows in random order, within windows of the stream.
 
-A window is read whole, permuted and handed out, then the next one is read. Unlike a buffer in which some rows wait for
-ever, it is restored exactly from little: the source's position in front of the window, and how much of the window was
-handed out. A row moves by less than two windows; for more, shuffle the order of files too, and interleave them.
+A window is read completely, permuted and returned, then the next one is read. Unlike a buffer in which some rows wait
+forever, it is restored exactly from a small state: the source's position before the window, and how much of the window
+was returned. A row moves by less than two windows; for more, shuffle the order of files too, and interleave them.
 """
 
 from __future__ import annotations

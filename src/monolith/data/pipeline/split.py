@@ -50,7 +50,7 @@ class Split(Stage[Any, Any]):
         self._low, self._high = float(shares[part]), float(shares[part + 1]) if part + 1 < len(ratios) else 1.0
         self._seed = seed
         self._by = by
-        self.works_on_shares = by is not None  # a place in the stream is known to who reads all of it
+        self.works_on_shares = by is not None  # an index in the stream is only known to a reader of all of it
 
     def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
         """The position is that of the source, and how many rows it had up to there."""

@@ -1,7 +1,7 @@
-"""What every step of a pipeline is: a `Stage`, which turns the readings of a source into readings of its own.
+"""A step of a pipeline: a `Stage`, which turns the readings of a source into readings of its own.
 
-A stage knows no dataset: `Dataset` puts source and stage together. It is not changed once built, and any number of
-readings may use it at a time.
+A stage does not depend on datasets: `Dataset` combines source and stage. A stage is immutable, and any number of
+readings may use it concurrently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Source(Protocol[S_co]):
     """What a stage reads from: a `Dataset`."""
 
     def read(self, position: bytes | None = None) -> Reading[S_co]:
-        """Begins to read, at the start or behind a position."""
+        """Starts to read from the beginning or from a position."""
 
     def for_epoch(self, epoch: int) -> Source[S_co]:
         """The same elements, in the order of this pass over the data."""
@@ -39,16 +39,16 @@ class Stage(ABC, Generic[S, T_co]):
 
     @abstractmethod
     def read(self, source: Source[S], position: bytes | None) -> Reading[T_co]:
-        """Begins to read, at the start or behind a position that a reading of an equal stage had."""
+        """Starts to read from the beginning or from a position of a reading of an equal stage."""
 
     works_on_shares: bool = False
-    """Whether the shares of several workers, each taken through the stage, have every row of the whole once."""
+    """Whether the stage may run on the shares of several workers: together they then have every row exactly once."""
 
     makes_share: bool = False
     """Whether what comes out is the share of one worker, see `Dataset.is_share`."""
 
-    def known(self, source: Known) -> Known:  # noqa: ARG002 - for those that know how many they make
-        """How many elements and rows there are, if the source has so many."""
+    def known(self, source: Known) -> Known:  # noqa: ARG002 - for stages with a known length
+        """Returns the number of elements and rows, given those of the source."""
         return Known()
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ class MergedWindow(Stage[Any, Any]):
         self._size = whole_number("merged_window: size", size, at_least=1)
 
     def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
-        """The position is that of the source behind the last element that was joined."""
+        """Starts a reading whose position is that of the source after the last element that was joined."""
         return _WindowReading(source.read(position), self._size)
 
     def known(self, source: Known) -> Known:

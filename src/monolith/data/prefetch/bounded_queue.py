@@ -17,10 +17,10 @@ class BoundedQueue(Generic[T]):
     Every method may be called from any thread of the process that made the queue.
 
     Args:
-        capacity: Items that wait at most; a producer with one more waits itself.
-        name: How messages and threads speak of it.
-        gate: Shared by queues that move together; left out, its own.
-        lane: One of that gate, with its capacity; left out, its own.
+        capacity: Maximum number of queued items; a producer with one more waits.
+        name: Name in messages and of threads.
+        gate: Shared by queues that move together; default: its own.
+        lane: A lane of that gate, with its capacity; default: its own.
 
     >>> queue: BoundedQueue[int] = BoundedQueue(2, name="numbers")
     >>> queue.put(7)
@@ -45,7 +45,7 @@ class BoundedQueue(Generic[T]):
 
     @property
     def name(self) -> str:
-        """How messages and threads speak of it."""
+        """Name in messages and of threads."""
         return self._name
 
     @property
@@ -73,11 +73,11 @@ class BoundedQueue(Generic[T]):
         return item
 
     def close(self, *, cancel_pending_enqueues: bool = False) -> None:
-        """Refuses further items; those that wait can still be taken. Closing twice is closing once.
+        """Refuses further items; queued items can still be taken. Idempotent.
 
         Args:
-            cancel_pending_enqueues: Whether a `put` that waits for room gives up, too; otherwise it goes through when
-                there is room.
+            cancel_pending_enqueues: Whether a `put` that waits for capacity is cancelled, too; otherwise it completes
+                when there is capacity.
         """
         self.gate.close(cancel_pending=cancel_pending_enqueues)
 
@@ -86,7 +86,7 @@ class BoundedQueue(Generic[T]):
         self.gate.fail(error)
 
     def reopen(self) -> None:
-        """Takes items again after `close` or `fail`; what was left is kept, an error is forgotten."""
+        """Accepts items again after `close` or `fail`; keeps queued items, and clears the error."""
         self.gate.reopen()
 
     def clear(self) -> None:

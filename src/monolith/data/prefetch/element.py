@@ -28,7 +28,7 @@ class Element(Protocol):
         ...
 
     def structure(self) -> Any:
-        """The structure, in containers that nobody else holds."""
+        """The structure, in containers that are not shared."""
         ...
 
 
@@ -79,7 +79,7 @@ class PlainStructure:
     """A structure of plain containers, see `element_of`.
 
     Args:
-        structure: In containers that nobody else holds.
+        structure: The structure, in containers that are not shared.
         gpu_tensors: Those of its tensors that are on a GPU.
     """
 
@@ -103,13 +103,13 @@ class PlainStructure:
 
 
 def element_of(nested: Any) -> Element:
-    """An element of a structure, whose containers are copied: the caller may go on to change them.
+    """Returns an element of a structure, whose containers are copied: the caller may change them afterwards.
 
     Raises:
         ValueError: a leaf that does not travel, such as a float or an array; the text is that of `NestedTensors`.
     """
     gpu_tensors: list[Tensor] = []
-    # Looking at the device of each tensor costs more than all else here, and before CUDA runs none is on a GPU.
+    # Reading the device of each tensor costs more than all else here, and before CUDA runs none is on a GPU.
     may_use_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     try:
         return PlainStructure(_copy_plain(nested, gpu_tensors if may_use_gpu else None), gpu_tensors)
@@ -118,12 +118,12 @@ def element_of(nested: Any) -> Element:
 
 
 class _NotPlainError(Exception):
-    """The structure has something that only `NestedTensors` knows."""
+    """The structure has something that only `NestedTensors` supports."""
 
 
 _CONSTANTS = frozenset({type(None), bool, int, str, bytes})
 _CARRIED = _CONSTANTS | {Tensor}
-"""What is not looked at any further, unless it may be on a GPU."""
+"""Leaves that are not inspected further, unless they may be on a GPU."""
 
 
 def _copy_plain(nested: Any, gpu_tensors: list[Tensor] | None) -> Any:

@@ -19,7 +19,7 @@ __all__ = ["Taker", "enqueue_dicts_with_queue_return", "prefetch"]
 _logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 30.0
-"""After this long an empty queue that nobody fills is reported: mostly its hook was forgotten."""
+"""Seconds after which an empty queue without a producer is reported: usually its hook is missing."""
 
 
 class Taker:
@@ -36,10 +36,10 @@ class Taker:
         """The call that made what is taken."""
 
     def __call__(self) -> Any:
-        """The next structure.
+        """Returns the next structure.
 
         Raises:
-            OutOfRangeError: there is none left; the function that makes them said so, or the queue was closed.
+            OutOfRangeError: there is none left: the function that makes them has ended, or the queue was closed.
             BaseException: what the function raised, once everything made before it was taken.
         """
         if self._queue.size():
@@ -104,15 +104,15 @@ def enqueue_dicts_with_queue_return(
 
 
 def prefetch(batches: Iterable[Any], capacity: int = 1, *, queue_name: str = "prefetch_queue") -> Iterator[Any]:
-    """The same batches in the same order, made ahead by a thread while the caller works.
+    """Yields the same batches in the same order, prefetched by a thread while the caller works.
 
-    The thread starts with the first batch and is gone when the iterator ends, is closed or is dropped. An error of
-    `batches` is raised here, in its place.
+    The thread starts with the first batch and ends when the iterator ends, is closed or is dropped. An error of
+    `batches` is raised here, at its position in the sequence.
 
     Args:
-        batches: Gives structures of tensors, as `enqueue_dicts_with_queue_return` takes them.
-        capacity: Batches that wait at most; the thread holds one more. With 0 there is no thread.
-        queue_name: How messages and the thread speak of it.
+        batches: Yields structures of tensors, as `enqueue_dicts_with_queue_return` accepts them.
+        capacity: Maximum number of queued batches; the thread holds one more. With 0 there is no thread.
+        queue_name: Name in messages and of the thread.
 
     >>> import torch
     >>> [int(batch["x"]) for batch in prefetch({"x": torch.tensor(i)} for i in range(3))]

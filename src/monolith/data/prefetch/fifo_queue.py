@@ -26,19 +26,19 @@ TensorSource: TypeAlias = "Tensor | Callable[[], Tensor]"
 """What a queue is fed from: a tensor, or a function that makes one for each element."""
 
 Shape: TypeAlias = "Sequence[int | None] | None"
-"""Sizes of the dims, None where any size goes; None as a whole where any number of dims does."""
+"""Sizes of the dims, None for any size; None instead of the list for any number of dims."""
 
 
 class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
     """A bounded queue of lists of tensors, whose shapes may differ from element to element.
 
     Args:
-        capacity: Elements that wait at most.
-        dtypes: Of the tensors of an element.
-        shapes: Of the tensors of an element; left out, any.
-        name: How messages and threads speak of it.
-        device: Where elements wait. A copy to a GPU runs on a side stream, and what is taken is on that GPU. Left out,
-            tensors stay where they are.
+        capacity: Maximum number of queued elements.
+        dtypes: Types of the tensors of an element.
+        shapes: Shapes of the tensors of an element; default: any.
+        name: Name in messages and of threads.
+        device: Device of queued elements. A copy to a GPU runs on a side stream, and elements are taken on that GPU; by
+            default tensors are not moved.
 
     Raises:
         ValueError: there are not as many shapes as types.
@@ -120,17 +120,17 @@ class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
 
 
 class FIFOQueue:
-    """A bounded queue that knows where its elements come from.
+    """A bounded queue with the source of its elements.
 
     Args:
         dense_list: The tensors of an element: what a tensor holds at the time of `enqueue_op`, or what a function
             returns then.
-        capacity: Elements that wait at most.
-        queue_name: How messages and threads speak of it.
+        capacity: Maximum number of queued elements.
+        queue_name: Name in messages and of threads.
 
     Raises:
         ValueError: `dense_list` is None.
-        TypeError: `dense_list` is no list, or something in it is neither a tensor nor a function.
+        TypeError: `dense_list` is not a list, or something in it is neither a tensor nor a function.
 
     >>> queue = FIFOQueue([torch.tensor([1.0, 2.0])])
     >>> queue.enqueue_op()
@@ -153,7 +153,7 @@ class FIFOQueue:
 
     @property
     def name(self) -> str:
-        """How messages and threads speak of it."""
+        """Name in messages and of threads."""
         return self._queue.name
 
     def dequeue(self, timeout_seconds: float | None = None) -> list[Tensor]:

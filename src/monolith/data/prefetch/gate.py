@@ -39,7 +39,7 @@ class Lane:
 
 
 class _WaitingPut:
-    """Items that wait for room; whoever makes room adds them, and then wakes the one who waits."""
+    """Items that wait for capacity; the thread that frees capacity adds them, and wakes the waiting thread."""
 
     __slots__ = ("is_done", "items", "lanes")
 
@@ -109,11 +109,11 @@ class Gate:
             return items
 
     def close(self, *, cancel_pending: bool = False) -> None:
-        """Refuses further items; those that wait can still be taken. Closing twice is closing once.
+        """Refuses further items; queued items can still be taken. Idempotent.
 
         Args:
-            cancel_pending: Whether a `put` that waits for room gives up, too; otherwise it goes through when there is
-                room.
+            cancel_pending: Whether a `put` that waits for capacity is cancelled, too; otherwise it completes when there
+                is capacity.
         """
         self._require_owner()
         with self._not_empty:
@@ -131,7 +131,7 @@ class Gate:
             self._close(cancel_pending=True)
 
     def reopen(self) -> None:
-        """Takes items again after `close` or `fail`; what was left is kept, an error is forgotten."""
+        """Accepts items again after `close` or `fail`; keeps queued items, and clears the error."""
         self._require_owner()
         with self._not_empty:
             self._closed = self._cancelled = False
@@ -146,9 +146,9 @@ class Gate:
             self._admit()
 
     def add_lane(self, lanes: list[Lane]) -> None:
-        """Adds to a list of lanes one that moves with them from now on: where they have an item, it has None.
+        """Adds a lane to a list of lanes, in step with them: for each item that they have, it has None.
 
-        Those who wait for the list find the new lane in it when they go on.
+        Threads that wait for the list see the new lane when they wake up.
         """
         self._require_owner()
         with self._not_empty:
@@ -159,7 +159,7 @@ class Gate:
     def _close(self, cancel_pending: bool) -> None:
         self._closed = True
         self._cancelled = self._cancelled or cancel_pending
-        # Whoever waits looks again; notify_all, because one who was woken and interrupted would wake nobody else.
+        # Waiting threads check again; notify_all, because a woken thread that is interrupted would wake no other.
         self._not_empty.notify_all()
         self._not_full.notify_all()
 
@@ -171,9 +171,9 @@ class Gate:
             self._not_empty.notify_all()
 
     def _admit(self) -> None:
-        """Adds items that wait for room, first come, first served.
+        """Adds items that wait for capacity, first come, first served.
 
-        Here, and not by those who wait when they wake: so the next `get` finds them, and need not wait for a thread.
+        Done here and not by the waiting threads, so that the next `get` finds the items without waiting for a thread.
         """
         if self._cancelled:
             return
@@ -221,12 +221,12 @@ class Gate:
 
     def _raise_end(self) -> None:
         if self._error is not None:
-            # Without it, every consumer that is told would add its own frames to those of the producer.
+            # Without it, every consumer that raises the error would add its own frames to those of the producer.
             raise self._error.with_traceback(self._traceback)
         raise OutOfRangeError(f"queue {self._name!r} is closed and has no items left")
 
     def _require_owner(self) -> None:
-        """A forked process has a copy of the queue, but no thread that fills it, and maybe a lock that nobody frees."""
+        """Refuses use in a fork, whose copy has no filling thread, and maybe a lock that is never released."""
         if self._owner != os.getpid():
             raise FailedPreconditionError(
                 f"queue {self._name!r} was made in process {self._owner} and cannot be used in its fork "
@@ -234,7 +234,7 @@ class Gate:
             )
 
 
-# Loops instead of all(): they run at every put and get, and a generator costs more than what it asks.
+# Loops instead of all(): they run at every put and get, and a generator costs more than the check.
 def _have_room(lanes: Sequence[Lane]) -> bool:
     for lane in lanes:  # noqa: SIM110 - see above
         if len(lane.items) >= lane.capacity:

@@ -1,11 +1,11 @@
 """A queue for elements that are partly on the CPU and partly on GPUs.
 
-The tensors on GPUs have a queue of their own, in which they wait with the events that say when they are ready. Both
-queues move together, so that what is taken belongs together however many threads put and take::
+The tensors on GPUs have a queue of their own, in which they wait with the events that signal when they are ready. Both
+queues move together, so that the parts of an element stay together with any number of threads::
 
     element   [a (CPU), b (GPU), c (CPU)]
     queues    prefetch_queue: the element      prefetch_queue_gpu: b and its event
-    taken     [a, b, c], after the stream that is to use b was told to wait for the event
+    taken     [a, b, c], after the stream that uses b waits for the event
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ElementQueue:
 
     Args:
         make: Makes the next element.
-        capacity: Elements that wait at most.
-        queue_name: How messages and threads speak of it.
+        capacity: Maximum number of queued elements.
+        queue_name: Name in messages and of threads.
         reads_from: The calls that run, and the tensors that are read, when `make` runs.
     """
 
@@ -64,7 +64,7 @@ class ElementQueue:
 
     @property
     def name(self) -> str:
-        """How messages and threads speak of it."""
+        """Name in messages and of threads."""
         return self._cpu_queue.name
 
     @property
@@ -136,17 +136,17 @@ class ElementQueue:
 
 
 class MultiFIFOQueue(ElementQueue):
-    """A bounded queue of lists of tensors on any devices, which knows where its elements come from.
+    """A bounded queue of lists of tensors on any devices, with the source of its elements.
 
     Args:
         dense_list: The tensors of an element: what a tensor holds at the time of `enqueue_op`, or what a function
             returns then.
-        capacity: Elements that wait at most.
-        queue_name: How messages and threads speak of it.
+        capacity: Maximum number of queued elements.
+        queue_name: Name in messages and of threads.
 
     Raises:
         ValueError: `dense_list` is None.
-        TypeError: `dense_list` is no list, or something in it is neither a tensor nor a function.
+        TypeError: `dense_list` is not a list, or something in it is neither a tensor nor a function.
     """
 
     def __init__(

@@ -23,12 +23,12 @@ class MultiQueueRunner:
     """Runs enqueue calls again and again, each in a thread of its own, until the data ends, one fails, or `stop`.
 
     The end of the data (OutOfRangeError or StopIteration) ends the thread that met it, and the last thread closes the
-    queues. Any other error closes them at once and reaches the consumer, after what was enqueued before it, with the
-    traceback of the thread. As a context manager it starts and stops the threads.
+    queues. Any other error closes them immediately and is raised in the consumer, after the elements that were enqueued
+    before it, with the traceback of the thread. As a context manager it starts and stops the threads.
 
     Args:
         queue: The queue that the calls fill, or a list of those that they fill together.
-        enqueue_ops: Each adds one element to all of the queues, waiting for room.
+        enqueue_ops: Each adds one element to all of the queues, waiting for capacity.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MultiQueueRunner:
             queue.close()
 
     def cancel_op(self) -> None:
-        """Closes all queues, and puts that wait for room give up."""
+        """Closes all queues, and cancels puts that wait for capacity."""
         for queue in self._queues:
             queue.close(cancel_pending_enqueues=True)
 
@@ -102,13 +102,13 @@ class MultiQueueRunner:
                 thread.start()
 
     def stop(self, timeout_seconds: float | None = 60.0) -> None:
-        """Cancels and waits until all threads are gone; what is left in the queues can still be taken.
+        """Cancels, and waits until all threads have ended; queued elements can still be taken.
 
-        A thread that makes an element finishes that first, and keeps it for the next `start`. Nothing happens where
-        nothing was started.
+        A thread that makes an element finishes it first, and keeps it for the next `start`. Does nothing if not
+        started.
 
         Raises:
-            DeadlineExceededError: a thread still runs after the time given, within the function that it calls.
+            DeadlineExceededError: a thread still runs after the given time, within the function that it calls.
         """
         self._stopping.set()
         if not self._threads:
@@ -144,7 +144,7 @@ class MultiQueueRunner:
             self._finish()
 
     def _fail(self, error: BaseException, stopping: threading.Event) -> None:
-        """Passes an error on, unless it says that the queue was closed, which is how a thread learns of a stop."""
+        """Passes an error on, unless it reports a closed queue, which is how a thread is notified of a stop."""
         if isinstance(error, CancelledError) and (stopping.is_set() or self._queues[0].closed):
             return
         error.add_note(f"raised in thread {threading.current_thread().name!r}, which fills queue {self.name!r}")

@@ -18,10 +18,10 @@ __all__ = ["SideStreams", "StagedTensors"]
 
 
 class StagedTensors:
-    """Tensors with the events that say when they are ready. Made by the producer, received by the consumer once.
+    """Tensors with events that signal when they are ready. Made by the producer, received by the consumer once.
 
     Args:
-        tensors: On any devices; as the current streams of their devices left them.
+        tensors: Tensors on any devices, as of the current streams of their devices.
     """
 
     __slots__ = ("_ready", "_tensors")
@@ -33,7 +33,7 @@ class StagedTensors:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors, to be looked at and not used yet."""
+        """Returns the tensors, for inspection only: they may not be ready."""
         return self._tensors
 
     def receive(self) -> list[Tensor]:
@@ -49,14 +49,14 @@ class StagedTensors:
 
 
 class SideStreams:
-    """Streams beside those that a model trains on, one for each GPU. Each thread has its own object."""
+    """Streams separate from those that a model trains on, one for each GPU. Each thread has its own object."""
 
     def __init__(self) -> None:
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     def run(self, call: Callable[[], object]) -> None:
-        """Runs a call with the side stream of the current GPU as the current one; plainly while nobody uses a GPU."""
-        # Asking for a stream would start CUDA in a process that merely runs on a machine with a GPU.
+        """Runs a call with the side stream of the current GPU as the current one; directly if no GPU is in use."""
+        # Creating a stream would initialize CUDA in a process that merely runs on a machine with a GPU.
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             call()
             return
@@ -67,7 +67,7 @@ class SideStreams:
         """Copies tensors to a device, on the side stream where it is a GPU."""
         if device.type != "cuda":
             return StagedTensors([tensor.to(device) for tensor in tensors])
-        # "cuda" without a number has no index, whatever torch's types say.
+        # "cuda" without a number has no index, contrary to torch's type hints.
         index = torch.cuda.current_device() if device.index is None else device.index  # type: ignore[redundant-expr]
         stream = self._stream(index)
         if any(tensor.is_cuda for tensor in tensors):  # it may still be in the making there

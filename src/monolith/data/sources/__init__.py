@@ -1,6 +1,6 @@
-"""Where elements come from: files of records, Parquet, memory, a function.
+"""Sources of elements: files of records, Parquet, memory, a function.
 
-Read `file_set` (which files, in which order), then `file_dataset` (how they are read in turns), then the formats.
+Read `file_set` (which files, in which order), then `file_dataset` (how they are read round-robin), then the formats.
 """
 
 __all__: list[str] = []

@@ -1,10 +1,10 @@
-"""From Arrow's columns to those of a `Batch`, without a copy where the types allow it.
+"""Conversion of Arrow's columns to those of a `Batch`, without a copy where the types allow it.
 
 | Arrow | Batch | where a value is missing |
 |---|---|---|
-| integers, booleans, timestamps and dates of whole numbers | int64 tensor [rows] | 0, with a warning |
+| integers, booleans, timestamps and dates of integers | int64 tensor [rows] | 0, with a warning |
 | floats, decimals | float32 tensor [rows]; doubles are narrowed | NaN |
-| string, list of strings or binaries | `Ragged` of int64: the ids of the texts, as `text_ids` | no id |
+| string, list of strings or binaries | `Ragged` of int64: the ids of the strings, see `text_ids` | no id |
 | list of integers | `Ragged` of int64 | an empty row; no value |
 | list of floats | `Ragged` of float32 | an empty row; NaN |
 | list of lists of these numbers | `Ragged` of `Ragged` | an empty row |
@@ -12,7 +12,7 @@
 | binary | list of bytes | empty |
 | dictionary of any of these | as what it stands for | |
 
-Other types, such as structs, have no place in a batch.
+Other types, such as structs, are not supported in a batch.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class ColumnType(enum.Enum):
-    """What a column is said to hold; but for ``ids`` and ``text``, the names are the original's."""
+    """Declared content of a column; except for ``ids`` and ``text``, the names are those of ByteDance Monolith."""
 
     ANY = "any"
-    """Whatever the file says."""
+    """The type in the file."""
     IDS = "ids"
-    """Ids: whole numbers as they are, texts by their hash; always a `Ragged`, in which a missing value has no id."""
+    """Ids: integers unchanged, strings by their hash; always a `Ragged`, in which a missing value has no id."""
     TEXT = "text"
     """Texts by their hash, even where all of them look like numbers."""
     INT = "int"
@@ -58,7 +58,7 @@ class ColumnType(enum.Enum):
     """Ids of the v1 layout, turned into v2."""
     FID_V2 = "fid_v2"
     FLOAT = "float"
-    """Numbers; whole ones become floats."""
+    """Numbers; integers become floats."""
     BYTES = "bytes"
 
     @classmethod
@@ -73,7 +73,7 @@ class ColumnType(enum.Enum):
 
 
 def has_place(kind: pa.DataType) -> bool:
-    """Whether columns of a type of Arrow can be in a batch, as the table above says."""
+    """Returns whether columns of a type of Arrow can be in a batch, by the table above."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     if pa.types.is_dictionary(kind):
@@ -140,7 +140,7 @@ def batch_column(array: pa.Array, wanted: ColumnType, place: str, *, name: str =
 
 
 def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
-    """What the type of Arrow says."""
+    """Converts a column by its type of Arrow."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     kind = array.type
@@ -155,7 +155,7 @@ def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
 
 
 _WARNED: set[str] = set()
-"""Columns with gaps that were told of: one warning, however many blocks and files have them."""
+"""Columns with missing values that were warned of: one warning for all blocks and files."""
 
 
 def _warn_of_gaps(name: str, place: str, count: int) -> None:
@@ -193,7 +193,7 @@ def _ids(array: pa.Array, wanted: ColumnType, place: str, name: str) -> Ragged:
 
 
 def _whole(array: pa.Array, pa: Any) -> tuple[pa.Array, pa.DataType]:
-    """Reals that are whole numbers as such: pandas has no other place for numbers some of which are missing."""
+    """Converts floats with integral values to integers, as pandas stores integers with missing values as floats."""
     with suppress(pa.ArrowInvalid):
         array = array.cast(pa.int64())
     return array, array.type
@@ -257,7 +257,7 @@ def _texts(array: pa.Array, kind: pa.DataType) -> list[bytes]:
 
 def _ragged(array: pa.Array, pa: Any, place: str) -> Ragged:
     if array.null_count:
-        # A null may still have values behind it; as an empty list it has none.
+        # A null may still have child values; an empty list has none.
         array = array.fill_null(pa.scalar([], type=array.type))
     offsets = array.offsets.to_numpy(zero_copy_only=True)
     begin, end = int(offsets[0]), int(offsets[-1])
@@ -276,7 +276,7 @@ def _ragged(array: pa.Array, pa: Any, place: str) -> Ragged:
 
 
 def _numbers(array: pa.Array, place: str) -> Tensor:
-    """A tensor of memory that Arrow owns and nobody writes to, unless the numbers must become other ones."""
+    """Returns a tensor on read-only memory of Arrow, or a copy if the numbers must be converted."""
     if array.null_count and array.type in {"float", "double", "halffloat"}:
         array = array.fill_null(float("nan"))
     if array.null_count:

@@ -37,17 +37,18 @@ _BLOCK_ROWS = 1 << 14
 class ArrowDataset(Dataset[Batch]):
     """The rows of something that gives Arrow tables by row numbers, in batches of `block_rows` rows.
 
-    Use `from_arrow`, `from_pandas`, `from_polars` or `from_huggingface`; this is what they make. How types become
-    those of a `Batch`, and what stands for a missing value, is said in `arrow_columns`.
+    Use `from_arrow`, `from_pandas`, `from_polars` or `from_huggingface`, which make it. `arrow_columns` documents how
+    types are converted to those of a `Batch`, and the defaults for missing values.
 
     Args:
-        rows: Called with two row numbers, gives the rows from the one to the other as a table.
-        num_rows: How many there are.
-        schema: Of the tables.
+        rows: Called with two row numbers, returns the rows from the first to the second as a table.
+        num_rows: Number of rows.
+        schema: Schema of the tables.
         columns: Names, columns such as ``Ids("user")``, or names with what each must hold, see `ColumnType`. None for
-            all columns that have a place in a batch; the others are left out with a warning.
+            all columns with a supported type; the others are skipped with a warning.
         block_rows: Rows of a batch.
-        shard: Number of this worker and how many there are: it reads a stretch of the rows, as long as the others'.
+        shard: Number of this worker and how many there are: it reads a contiguous range of the rows, as long as the
+            others'.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class _Slices:
 
 
 class _HuggingFaceRows:
-    """The rows of a dataset of Hugging Face, chosen and shuffled as it says."""
+    """The rows of a dataset of Hugging Face, with its selection and order."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset.with_format("arrow")
@@ -148,9 +149,9 @@ def from_arrow(
     Batch(2 rows: user, age)
 
     Args:
-        table: A ``pyarrow.Table``, a ``RecordBatch``, a reader of batches (which is read whole), or anything that gives
-            itself as Arrow's stream.
-        columns: As in `ArrowDataset`.
+        table: A ``pyarrow.Table``, a ``RecordBatch``, a reader of batches (which is read completely), or anything that
+            exports an Arrow stream.
+        columns: See `ArrowDataset`.
         block_rows: Rows of a batch; `batch` makes others.
         shard: Number of this worker and how many there are.
     """

@@ -33,31 +33,32 @@ _BOM = b"\xef\xbb\xbf"
 class CsvDataset(LineDataset):
     """The lines of CSV files in batches of about `block_bytes`.
 
-    Types are inferred from the head of the first file, and then hold for all lines: texts become ids by their hash,
-    whole numbers int64, other numbers float32; `arrow_columns` has the table, and says what stands for a missing
-    value. An empty cell, ``NA``, ``NULL`` and the like are missing, unless they are quoted.
+    Types are inferred from the head of the first file, and then hold for all lines: strings become ids by their hash,
+    integers int64, other numbers float32; `arrow_columns` has the table of types, and the defaults for missing values.
+    An empty cell, ``NA``, ``NULL`` and the like are missing, unless they are quoted.
 
     Args:
-        files: Which, or a `FileSet` or `QueuedFiles`; compressed ones by their ending, such as ``.csv.gz``.
+        files: Paths or patterns, or a `FileSet` or `QueuedFiles`; compression is detected by extension, such as
+            ``.csv.gz``.
         columns: Names, columns such as ``Ids("genres", separator="|")``, or names with what each must hold: ``ids``,
             ``text``, ``float``, ``int`` and others, see `ColumnType`. None for all columns.
-        names: Of the columns, where the files have no line of them.
-        delimiter: Between cells; None: by the file's ending and first line.
-        encoding: Of the texts.
-        newlines_in_values: Whether quoted cells may reach across lines; reading is slower then.
-        missing: Unquoted texts that stand for a missing value, instead of the usual ones.
-        block_bytes: About the uncompressed bytes of a batch; `batch` makes batches of rows.
-        compression: Of whole files.
-        cycle_length: Files that are read at a time, a block of each in turn.
+        names: Names of the columns, if the files have no header line.
+        delimiter: Delimiter of cells; None: detected from the file's extension and first line.
+        encoding: Text encoding.
+        newlines_in_values: Whether quoted cells may span lines; reading is slower then.
+        missing: Unquoted strings that mean a missing value, instead of the usual ones.
+        block_bytes: Approximate uncompressed bytes of a batch; `batch` makes batches of rows.
+        compression: Compression of the files.
+        cycle_length: Number of files to read at a time, a block of each, round-robin.
         bad: Counts lines with another number of cells, or with a value that does not fit the type of its column, and
-            decides how many may be left out.
+            limits how many may be skipped.
 
     Raises:
-        InvalidArgumentError: while reading: a column that is not there, or of another type; names file and column.
+        InvalidArgumentError: while reading: a column is missing, or of another type; names file and column.
         DataLossError: while reading: a line that cannot be read; names file and line.
     """
 
-    def __init__(  # noqa: PLR0913 - each says one thing about files that differ
+    def __init__(  # noqa: PLR0913 - options of a varied format
         self,
         files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         columns: Columns | None = None,
@@ -133,7 +134,7 @@ class CsvDataset(LineDataset):
 
 
 class _CsvReader(NamedTuple):
-    """How the cells of a file are told apart."""
+    """How the cells of a file are parsed."""
 
     names: list[str]
     delimiter: str
@@ -197,7 +198,7 @@ class _CsvParser:
             raise pa.ArrowInvalid(self._explained(str(error))) from error
 
     def _explained(self, text: str) -> str:
-        """Arrow counts columns; users have names for them, and want to know what to do."""
+        """Replaces column numbers in Arrow's message by names, and adds a fix."""
         for at, name in enumerate(self._reader.names):
             text = text.replace(f"In CSV column #{at}:", f"column {name!r}:")
         if "invalid UTF8" in text:

@@ -36,7 +36,7 @@ def found_types(read: Callable[..., pa.Table], head: bytes, names: Sequence[str]
         return dict.fromkeys(names, pa.string())
     table = read(head, None, [])
     found = {field.name: _found_type(field.type, pa) for field in table.schema}
-    # Arrow takes whole numbers above 2^63 for reals, which would merge ids.
+    # Arrow parses integers above 2^63 as floats, which would merge ids.
     doubtful = [name for name, kind in found.items() if pa.types.is_floating(kind)]
     if doubtful:
         texts = read(head, dict.fromkeys(doubtful, pa.string()), [])
@@ -47,7 +47,7 @@ def found_types(read: Callable[..., pa.Table], head: bytes, names: Sequence[str]
 
 
 def _found_type(kind: pa.DataType, pa: Any) -> pa.DataType:
-    # Bytes are texts of another encoding, which is told when they are read; a column of nothing may have texts later.
+    # Bytes are strings of another encoding, which is reported on read; an empty column may have strings later.
     if pa.types.is_null(kind) or pa.types.is_binary(kind):
         return pa.string()
     return pa.float32() if pa.types.is_floating(kind) else kind  # as batches have them
@@ -70,7 +70,7 @@ def _are_large_numbers(texts: pa.ChunkedArray) -> bool:
 
 
 def type_to_read(wanted: Wanted, found: pa.DataType) -> pa.DataType:
-    """The type that a column is read as: what was asked for, and otherwise what was found."""
+    """Returns the type that a column is read as: the requested one, otherwise the inferred one."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     if wanted in {ColumnType.TEXT, ColumnType.BYTES} or isinstance(wanted, FirstBytes):

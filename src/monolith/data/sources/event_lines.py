@@ -21,10 +21,10 @@ def event_line(event: Event) -> bytes:
 
 
 def event_of(line: bytes, *, log: object, offset: int) -> Any:
-    """The event of a line; `log` and `offset` say where it stands.
+    """Parses the event of a line; `log` and `offset` are its place in messages.
 
     Raises:
-        DataLossError: it is damaged.
+        DataLossError: the line is damaged.
     """
     checksum, _, content = line.rstrip(b"\n").partition(b" ")
     if checksum != b"%08x" % zlib.crc32(content):

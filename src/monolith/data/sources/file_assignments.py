@@ -1,8 +1,8 @@
-"""Which worker reads which file, decided as workers ask: the state of a `FileQueue`, without its I/O.
+"""Assignment of files to workers on demand: the state of a `FileQueue`, without its I/O.
 
-Two queues, as in the original: patterns that were not looked up yet, and files that were not taken yet; the second is
-filled from the first on demand. What happened is a list of events, and the state follows from them alone, so a log of
-events is all that must be kept. Every file that a worker took has a turn; asking for it again gives the same file.
+Two queues, as in ByteDance Monolith: patterns that were not expanded yet, and files that were not taken yet; the second
+is filled from the first on demand. The state is a function of a list of events, so only a log of events must be stored.
+Every file that a worker took has a turn; requesting the turn again returns the same file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Progress:
 
     epoch: int
     turns: int
-    """Files that it had taken in this epoch."""
+    """Number of its files of this epoch."""
     places: Mapping[int, Any]
     """Turns of the files that were open, and how far each was read."""
 
@@ -80,7 +80,7 @@ class FileAssignments:
         return sorted({worker for each in self._passes.values() for worker in each.taken} - self._gone)
 
     def waiting(self, epoch: int) -> int:
-        """Files and parts that are found and nobody took in this epoch."""
+        """Number of found files and parts that are not assigned in this epoch."""
         now = self._pass(epoch)
         return len(now.returned) + len(now.order) - now.num_taken
 
@@ -98,10 +98,10 @@ class FileAssignments:
         return len(self._pass(epoch).taken.get(worker, []))
 
     def taken(self, worker: int, turn: int, epoch: int) -> Piece | None:
-        """What the worker took at this turn; None if the turn is the next one.
+        """Returns what the worker took at this turn; None if the turn is the next one.
 
         Raises:
-            FailedPreconditionError: the worker gave back its files, or knows of more turns than there were.
+            FailedPreconditionError: the worker gave back its files, or the turn is beyond its next one.
         """
         turns = self.num_taken(worker, epoch)
         if turn > turns:
@@ -117,7 +117,7 @@ class FileAssignments:
         return len(self._groups) if len(self._groups) < self._num_look_ups else None
 
     def found(self, files: Sequence[str]) -> Event:
-        """The event of a look-up; files that are known already are left out."""
+        """Returns the event of an expanded pattern, without files that were found already."""
         known = set(self.files)
         return {"found": sorted(set(files) - known)}
 
@@ -132,11 +132,11 @@ class FileAssignments:
         return None
 
     def give_back(self, worker: int, progress: Progress | None) -> Event | None:
-        """The event by which all goes back that the worker had not read; None if it gave back before.
+        """Returns the event that gives back what the worker had not read; None if it gave back before.
 
         Args:
-            worker: Which will not come back under this number.
-            progress: How far it came; None: everything that it ever took is to be read again.
+            worker: The worker, which will not restart under this number.
+            progress: Its progress; None: everything that it ever took is read again.
         """
         if worker in self._gone:
             return None
@@ -151,7 +151,7 @@ class FileAssignments:
         return {"give_back": [worker, pieces]}
 
     def apply(self, event: Event) -> None:
-        """Brings the state behind an event."""
+        """Applies an event to the state."""
         ((kind, content),) = event.items()
         if kind == "found":
             self._groups.append(len(content))

@@ -1,4 +1,4 @@
-"""Files read in turns: what the datasets of all file formats share."""
+"""Round-robin reading of files: shared by the datasets of all file formats."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ class OpenFile(Protocol[T_co]):
 
     @property
     def place(self) -> Any:
-        """Where to go on behind the block that was returned last, as JSON."""
+        """Where to resume after the block that was returned last, as JSON."""
 
     def close(self) -> None:
         """Closes the file."""
 
 
 class FileDataset(Dataset[T]):
-    """Blocks of files, one block of each of `cycle_length` files in turn; a file that ends makes room for the next.
+    """Blocks of files, round-robin over `cycle_length` open files; a file that ends is replaced by the next.
 
     Args:
-        files: Which, or a `FileSet`, which also says whose and in which order, or `QueuedFiles`, which workers share.
-        cycle_length: Files that are read at a time.
+        files: Paths or patterns, or a `FileSet`, which also sets share and order, or `QueuedFiles`, which workers
+            share.
+        cycle_length: Number of files to read at a time.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class FileDataset(Dataset[T]):
 
 
 class _FilesReading(Reading[T], Generic[T]):
-    """Slots hold files: number in the feed, place to go on from, the file once it is open."""
+    """A pass over files. Slots hold files: number in the feed, place to resume from, the file once it is open."""
 
     def __init__(
         self, open_file: Callable[[str, Any], OpenFile[T]], feed: FileFeed, cycle_length: int, part: tuple[int, int]
@@ -141,7 +142,7 @@ class _FilesReading(Reading[T], Generic[T]):
         return encode_position(self._feed.kind, fields)
 
     def go_to(self, position: bytes) -> None:
-        """Takes up a position that was saved."""
+        """Restores a saved position."""
         saved = SavedPosition(position, self._feed.kind)
         saved.require_same(**self._feed.fields, cycle_length=self._cycle_length).require_share("part", self._part)
         self._next_file, self._turn = saved.number("next_file"), saved.number("turn")
@@ -214,7 +215,7 @@ class _Slot(Generic[T]):
 
     @property
     def place(self) -> Any:
-        """Where to go on behind the block that was read last; None: where the part begins."""
+        """Where to resume after the block that was read last; None: at the start of the part."""
         return self._start if self._file is None else self._file.place
 
     def read(self, open_file: Callable[[str, Any], OpenFile[T]]) -> T:

@@ -24,20 +24,20 @@ class FilePart:
 
 
 class FileFeed(ABC):
-    """Files by number, from 0 on. Asking for a number again gives the same file, in this run and after a restart."""
+    """Files by number, from 0 on. A number always has the same file, in this run and after a restart."""
 
     kind: str
     """What positions of this feed are called."""
     fields: Mapping[str, Any]
-    """What positions are checked by: only an equal feed can go on from them."""
+    """Fields that positions are checked by: only an equal feed can resume from them."""
 
     @abstractmethod
     def take(self, number: int) -> FilePart | None:
-        """The file of this number; None behind the last one."""
+        """Returns the file of this number; None after the last one."""
 
     @abstractmethod
     def require_taken(self, count: int) -> None:
-        """Refuses to go on behind more files than were ever taken.
+        """Refuses to resume after more files than were ever taken.
 
         Raises:
             OpError: there were not as many.
@@ -79,10 +79,10 @@ class FixedFeed(FileFeed):
         self.fields = {"num_files": len(order), "digest": digest}
 
     def take(self, number: int) -> FilePart | None:
-        """The file of this number; None behind the last one."""
+        """Returns the file of this number; None after the last one."""
         return FilePart(self._order[number]) if number < len(self._order) else None
 
     def require_taken(self, count: int) -> None:
-        """Refuses to go on behind more files than there are."""
+        """Refuses to resume after more files than there are."""
         if count > len(self._order):
             raise InvalidArgumentError(f"position for a dataset of kind {self.kind!r}: it is behind {count} files")

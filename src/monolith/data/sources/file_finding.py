@@ -1,4 +1,4 @@
-"""Files by name or pattern, local or at a URL that fsspec knows."""
+"""Files by name or pattern, local or at a URL of fsspec."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def open_file(path: str, options: Mapping[str, Any]) -> BinaryIO:
 
 
 def require_known_url(path: str) -> None:
-    """Refuses a URL that no file system is known for, and says what to do instead; paths and other URLs pass.
+    """Refuses a URL without a file system, with an alternative in the message; paths and other URLs pass.
 
     Raises:
         InvalidArgumentError: there is no such file system, or it is an archive.

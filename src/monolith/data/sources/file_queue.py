@@ -31,11 +31,11 @@ _KIND = "queued_files"
 
 
 class FileQueue(ABC):
-    """Hands every file to one worker, in each epoch.
+    """Assigns every file to one worker, in each epoch.
 
-    A worker's files are numbered in the order in which it took them. The queue remembers who took what, so a worker
-    that goes on from a saved position gets the same files for the same numbers again, and nothing is lost or read
-    twice, whenever each worker saved its own position.
+    A worker's files are numbered in the order in which it took them. The queue stores all assignments, so a worker that
+    resumes from a saved position gets the same files for the same numbers, and nothing is lost or read twice, whenever
+    each worker saved its own position.
     """
 
     digest: str
@@ -43,35 +43,35 @@ class FileQueue(ABC):
 
     @abstractmethod
     def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
-        """The file of a worker's turn, from 0 on; None when there are no more.
+        """Returns the file of a worker's turn, from 0 on; None when there are no more.
 
-        A turn that was asked for before gives the same file; the next one takes a file out of the queue.
+        A repeated turn returns the same file; the next turn takes a file out of the queue.
 
         Raises:
-            FailedPreconditionError: the worker's turns are ahead of the queue's memory, or it gave back its files.
+            FailedPreconditionError: the worker's turns are ahead of the queue's state, or it gave back its files.
             NotFoundError: no pattern matches any file.
         """
 
     @abstractmethod
     def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
-        """Refuses to go on behind more turns of a worker than the queue remembers.
+        """Refuses to resume after more turns of a worker than the queue has recorded.
 
         Raises:
-            FailedPreconditionError: its state is older than the position; or the worker gave back its files.
+            FailedPreconditionError: the queue's state is older than the position; or the worker gave back its files.
         """
 
     @abstractmethod
     def give_back(self, worker: int, position: bytes | None = None) -> int:
-        """Puts back what a worker that will not come back had not read; its number is not used again.
+        """Returns the unread files of a worker that will not restart to the queue; retires its number.
 
         Args:
             worker: Its number.
-            position: The last one that counts of its file dataset, such as ``RecordDataset(QueuedFiles(...))`` itself;
-                None: all that it ever took is read again. A pipeline that holds back rows (`batch`, `shuffle`) has more
-                in its position than files: read on from it under the same worker number instead.
+            position: The last valid position of its file dataset, such as ``RecordDataset(QueuedFiles(...))`` itself;
+                None: all files that it ever took are read again. The position of a pipeline that buffers rows (`batch`,
+                `shuffle`) covers more than files: resume from it under the same worker number instead.
 
         Returns:
-            How many files, and parts of files, others will read now. Call it before they are at their end.
+            Number of files, and parts of files, that other workers will now read. Call it before they reach their end.
         """
 
 
@@ -102,7 +102,7 @@ class EventQueue(FileQueue):
         self._state = self._new_state()
 
     def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
-        """The file of a worker's turn, from 0 on; None when there are no more."""
+        """Returns the file of a worker's turn, from 0 on; None when there are no more."""
         if not 0 <= worker < self._num_workers:
             raise InvalidArgumentError(f"file queue of {self._num_workers} workers: there is no worker {worker}")
         with self._exclusive():
@@ -116,12 +116,12 @@ class EventQueue(FileQueue):
             return FilePart(self._state.files[piece.number], piece.place)
 
     def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
-        """Refuses to go on behind more turns of a worker than the queue remembers."""
+        """Refuses to resume after more turns of a worker than the queue has recorded."""
         with self._exclusive():
             self._state.taken(worker, turns, epoch)
 
     def give_back(self, worker: int, position: bytes | None = None) -> int:
-        """Puts back what a worker that will not come back had not read; its number is not used again."""
+        """Returns the unread files of a worker that will not restart to the queue; retires its number."""
         progress = None if position is None else progress_in(position, worker=worker, digest=self.digest)
         with self._exclusive():
             event = self._state.give_back(worker, progress)
@@ -131,13 +131,13 @@ class EventQueue(FileQueue):
             return len(event["give_back"][1])
 
     def waiting(self, epoch: int = 0) -> int:
-        """Files and parts that were found and that nobody took in this epoch."""
+        """Number of found files and parts that are not assigned in this epoch."""
         with self._exclusive():
             return self._state.waiting(epoch)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Nobody else changes the state meanwhile, and it is up to date."""
+        """Locks the state and brings it up to date."""
         with self._lock:
             yield
 
@@ -174,8 +174,8 @@ class EventQueue(FileQueue):
 class LocalFileQueue(EventQueue):
     """Files that the threads of one process share. Thread-safe.
 
-    `state_dict` is what a checkpoint keeps beside the positions of the workers, taken at the same moment or later: give
-    the queue to ``TrainState(extra={"files": queue})``.
+    A checkpoint stores `state_dict` along with the positions of the workers, taken at the same time or later: pass the
+    queue to ``TrainState(extra={"files": queue})``.
 
     >>> queue = LocalFileQueue(["a", "b", "c"], num_workers=2)
     >>> [queue.take(worker, turn).path for worker, turn in [(0, 0), (1, 0), (1, 1), (0, 0)]]
@@ -201,11 +201,11 @@ class LocalFileQueue(EventQueue):
             return {"digest": self.digest, "events": list(self._events)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a state; readings that are open must not go on from theirs.
+        """Restores a state; open readings must not be continued.
 
         Raises:
-            InvalidArgumentError: it is the state of a queue of other patterns or seed.
-            FailedPreconditionError: files are with workers that there are no longer.
+            InvalidArgumentError: the state is of a queue with other patterns or seed.
+            FailedPreconditionError: files are assigned to workers that no longer exist.
         """
         if state["digest"] != self.digest:
             raise InvalidArgumentError("file queue: the state is that of a queue of other patterns or another seed")
@@ -253,7 +253,7 @@ class QueuedFiles(Files):
         self._options = dict(storage_options or {})
 
     def feed(self, epoch: int) -> FileFeed:
-        """The files that this worker takes in an epoch."""
+        """Returns this worker's files of an epoch."""
         return _QueueFeed(self._queue, self._worker, epoch)
 
     @property
@@ -261,8 +261,8 @@ class QueuedFiles(Files):
         """It is: the queue hands every file to one worker."""
         return True
 
-    def share(self, index: int, count: int) -> Files | None:  # noqa: ARG002 - refused whoever asks
-        """Refused: the queue itself hands out files, to workers that it knows by their numbers."""
+    def share(self, index: int, count: int) -> Files | None:  # noqa: ARG002 - always refused
+        """Raises: the queue itself assigns files to workers by their numbers."""
         raise InvalidArgumentError(
             "share: files of a queue are shared out by the queue; give each process QueuedFiles(queue, worker=...) of"
             " its own, or read a FileSet"

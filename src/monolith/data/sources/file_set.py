@@ -28,12 +28,12 @@ _LOG = logging.getLogger(__name__)
 class FileSet(Files):
     """Files by name or pattern: sorted, shuffled if a seed is given, and every `count`-th of them for a worker.
 
-    Patterns are looked up once, when the set is made. The order is the same on every worker, which then takes its
-    share of it, so no file is read twice and none is left out.
+    Patterns are expanded once, when the set is made. The order is the same on every worker, which then takes its
+    share of it, so every file is read exactly once.
 
     Args:
-        paths: Paths, globs (`*`, `?`, `[...]`, `**`), ranges (`{DATE(20240101,20240131)}`, `{INT(0,9)}`), and URLs that
-            fsspec knows; one or many.
+        paths: Paths, globs (`*`, `?`, `[...]`, `**`), ranges (`{DATE(20240101,20240131)}`, `{INT(0,9)}`), and URLs of
+            fsspec; one or many.
         shard: Number of this worker and how many there are.
         seed: Shuffles the files, differently in each epoch; None keeps them sorted.
         storage_options: For the file system of URLs, such as the address of an object store.

@@ -36,7 +36,7 @@ class GeneratedDataset(Dataset[T]):
         self._length = length
 
     def known_length(self) -> Known:
-        """As it was said."""
+        """Returns the declared length."""
         return Known(self._length)
 
     def share(self, index: int, count: int) -> Dataset[T]:

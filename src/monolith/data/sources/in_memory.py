@@ -51,7 +51,7 @@ class InMemoryDataset(Dataset[T]):
         return self._share != (0, 1)
 
     def known_length(self) -> Known:
-        """What is there is known."""
+        """Returns the number of elements."""
         rows = sum(map(num_rows_of, self._elements)) if all(map(has_rows, self._elements)) else None
         return Known(len(self._elements), rows)
 

@@ -31,22 +31,23 @@ _LOG = logging.getLogger(__name__)
 class JsonLinesDataset(LineDataset):
     """Files with a JSON object on each line, in batches of about `block_bytes`.
 
-    Types are inferred from the first lines of the first file, and then hold for all: texts and lists of texts become
-    ids by their hash, whole numbers int64, other numbers float32, lists `Ragged`; `arrow_columns` has the table, and
-    says what stands for a missing value. A field that is not in a line, or null, is missing. A field that holds
-    objects, or values of several kinds, is left out with a warning.
+    Types are inferred from the first lines of the first file, and then hold for all: strings and lists of strings
+    become ids by their hash, integers int64, other numbers float32, lists `Ragged`; `arrow_columns` has the table of
+    types, and the defaults for missing values. A field that is not in a line, or null, is missing. A field that holds
+    objects, or values of several kinds, is skipped with a warning.
 
     Args:
-        files: Which, or a `FileSet` or `QueuedFiles`; compressed ones by their ending, such as ``.jsonl.gz``.
+        files: Paths or patterns, or a `FileSet` or `QueuedFiles`; compression is detected by extension, such as
+            ``.jsonl.gz``.
         columns: Names, columns such as ``Ids("genres")``, or names with what each must hold, see `ColumnType`. None for
             all fields of the first lines.
-        block_bytes: About the uncompressed bytes of a batch; `batch` makes batches of rows.
-        compression: Of whole files.
-        cycle_length: Files that are read at a time, a block of each in turn.
-        bad: Counts lines that are no objects, or whose values do not fit, and decides how many may be left out.
+        block_bytes: Approximate uncompressed bytes of a batch; `batch` makes batches of rows.
+        compression: Compression of the files.
+        cycle_length: Number of files to read at a time, a block of each, round-robin.
+        bad: Counts lines that are not objects, or whose values do not fit, and limits how many may be skipped.
 
     Raises:
-        InvalidArgumentError: while reading: a column that is not there, or of another type.
+        InvalidArgumentError: while reading: a column is missing, or of another type.
         DataLossError: while reading: a line that cannot be read; names file and line.
     """
 

@@ -18,9 +18,9 @@ _KINDS = {type(None): _NOTHING, bool: "flag", int: "int", float: "float", str: "
 
 
 def found_fields(head: bytes) -> tuple[dict[str, pa.DataType], dict[str, str]]:
-    """The type of each field, and the fields whose values have no common one, with what they have.
+    """Returns the type of each field, and the fields whose values have no common type, with their types.
 
-    Lines that are no objects are left to those who read them.
+    Lines that are not objects are left to the reader.
     """
     kinds: dict[str, set[str]] = {}
     for line in head.splitlines()[:_MOST_LOOKED_AT]:

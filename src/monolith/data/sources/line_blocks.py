@@ -24,7 +24,7 @@ _SEARCHED_AT_A_TIME = 1 << 16
 
 
 class LineBlock(NamedTuple):
-    """Whole lines."""
+    """Complete lines."""
 
     data: memoryview
     line: int
@@ -35,14 +35,15 @@ class LineBlock(NamedTuple):
 
 
 class LineBlocks:
-    """Reads blocks of whole lines.
+    """Reads blocks of complete lines.
 
     Args:
         stream: Uncompressed bytes, at their start.
-        block_bytes: About the size of a block; a longer line makes its block longer.
+        block_bytes: Approximate size of a block; a longer line makes its block longer.
         max_line_bytes: A longer line is an error.
         quote: Between two of these bytes a line end is part of a value; None: every line end ends a line.
-        end: No line is read that begins here or behind it, in uncompressed bytes; None: all are. Needs no `quote`.
+        end: Lines that begin at or after this offset in uncompressed bytes are not read; None: all are read. Requires
+            `quote` to be None.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class LineBlocks:
         return self._offset
 
     def find_line(self, offset: int) -> None:
-        """Steps to the first line that begins at this offset or behind it, and counts lines from there.
+        """Skips to the first line that begins at or after this offset, and counts lines from there.
 
         Args:
             offset: Not before the next line.
@@ -112,10 +113,10 @@ class LineBlocks:
         self._offset, self._line = offset, line
 
     def next_block(self) -> LineBlock | None:
-        """The next lines; None at the end. The last line may have no end.
+        """Returns the next lines; None at the end. The last line may lack a line end.
 
-        Where a block ends depends on where it begins alone, not on what happens to be read already: whoever goes on
-        from a position cuts as the reading that saved it did.
+        The end of a block depends only on its start, not on what is buffered already: a reading that resumes from a
+        position makes the same blocks as the one that saved it.
         """
         size = self._block_bytes
         if self._end is not None:
@@ -150,7 +151,7 @@ class LineBlocks:
         self._rest, self._offset, self._is_at_end = np.zeros(0, np.uint8), offset, False
 
     def _last_end(self, size: int) -> int:
-        """Where the last whole line of the first `size` bytes ends; 0: there is none."""
+        """Returns the end of the last complete line in the first `size` bytes; 0: there is none."""
         if self._is_at_end and len(self._rest) < size:
             return len(self._rest)
         if self._quote is None:
@@ -161,7 +162,7 @@ class LineBlocks:
         return int(outside[-1]) + 1 if len(outside) else 0
 
     def _line_end_before(self, end: int) -> int:
-        """Behind the last line end in the first `end` bytes; 0: there is none."""
+        """Returns the offset after the last line end in the first `end` bytes; 0: there is none."""
         while end > 0:
             begin = max(0, end - _SEARCHED_AT_A_TIME)
             if found := bytes(self._rest[begin:end]).rfind(b"\n") + 1:

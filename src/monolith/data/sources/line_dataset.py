@@ -47,7 +47,7 @@ class FoundColumns(NamedTuple):
     """What the files hold, as the head of the first one shows, and what is read of it."""
 
     schema: pa.Schema
-    """Of everything that is there."""
+    """Schema of all columns of the file."""
     wanted: dict[str, Wanted]
     layout: Any = None
     """What else the format found out, such as what stands between cells."""
@@ -64,18 +64,18 @@ class LineParser(Protocol):
     """Parses the lines of one file."""
 
     def __call__(self, block: memoryview) -> tuple[pa.Table, Sequence[Rejected]]:
-        """The rows of whole lines; raises `pa.ArrowInvalid` where a value does not fit its column."""
+        """Parses complete lines into rows; raises `pa.ArrowInvalid` if a value does not fit its column."""
 
 
 class LineDataset(FileDataset[Batch]):
-    """Blocks of lines of files as batches. Types are found once, from the head of the first file, and hold for all.
+    """Blocks of lines of files as batches. Types are inferred once, from the head of the first file, and hold for all.
 
     Args:
-        files: Which, or a `FileSet` or `QueuedFiles`.
-        block_bytes: About the uncompressed bytes of a batch; `batch` makes batches of rows.
-        compression: Of whole files.
-        cycle_length: Files that are read at a time, a block of each in turn.
-        bad: Counts lines that cannot be read, and decides how many may be left out.
+        files: Paths or patterns, or a `FileSet` or `QueuedFiles`.
+        block_bytes: Approximate uncompressed bytes of a batch; `batch` makes batches of rows.
+        compression: Compression of the files.
+        cycle_length: Number of files to read at a time, a block of each, round-robin.
+        bad: Counts lines that cannot be read, and limits how many may be skipped.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LineDataset(FileDataset[Batch]):
 
     @abstractmethod
     def find_columns(self, path: str, head: bytes) -> FoundColumns:
-        """What the head of the first file shows; `head` ends with a whole line, or with the file."""
+        """Infers the columns from the head of the first file; `head` ends with a complete line, or with the file."""
 
     @abstractmethod
     def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> LineParser:
@@ -114,13 +114,13 @@ class LineDataset(FileDataset[Batch]):
 
     @property
     def columns(self) -> dict[str, Wanted]:
-        """The columns of the batches, with what was asked for."""
+        """Returns the columns of the batches, with their requested types."""
         return dict(self._columns_of(None).wanted)
 
     def open_file(self, path: str, place: Any) -> _OpenLines:
-        """Begins to read a file; a place is an offset in the uncompressed file, and how many lines are before it.
+        """Opens a file; a place is an offset in the uncompressed file, and the number of lines before it.
 
-        Of a part those lines are read that begin in its bytes. Places of it say how long the file was.
+        Of a part those lines are read that begin in its bytes. Its places include the size of the file.
         """
         try:
             start = None if place is None else (int(place["offset"]), int(place["line"]))
@@ -189,7 +189,7 @@ class LineDataset(FileDataset[Batch]):
             blocks = LineBlocks(stream, block_bytes=_HEAD_BYTES, max_line_bytes=MAX_LINE_BYTES, quote=self.quote)
             head = b""
             try:
-                # A line of names alone says nothing about types.
+                # A header line alone does not determine types.
                 while head.count(b"\n") < 2 and (block := blocks.next_block()) is not None:
                     head += bytes(block.data)
             except DataLossError as error:
@@ -203,7 +203,7 @@ class _Bytes(NamedTuple):
     begin: int
     end: int
     size: int
-    """Of the whole file."""
+    """Size of the file in bytes."""
 
 
 def _part_of(file: BinaryIO, path: str, part: tuple[int, int], size_then: int | None) -> _Bytes:

@@ -36,25 +36,25 @@ __all__ = ["ParquetDataset"]
 class ParquetDataset(FileDataset[Batch]):
     """The columns of Parquet files in batches of at most `block_rows` rows; other columns are not read.
 
-    How the types of Parquet become those of a `Batch`, and what stands where a value is missing, is said in
-    `arrow_columns`. A batch does not reach across row groups: `batch` makes them of one size.
+    `arrow_columns` documents how types of Parquet are converted to those of a `Batch`, and the defaults for missing
+    values. A batch does not span row groups: `batch` makes batches of one size.
 
     Args:
-        files: Which, or a `FileSet` or `QueuedFiles`.
+        files: Paths or patterns, or a `FileSet` or `QueuedFiles`.
         columns: Names, columns such as ``Ids("user")``, or names with what each must hold: ``any``, ``ids``, ``text``,
             ``int``, ``fid_v1`` (turned into v2), ``fid_v2``, ``float`` or ``bytes``. None for all columns of each file
-            that have a place in a batch; the others are left out with a warning.
+            with a supported type; the others are skipped with a warning.
         block_rows: Rows of a batch.
         num_labels: Makes typed fields of reserved columns: ``__LABEL__`` becomes ``label``, float32 [rows, num_labels]
             as `Label` gives it, and ``__UID__`` and the like become the field of LineId of that name. None leaves them
-            what they are, as the original did for batches.
-        cycle_length: Files that are read at a time, a block of each in turn.
-        bad: Counts the rows that are left of a damaged row group, and a file that is no Parquet as one, and decides
-            how many may be left out. A store that fails is no damage, and always raises.
+            unchanged, as ByteDance Monolith did for batches.
+        cycle_length: Number of files to read at a time, a block of each, round-robin.
+        bad: Counts the remaining rows of a damaged row group, and a file that is not Parquet as one, and limits how
+            many may be skipped. A failing storage is not damage, and always raises.
 
     Raises:
-        InvalidArgumentError: while reading: a column that is not there, or of another type; names file and column.
-        DataLossError: while reading: a file that is no Parquet, or is damaged.
+        InvalidArgumentError: while reading: a column is missing, or of another type; names file and column.
+        DataLossError: while reading: a file is not Parquet, or is damaged.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ParquetDataset(FileDataset[Batch]):
         )
 
     def known_length(self) -> Known:
-        """The rows that the ends of the files tell; nothing where one cannot be read."""
+        """Returns the number of rows from the footers of the files; unknown if one cannot be read."""
         if not isinstance(self.files, FileSet):
             return Known()
         try:
@@ -117,12 +117,12 @@ class ParquetDataset(FileDataset[Batch]):
             raise
 
     def can_split_files(self) -> bool:
-        """Whether its files are known beforehand: each says at its end where its row groups are."""
+        """Returns True for a fixed list of files: the footer of each has the positions of its row groups."""
         return isinstance(self.files, FileSet)
 
 
 def _rows_of_part(metadata: Any, part: tuple[int, int]) -> range:
-    """The numbers of the rows of a part of a file: of whole row groups, where there are enough."""
+    """Returns the numbers of the rows of a part of a file: complete row groups, if there are enough."""
     index, count = part
     groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     if len(groups) < count:
@@ -132,7 +132,7 @@ def _rows_of_part(metadata: Any, part: tuple[int, int]) -> range:
 
 
 def _place_of_row(metadata: Any, row: int) -> tuple[int, int]:
-    """The row group of a row, and its number there; behind the last row group, if there is no such row."""
+    """Returns the row group of a row and its number there; after the last group, if there is no such row."""
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
         if row < rows:
@@ -142,7 +142,7 @@ def _place_of_row(metadata: Any, row: int) -> tuple[int, int]:
 
 
 class _Wanted(NamedTuple):
-    """What is to be made of a file, as `ParquetDataset` says."""
+    """What to read from a file; see `ParquetDataset`."""
 
     columns: dict[str, Wanted] | None
     block_rows: int
@@ -150,7 +150,7 @@ class _Wanted(NamedTuple):
 
 
 class _DamagedError(DataLossError):
-    """A file is there, and is not what was written."""
+    """A file exists, but is damaged."""
 
 
 class _LeftOut:
@@ -236,7 +236,7 @@ class _OpenParquet:
                 return
 
     def _end_of_group(self) -> int:
-        """Behind the last of its rows that is of this part."""
+        """Returns the end of the rows of the group that belong to this part."""
         if self._row_group == self._end[0]:
             return self._end[1]
         return int(self._parquet.metadata.row_group(self._row_group).num_rows)
@@ -273,7 +273,7 @@ def _open_local(path: str) -> Any:
 
 @contextmanager
 def _named_errors(path: str, place: str = "") -> Iterator[None]:
-    """Tells which file the errors of pyarrow are about."""
+    """Adds the file name to errors of pyarrow."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     try:

@@ -27,7 +27,7 @@ def partition_patterns(
     end_hour: int = 0,
     wildcard: str = "*",
 ) -> list[str]:
-    """The patterns of the partitions from a day (and hour) up to another, which is not included.
+    """Returns the patterns of the partitions from a day (and hour) up to another, which is not included.
 
     >>> partition_patterns("/clicks", start_date="20240228", end_date="20240301", wildcard="part-*")
     ['/clicks/20240228/part-*', '/clicks/20240229/part-*']
@@ -36,14 +36,14 @@ def partition_patterns(
     ['/clicks/20240101/23*', '/clicks/20240102/00*']
 
     Args:
-        input_path: The folder of the partitions, or a URL that fsspec knows.
+        input_path: The folder of the partitions, or a URL of fsspec.
         start_date: First day, as yyyymmdd.
-        end_date: Day behind the last one; None for today.
+        end_date: Day after the last one; None for today.
         is_hourly: Whether files are named by their hour inside the folder of a day: `<path>/<yyyymmdd>/<hh><wildcard>`;
             otherwise `<path>/<yyyymmdd>/<wildcard>`.
         start_hour: First hour on the first day; for hourly partitions only.
-        end_hour: Hour behind the last one on `end_date`.
-        wildcard: Of the files in a partition.
+        end_hour: Hour after the last one on `end_date`.
+        wildcard: Wildcard of the files in a partition.
     """
     if not is_hourly and (start_hour or end_hour):
         raise ValueError(f"start_hour and end_hour need is_hourly=True, got {start_hour} and {end_hour}")
@@ -59,9 +59,9 @@ def partition_patterns(
 
 
 def expand_ranges(pattern: str) -> list[str]:
-    """The patterns that the ranges in a pattern stand for; both ends are included.
+    """Expands the ranges in a pattern to patterns; both ends are included.
 
-    `{DATE(a,b)}` counts days (yyyymmdd) or hours (yyyymmddhh), `{INT(a,b)}` whole numbers. Several give every
+    `{DATE(a,b)}` counts days (yyyymmdd) or hours (yyyymmddhh), `{INT(a,b)}` integers. Several ranges give every
     combination, the last one changing first.
 
     >>> expand_ranges("/clicks/{DATE(20240228,20240229)}/part-{INT(1,2)}*")[1:3]

@@ -11,15 +11,15 @@ __all__ = ["pyarrow_module"]
 
 
 def pyarrow_module(name: str, *, what: str, extra: str) -> Any:
-    """A module of pyarrow.
+    """Imports a module of pyarrow.
 
     Args:
-        name: Of the module, such as ``pyarrow.csv``.
-        what: What needs it, for the message.
-        extra: What installs it.
+        name: Name of the module, such as ``pyarrow.csv``.
+        what: The feature that needs it, for the message.
+        extra: The extra that installs it.
 
     Raises:
-        UnimplementedError: it is not installed; says how to install it.
+        UnimplementedError: it is not installed; the message gives the command to install it.
     """
     try:
         return import_module(name)

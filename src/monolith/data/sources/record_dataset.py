@@ -27,13 +27,13 @@ class RecordDataset(FileDataset["Records"]):
     """The records of files in blocks of about four mebibytes; `batch` cuts them, `parse` makes batches of them.
 
     Args:
-        files: Which, or a `FileSet` or `QueuedFiles`.
-        framing: What stands around each record; ``"tfrecord"`` is one.
-        compression: Of whole files.
+        files: Paths or patterns, or a `FileSet` or `QueuedFiles`.
+        framing: Framing of each record, such as ``"tfrecord"``.
+        compression: Compression of the files.
         sample: What the records hold. The start of each file is checked to be that under this framing.
-        cycle_length: Files that are read at a time, a block of each in turn.
+        cycle_length: Number of files to read at a time, a block of each, round-robin.
         max_record_bytes: Longer records are bad.
-        bad: Counts bad records, and decides how many may be left out.
+        bad: Counts bad records, and limits how many may be skipped.
     """
 
     def __init__(

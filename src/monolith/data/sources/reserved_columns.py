@@ -1,7 +1,7 @@
-"""Columns of Parquet that stand for typed fields: ``__LABEL__``, and ``__<FIELD>__`` for a field of LineId.
+"""Columns of Parquet that hold typed fields: ``__LABEL__``, and ``__<FIELD>__`` for a field of LineId.
 
-They become what `Label` and `LineIdField` give for samples, under the same names, so that a model does not see which of
-both its rows came from. A null is a field that is not there.
+They become what `Label` and `LineIdField` give for samples, under the same names, so that a model does not depend on
+the format of its rows. A null is a missing field.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def reserved_column(name: str, array: pa.Array, num_labels: int, place: str) -> 
     else:
         wanted = ColumnType.FLOAT if field.cpp_type == field.CPPTYPE_FLOAT else ColumnType.INT
     if not field.is_repeated and wanted is not ColumnType.BYTES:
-        # sample_rate, the only real number of a LineId, is 1 where it is not said.
+        # sample_rate, the only float of a LineId, is 1 by default.
         array = _without_nulls(array, 1 if wanted is ColumnType.FLOAT else 0)
     values = batch_column(array, wanted, place)
     if isinstance(values, Ragged) != field.is_repeated or (isinstance(values, Tensor) and values.ndim > 1):

@@ -27,22 +27,23 @@ _LOCK_POLL_SECONDS = 0.005
 class SharedFileQueue(EventQueue):
     """Files that processes share through a log file. Thread-safe; every process opens the log for itself.
 
-    A line of the log is the CRC-32 of an event in hexadecimal, a space, and the event in JSON; the first one says which
-    queue it is. A line is on disk before its file is handed out. Half a line at the end is of a process that was killed
-    while it wrote; the next one that writes removes it. The log stays: a run that is to begin anew needs another one.
+    A line of the log is the CRC-32 of an event in hexadecimal, a space, and the event in JSON; the first one identifies
+    the queue. A line is on disk before its file is assigned. An incomplete line at the end is from a process that was
+    killed during a write; the next writer removes it. The log is kept: a run that starts from scratch needs another
+    one.
 
     Args:
-        log: Local path of the log; made if it is not there. Not on a network file system whose locks do nothing.
+        log: Local path of the log; created if missing. Not on a network file system without working locks.
         paths: As for `LocalFileQueue`.
         num_workers: As for `LocalFileQueue`.
         seed: As for `LocalFileQueue`.
         storage_options: For the file system of URLs.
-        timeout_seconds: How long to wait for another process that looks up files.
+        timeout_seconds: How long to wait for another process that expands patterns.
 
     Raises:
-        InvalidArgumentError: the log is that of a queue of other patterns or seed.
-        DataLossError: the log is damaged; says where.
-        FailedPreconditionError: files are with workers that there are no longer.
+        InvalidArgumentError: the log is of a queue with other patterns or seed.
+        DataLossError: the log is damaged; names the place.
+        FailedPreconditionError: files are assigned to workers that no longer exist.
     """
 
     def __init__(

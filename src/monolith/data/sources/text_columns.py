@@ -39,7 +39,7 @@ def text_column(array: pa.Array, column: str) -> Ragged:
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         return ragged_of_present(_ids(array, column), array, np.arange(len(array) + 1, dtype=np.int64))
     if array.null_count:
-        # A null may still have values behind it; as an empty list it has none.
+        # A null may still have child values; an empty list has none.
         array = array.fill_null(pa.scalar([], type=array.type))
     offsets = array.offsets.to_numpy(zero_copy_only=True).astype(np.int64)
     values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))

@@ -41,18 +41,18 @@ __all__ = [
 
 Wanted: TypeAlias = ColumnType | Column
 Columns: TypeAlias = "Iterable[str | Column] | Mapping[str, ColumnType | Column | str]"
-"""As users say it: names, columns, or names with what each must hold."""
+"""Columns as specified by users: names, columns, or names with what each must hold."""
 
 _LOG = logging.getLogger(__name__)
 _TENSORS = (Dense, Floats, Ints, Label, NestedIds, Weight)
 
 
 def wanted_columns(columns: Columns | None) -> dict[str, Wanted] | None:
-    """Name -> what is wanted; None: everything that is there.
+    """Returns name -> what is wanted; None: all columns.
 
     Raises:
-        ValueError: a type that there is not, a name that is asked for twice, or that is not the column's.
-        TypeError: a text instead of a list of them.
+        ValueError: an unknown type, a duplicate name, or a name that is not the column's.
+        TypeError: a string instead of a list of strings.
     """
     if columns is None:
         return None
@@ -79,10 +79,10 @@ def _name_of(each: object) -> str:
 def fitting_columns(
     schema: pa.Schema, wanted: dict[str, Wanted] | None, place: str
 ) -> tuple[dict[str, Wanted], list[str]]:
-    """What is read of a table, and the columns that are left out because their type has no place in a batch.
+    """Returns what is read of a table, and the columns that are skipped because a batch cannot hold their type.
 
     Raises:
-        InvalidArgumentError: a column that was asked for is not there.
+        InvalidArgumentError: a requested column is missing.
     """
     if wanted is None:
         fitting = {field.name: cast("Wanted", ColumnType.ANY) for field in schema if has_place(field.type)}
@@ -99,7 +99,7 @@ _WARNED: set[tuple[str, ...]] = set()
 
 
 def warn_of_left_out(path: str, names: Sequence[str], schema: pa.Schema) -> None:
-    """Tells, once for the same columns, that they are not read."""
+    """Warns, once for the same columns, that they are not read."""
     if not names or tuple(names) in _WARNED:
         return
     _WARNED.add(tuple(names))
@@ -159,7 +159,7 @@ def _ids(array: pa.Array, wanted: Ids, place: str) -> Ragged | Tensor:
 
 
 def _numbers(array: pa.Array, wanted: Column, place: str) -> Ragged | Tensor:
-    """Columns of numbers: what is missing is no value, and then filled as the column says."""
+    """Converts columns of numbers: missing values are dropped, and then filled with the column's default."""
     if isinstance(wanted, NestedIds):
         nested = batch_column(array, ColumnType.INT, place)
         if not isinstance(nested, Ragged) or nested.ragged_rank != 2:
