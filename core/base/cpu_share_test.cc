@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A machine's files, in a folder of its own.
+// The system files of a machine, in a separate folder.
 class CpuShareTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -94,7 +94,7 @@ TEST_F(CpuShareTest, NonsenseIsNoQuota) {
 }
 
 TEST_F(CpuShareTest, TheAffinityOfTheProcessCounts) {
-  std::thread([] {  // affinity is a thread's own
+  std::thread([] {  // affinity is per thread
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(static_cast<size_t>(sched_getcpu()), &one);

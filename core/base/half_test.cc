@@ -27,7 +27,7 @@ double Meaning(uint16_t half) {
 std::vector<float> DecisionPoints() {
   std::vector<float> points;
   for (uint32_t half = 0; half <= 0x7c00; ++half) {
-    const double here = Meaning(static_cast<uint16_t>(half));  // 0x7c00 reads as 65536, the next in line
+    const double here = Meaning(static_cast<uint16_t>(half));  // 0x7c00 reads as 65536, the next value
     const double next = Meaning(static_cast<uint16_t>(half + 1));
     for (const double point : {here, (here + next) / 2}) {
       const float exact = static_cast<float>(point);

@@ -92,12 +92,12 @@ TEST_F(ThreadPoolTest, ACallerFinishesWhatNobodyTakes) {
   other.join();
 }
 
-// One worker, two calls whose own threads stand still: it must not serve the one and starve the other.
+// One worker, two calls whose own threads are blocked: it must not serve one call and starve the other.
 TEST_F(ThreadPoolTest, CallsInFlightShareTheWorkers) {
   SetNumThreads(2);
   constexpr int kTasks = 40;
   std::latch both_called(2), worker_did_most(kTasks);
-  std::vector<int> served;  // by the worker alone, until the latch lets the callers go on
+  std::vector<int> served;  // by the worker alone, until the latch releases the callers
   const auto call = [&](int number) {
     const std::thread::id caller = std::this_thread::get_id();
     std::atomic<bool> is_first{true};
@@ -167,8 +167,9 @@ TEST_F(ThreadPoolTest, ThreadsComeAndGoBesideCalls) {
   for (std::thread& caller : callers) caller.join();
 }
 
-// A worker that falls asleep just then must hear that it is one too many. The moment is short: without the order of the
-// two loads in Pool::Work() about one round in fifty thousand never ended, so run it with --gtest_repeat to be sure.
+// A worker that falls asleep at the same time must learn that it is surplus. The race window is short: without the
+// order of the two loads in Pool::Work() about one round in fifty thousand never ended, so run it with --gtest_repeat
+// to be sure.
 TEST_F(ThreadPoolTest, ASmallerPoolWaitsForNobodyWhoSleeps) {
   for (int round = 0; round < 500; ++round) {
     SetNumThreads(6);
@@ -197,7 +198,7 @@ TEST_F(ThreadPoolTest, AForkedChildHasThreadsOfItsOwn) {
   const pid_t child = fork();
   if (child == 0) {
     SetNumThreads(3);
-    std::latch all_here(3);  // all three threads are needed at once
+    std::latch all_here(3);  // all three threads are needed concurrently
     ParallelFor(3, [&](int) { all_here.arrive_and_wait(); });
     _exit(7);
   }

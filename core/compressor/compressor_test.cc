@@ -21,7 +21,7 @@ std::unique_ptr<Compressor> Make(const std::string& kind) {
 std::vector<float> RoundTrip(const Compressor& compressor, std::vector<float> values) {
   const int dim = static_cast<int>(values.size());
   values.push_back(9.0f);  // encoders read only their own dims
-  // One byte in front and one behind: encoders neither need alignment nor write outside their own bytes.
+  // One byte before and one after: encoders neither need alignment nor write outside their own bytes.
   std::vector<std::byte> bytes(static_cast<size_t>(compressor.BytesFor(dim)) + 2, std::byte{0xa5});
   compressor.Encode(values.data(), bytes.data() + 1, dim);
   EXPECT_EQ(bytes.front(), std::byte{0xa5});

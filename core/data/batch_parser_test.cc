@@ -105,7 +105,7 @@ TEST(BatchParser, ListsThatStandTwiceAreJoinedInEveryRow) {
   };
   const std::string each =
       Bytes(1, Bytes(1, "user") + Bytes(2, numbers(1, 3)) + Bytes(2, numbers(1, 4)) + Bytes(2, numbers(1, 5)));
-  // A list that is not packed is copied, and the copy is that of all rows: none of them may lengthen it for itself.
+  // A list that is not packed is copied, and all rows share the copy: no row may extend it.
   for (size_t count = 1; count < 64; ++count) {
     const std::string shared = SharedList(numbers(count, 1)) + SharedList(numbers(1, 2));
     const std::string first = shared + each + Varint(3, 3), last = each + shared + Varint(3, 3);
@@ -172,7 +172,7 @@ TEST(BatchParser, ALineIdThatAllRowsShareIsThatOfEveryRow) {
   EXPECT_EQ(batch.ragged_ints, (std::vector<int64_t>{3, 4, 3, 4, 3, 4}));
 }
 
-// Under the sanitizers this looks for reads out of bounds, overflow and leaks.
+// Under the sanitizers this detects reads out of bounds, overflow and leaks.
 TEST(BatchParser, SurvivesAnyBytes) {
   std::mt19937 random(302);
   const std::string seed = Sample();
@@ -188,7 +188,7 @@ TEST(BatchParser, SurvivesAnyBytes) {
       for (uint32_t i = random() % 6; i > 0 && !record.empty(); --i)
         record[random() % record.size()] = static_cast<char>(random());
       if (!record.empty() && random() % 3 == 0) record.resize(random() % record.size());
-      // A copy of exactly its size, so that one byte too far is seen.
+      // A copy of exactly its size, so that a read one byte too far is detected.
       const std::vector<char> exact(record.begin(), record.end());
       const std::vector<std::string_view> records{{exact.data(), exact.size()}, {exact.data(), exact.size() / 2}};
       try {

@@ -38,7 +38,7 @@ std::string Stream(bool tfrecord, size_t size, std::mt19937& random) {
   return stream;
 }
 
-// What ReadFile and ScanFrames find is what ReadFrames must find.
+// Expects ReadFrames to return the results of ReadFile and ScanFrames.
 void ExpectTheSame(const std::string& stream, const Framing& framing, size_t target_size, size_t kept) {
   const FileOf file(stream);
   kept = std::min(kept, stream.size());

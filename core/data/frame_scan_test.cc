@@ -93,7 +93,7 @@ TEST(FrameScan, TellsWhereToGoOnBehindABadRecord) {
   EXPECT_EQ(scan.problem, FrameProblem::kCorruptMark);
 }
 
-// Every one that there is.
+// Returns every framing.
 std::vector<Framing> AllFramings() {
   std::vector<Framing> framings;
   for (uint32_t parts = 0; parts < 256; ++parts) {
@@ -118,7 +118,7 @@ TEST(FrameScan, SurvivesAnyBytes) {
   std::mt19937 random(301);
   for (int round = 0; round < 20000; ++round) {
     std::string bytes(random() % 80, '\0');
-    // Mostly zeros, so that lengths are small and headers are got through.
+    // Mostly zeros, so that lengths are small and headers are passed.
     for (char& byte : bytes) byte = random() % 3 == 0 ? static_cast<char>(random()) : '\0';
     const uint32_t bits = random();
     const Framing framing = framings[(bits >> 8) % framings.size()];

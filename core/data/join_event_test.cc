@@ -22,7 +22,7 @@ TEST(JoinEvent, TakesListsOfActionsPackedAndOneByOneAndPassesOverUnknownFields) 
   EXPECT_EQ(event.sample, "abc");
   EXPECT_EQ(event.actions, (std::vector<int32_t>{3, -2, 9}));
   EXPECT_EQ(ReadJoinEvent(kHead + "\x20\x01", &event), "");
-  EXPECT_EQ(event.sample, "");  // nothing of the event before
+  EXPECT_EQ(event.sample, "");  // nothing of the previous event
   EXPECT_EQ(event.actions, (std::vector<int32_t>{1}));
 }
 
@@ -31,7 +31,7 @@ TEST(JoinEvent, SaysWhatIsWrong) {
   const std::string whole = kHead + "\x22\x02\x03\x04" + "\x2a\x01s";
   for (size_t size = 0; size < whole.size(); ++size) {
     const std::string reason = ReadJoinEvent(whole.substr(0, size), &event);
-    EXPECT_EQ(reason.empty(), size == 18) << size;  // there it is an action
+    EXPECT_EQ(reason.empty(), size == 18) << size;  // then it is an action
   }
   EXPECT_EQ(ReadJoinEvent(whole, &event), "");
   EXPECT_EQ(ReadJoinEvent(kHead + "\x22\x01\xff", &event), "17 bytes that are no JoinEvent");

@@ -11,7 +11,7 @@
 namespace monolith {
 namespace {
 
-// As the reference implementation of CityHash 1.1 gives them: one for each way through the hash.
+// Results of the reference implementation of CityHash 1.1: one for each path through the hash.
 TEST(CityHash, GivesTheNumbersOfTheReference) {
   const std::string long_text(200, 'x');
   EXPECT_EQ(CityHash64(""), 0x9ae16a3b2f90404full);

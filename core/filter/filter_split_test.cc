@@ -86,7 +86,7 @@ TEST(FilterSplitTest, AForgottenKeyHasNoCountAndThoseBehindItAreStillFound) {
   EXPECT_EQ(split.num_elements(), 4u);
   const std::vector<uint16_t> cells(split.cells().begin(), split.cells().end());
   EXPECT_EQ(FilterSplit::FromCells(kCapacity, cells).num_elements(), 4u);
-  FilterSplit(kCapacity).Forget(KeyAt(3, 0));  // nothing is there
+  FilterSplit(kCapacity).Forget(KeyAt(3, 0));  // it is empty
 }
 
 TEST(FilterSplitTest, FullIsOneElementBelowCapacity) {

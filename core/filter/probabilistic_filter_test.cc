@@ -77,7 +77,7 @@ TEST(ProbabilisticFilterTest, HasNoStateWhereStepsAreGivenAndRefusesThatOfOthers
   EXPECT_GT(slice->MemoryBytes(), 0u);
 }
 
-// Offers until the id is in.
+// Returns the number of offers until the id is admitted.
 int OffersUntilIn(FilterSlice& slice, uint64_t id, uint32_t threshold) {
   int offers = 1;
   while (slice.ShouldDrop({HashId(static_cast<int64_t>(id)), 1, threshold, Combine(id, 77)})) ++offers;
@@ -91,7 +91,7 @@ TEST(ProbabilisticFilterTest, WithoutAStepEveryOfferIsAnotherDraw) {
   double offers = 0;
   for (uint64_t id = 0; id < kIds; ++id) offers += OffersUntilIn(*slice, id, kThreshold);
   EXPECT_NEAR(offers / kIds, kThreshold, 0.3);  // geometric: five standard deviations
-  EXPECT_TRUE(slice->Save().empty());           // all are in, and nothing is kept of them
+  EXPECT_TRUE(slice->Save().empty());           // all are admitted, and have no counts
 }
 
 TEST(ProbabilisticFilterTest, TheFirstOfferWithoutAStepIsThatOfStepZero) {
@@ -138,7 +138,7 @@ TEST(ProbabilisticFilterTest, DamagedOffersAreRefusedAndLeaveTheSliceAsItWas) {
     try {
       slice->Load(good.substr(0, size));
       ADD_FAILURE() << size << " bytes were accepted";
-    } catch (const Error& error) {  // what has no room for header and checksum is not taken for one of these
+    } catch (const Error& error) {  // bytes without room for header and checksum are not recognised as this kind
       EXPECT_EQ(error.code(), size < 24 ? Code::kInvalidArgument : Code::kDataLoss) << size;
     }
   }

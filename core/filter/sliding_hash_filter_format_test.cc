@@ -23,7 +23,7 @@ std::string SavedWith(uint64_t capacity, uint32_t split_num) {
   return slice.Save();
 }
 
-// Bytes whose checksum is right, so that only the checks behind it can refuse them.
+// Bytes with a valid checksum, so that only the checks after it can reject them.
 std::string Resealed(std::string bytes) {
   const uint32_t crc = Crc32c(std::string_view(bytes).substr(0, bytes.size() - 8));
   std::memcpy(bytes.data() + bytes.size() - 8, &crc, sizeof(crc));

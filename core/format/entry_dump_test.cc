@@ -109,7 +109,7 @@ TEST(EntryDump, MissingOptimizerOrMembersKeepTheInitialState) {
   EXPECT_EQ(bare.key, 0);
   EXPECT_EQ(bare.time, 0u);
   EXPECT_EQ(bare.payload.substr(4), "0123456789abcdef");
-  // Only beta2_power (field 4) given: it goes to its own place, behind beta1_power.
+  // Only beta2_power (field 4) given: it goes to its own offset, after beta1_power.
   const Decoded partial = Decode(codec, std::string("\x15\0\0\x80\x3f\x1a\x09\x0a\x07\x3a\x05\x25"
                                                     "WXYZ",
                                                     16));
@@ -206,7 +206,7 @@ class ListSource : public BlockSource {
   size_t next_ = 0;
 };
 
-// Rows of tables 0 and 1, bucket by bucket as a cut gives them.
+// Rows of tables 0 and 1, bucket by bucket as in a cut.
 std::vector<std::string> TwoTables(const std::vector<const EntryDumpCodec*>& codecs) {
   std::map<uint32_t, std::vector<int64_t>> by_bucket;
   for (int64_t key = -500; key < 500; ++key) by_bucket[BucketOf(key)].push_back(key);

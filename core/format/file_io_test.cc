@@ -37,12 +37,12 @@ std::string Content(const std::string& path) {
 
 class FileIoTest : public ::testing::Test {
  protected:
-  // In the working folder, which lies on a disk more often than the one for temporary files.
+  // In the working folder, which is on a disk more often than the one for temporary files.
   FileIoTest() : folder_("file_io_test." + std::to_string(::getpid())) { fs::create_directories(folder_); }
   ~FileIoTest() override { fs::remove_all(folder_); }
   std::string Path() const { return folder_ + "/file"; }
   void Write(const std::string& bytes) const { std::ofstream(Path(), std::ios::binary) << bytes; }
-  // So that a read past the cache does go past it.
+  // So that a read past the cache does bypass it.
   void ForgetPages() const {
 #if defined(__linux__)
     const int descriptor = ::open(Path().c_str(), O_RDONLY | O_CLOEXEC);

@@ -60,7 +60,7 @@ std::string ReasonFor(const std::string& block) {
   return "accepted";
 }
 
-// Makes the checksum right again, to reach the checks in front of it.
+// Fixes the checksum, to reach the checks before it.
 std::string Resealed(std::string block) {
   const uint32_t crc = Crc32c(block.data(), block.size() - 8);
   std::memcpy(block.data() + block.size() - 8, &crc, 4);
@@ -192,7 +192,7 @@ std::string Packed() {
 }
 
 std::string ReasonForPacked(std::string_view packed) {
-  const std::vector<char> exact(packed.begin(), packed.end());  // the address sanitizer sees a byte too far
+  const std::vector<char> exact(packed.begin(), packed.end());  // the address sanitizer detects a read one byte too far
   try {
     RowBlockView::AllIn({exact.data(), exact.size()});
   } catch (const Error& error) {

@@ -86,7 +86,7 @@ class Snapshot : public ::testing::Test {
     return WriteSnapshotFiles(Plan(cuts), OpenSource, {id, 0, threads}, &progress_);
   }
 
-  // (bucket, table, kind) -> rows, of everything a visit hands out.
+  // (bucket, table, kind) -> rows, of everything that a visit passes on.
   using Seen = std::map<std::tuple<uint32_t, uint32_t, BlockKind>, uint32_t>;
   Seen Visit(const std::vector<SnapshotFileInfo>& files, uint32_t begin, uint32_t end, int threads = 3) {
     Seen seen;

@@ -16,7 +16,8 @@ using Records = RecordPool::Run;
 TEST(RecordPoolTest, ThreadsGetRecordsOfTheirOwnThatLieTogether) {
   constexpr int kThreads = 5, kRuns = 4000;
   RecordPool pool(24);
-  // So that threads keep records from the start: in a small pool it is up to the scheduler who gets the next ones.
+  // So that threads reserve records from the start: in a small pool the scheduler decides which thread gets the next
+  // ones.
   for (int i = 0; i < 100000; ++i) pool.Allocate(kUnit, 0);
   std::vector<std::vector<Records>> runs(kThreads);
   std::vector<std::thread> threads;
@@ -45,17 +46,17 @@ TEST(RecordPoolTest, ThreadsGetRecordsOfTheirOwnThatLieTogether) {
 }
 
 TEST(RecordPoolTest, NeverGivesLowerNumbersThanAskedFor) {
-  // Threads share lanes by their numbers: of two threads made one after the other, one at most shares ours.
+  // Threads share lanes by their numbers: of two threads made one after the other, at most one shares this thread's.
   for (int attempt = 0; attempt < 2; ++attempt) {
     RecordPool pool(24);
-    for (int i = 0; i < 100000; ++i) pool.Allocate(kUnit, 0);  // so that threads keep records
+    for (int i = 0; i < 100000; ++i) pool.Allocate(kUnit, 0);  // so that threads reserve records
     const Records mine = pool.Allocate(kUnit, 0);
     Records others{};
     std::thread([&] { others = pool.Allocate(kUnit, 0); }).join();
     if (others.begin == mine.end()) continue;
     ASSERT_GT(others.end(), mine.end());
     EXPECT_GE(pool.Allocate(kUnit, others.end()).begin, others.end());
-    EXPECT_EQ(pool.Allocate(kUnit, 0).begin, mine.end());  // what was kept is not lost
+    EXPECT_EQ(pool.Allocate(kUnit, 0).begin, mine.end());  // reserved records are not lost
     return;
   }
   FAIL() << "both threads shared our lane";

@@ -137,7 +137,7 @@ TEST(StochasticRoundingTest, SameSeedSameResultOtherSeedOther) {
 }
 
 TEST(StochasticRoundingTest, RoundsItsOwnDimsOnlyAndForwardsTheStep) {
-  RowForTest row("batch_softmax", {1.0f}, Rounding());  // RowForTest watches what lies behind the state
+  RowForTest row("batch_softmax", {1.0f}, Rounding());  // RowForTest checks the bytes after the state
   row.Update({0.0f}, 0.5f, 9, 1);
   EXPECT_EQ(row.weights()[0], 5.0f);
   EXPECT_EQ(row.state_step(0), 9);

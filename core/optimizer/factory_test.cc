@@ -60,7 +60,7 @@ TEST(RowOptimizerFactoryTest, RefusesMissingAndUnusableParameters) {
   }
 }
 
-// A new row is not cleared before: the state is all that its rule writes.
+// The memory of a new row is not cleared: its rule must write the complete state.
 TEST(RowOptimizerFactoryTest, EveryRuleWritesEveryByteOfItsFirstState) {
   for (const RowOptimizerKind& kind : RowOptimizerKinds()) {
     ParamMap params = kEveryParameter;

@@ -1,4 +1,4 @@
-// Ten thousand damaged frames against a server that keeps rows: it answers or hangs up, and others are served.
+// Ten thousand damaged frames against a server that keeps rows: it answers or disconnects, and serves other clients.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -27,7 +27,7 @@ void Append(std::string* body, std::span<const T> values) {
   body->append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
-// What a worker says in a step, over both tables of the group.
+// The messages of a worker in a step, over both tables of the group.
 std::vector<Message> GoodMessages(const Group& group, int64_t worker, int64_t incarnation, int64_t seq) {
   const std::vector<int64_t> ids = SpreadIds(20), splits = {0, 10, 20};
   const Plan plan = MakePlan(ids, splits, true);
@@ -82,7 +82,7 @@ class HostileFramesTest : public testing::Test {
     switch (random_() % 4) {
       case 0: bytes->resize(random_() % bytes->size()); break;
       case 1: bytes->append(random_() % 20, 'x'); break;
-      case 2: {  // a number that lies
+      case 2: {  // a false number
         const uint64_t lie = random_() % 2 ? ~uint64_t{0} >> random_() % 64 : uint64_t{1} << random_() % 64;
         const size_t at = random_() % bytes->size();
         std::memcpy(bytes->data() + at, &lie, std::min<size_t>(sizeof(lie), bytes->size() - at));
@@ -94,7 +94,7 @@ class HostileFramesTest : public testing::Test {
         }
     }
   }
-  // A worker that does as it should.
+  // A well-behaved worker.
   int64_t JoinAsGoodWorker() {
     rpc::Client client({{"127.0.0.1", server_->port()}}, {RowWords("store", {0, kNumBuckets}, "agreed")}, {});
     const auto call =
@@ -114,7 +114,7 @@ TEST_F(HostileFramesTest, HeadsAndBodiesThatLieAreAnsweredOneByOne) {
   int num_refused = 0;
   int64_t incarnation = 0;
   for (int i = 0; i < kInputs * 4 / 5; ++i) {
-    // A worker that once said a far number says nothing new any more; others do.
+    // A worker that once sent a very high number has no further valid pushes; so workers change.
     const int64_t worker = 10 + i / 20;
     if (i % 20 == 0) incarnation = group_->Join(worker).incarnation;
     const std::vector<Message> messages = GoodMessages(*group_, worker, incarnation, i);

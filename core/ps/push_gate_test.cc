@@ -39,7 +39,7 @@ TEST(PushGateTest, HoldingWaitsForThoseInside) {
     EXPECT_TRUE(gate.Hold(kLong));
     is_held = true;
   });
-  while (gate.Enter(0, 1, 0)) gate.Leave();  // until the holder is there
+  while (gate.Enter(0, 1, 0)) gate.Leave();  // until Hold() has started
   EXPECT_FALSE(is_held);
   gate.Leave();
   holder.join();

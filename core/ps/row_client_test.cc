@@ -109,7 +109,7 @@ TEST_P(RowServersTest, APushWhosePlanIsGoneIsSentWithItsIdsAndThoseBehindItFollo
   const auto first = trainer.NewPush(plan, gradients, 0, kNothingApplied, 1);
   const auto second = trainer.NewPush(plan, gradients, 1, 0, 2);
   first->Begin(kEndsHangs);
-  second->Begin(kEndsHangs);  // under way before anybody knows that the first has failed
+  second->Begin(kEndsHangs);  // in flight before the failure of the first is known
   EXPECT_GT(first->Finish(kEndsHangs).applied.updated, 0);
   EXPECT_GT(second->Finish(kEndsHangs).applied.updated, 0);
   for (const auto& server : cluster.servers) EXPECT_EQ(server->group->LastApplied(0), 1);
@@ -128,7 +128,7 @@ TEST_P(RowServersTest, APushThatNamesOneThatNobodyHasIsRefused) {
     EXPECT_EQ(error.code(), Code::kFailedPrecondition);
     EXPECT_NE(std::string(error.what()).find("is 5"), std::string::npos) << error.what();
   }
-  EXPECT_THROW(trainer.Push(plan, gradients, 9, 3), Error);  // and one that is older than what is there
+  EXPECT_THROW(trainer.Push(plan, gradients, 9, 3), Error);  // and one that is older than the server's last
   trainer.Pull(plan, kNoTicket, 6);
   EXPECT_TRUE(trainer.was_lacking);
 }
@@ -158,7 +158,7 @@ TEST_P(RowServersTest, PushesWaitAtAHeldGateAndGoOn) {
   RowClientOptions others;
   const auto another = cluster.NewClient(others);
   Trainer reader(*another, *cluster.shell, 1);
-  reader.Pull(plan, kNoTicket);  // readers go on
+  reader.Pull(plan, kNoTicket);  // readers are not blocked
   EXPECT_FALSE(push->is_done());
   for (const auto& server : cluster.servers) EXPECT_EQ(server->group->LastApplied(0), 0);
   for (const auto& server : cluster.servers) server->host->gate().Allow({{0, 1}});
@@ -226,7 +226,7 @@ TEST(RowServersAloneTest, AServerThatIsBackAtItsPortIsSentTheRest) {
   trainer.Push(plan, gradients, 0, kNothingApplied);
   RowServer& server = *cluster.servers[1];
   const uint16_t port = server.server->port();
-  server.server.reset();  // hangs up; the rows stay
+  server.server.reset();  // disconnects; the rows stay
   const auto push = trainer.NewPush(plan, gradients, 1, 0);
   push->Begin(kEndsHangs);
   server.Start(port);

@@ -21,7 +21,7 @@ double CpuSeconds() {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-// The process may open one descriptor more, for as long as this lives.
+// Lets the process open only one more descriptor, during its lifetime.
 class OneDescriptorLeft {
  public:
   OneDescriptorLeft() {
@@ -114,7 +114,7 @@ TEST(BadPeersTest, AGreetingThatTricklesInHasATotalTime) {
   RawPeer peer(pair.server->port());
   peer.Say(AsText(EncodeHeader({kGreeting, 1, kGreetingBytes, 0})));
   EXPECT_EQ(pair.Begin(kEcho, "quick")->Wait().head, "quick");
-  Eventually([&] {  // every byte is progress, and does not help
+  Eventually([&] {  // every byte is progress, but does not extend the timeout
     peer.Say("y");
     return pair.server->stats().refused == 1;
   });
@@ -139,7 +139,7 @@ TEST(BadPeersTest, TheOldestStrangersAreHungUpOnFirstAndGreetedPeersStay) {
   }
   EXPECT_EQ(pair.server->stats().connections, 10);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(strangers[i]->Hear(), "") << "the oldest are gone";
-  strangers.back()->Say(Greeting().substr(1));  // the newest one is still heard
+  strangers.back()->Say(Greeting().substr(1));  // the newest one is still served
   Eventually([&] { return pair.service.opened == 7; });
   EXPECT_EQ(pair.Begin(kEcho, "quick")->Wait().head, "quick");
   EXPECT_EQ(pair.service.closed, 0);

@@ -16,7 +16,7 @@
 namespace monolith::rpc {
 namespace {
 
-// A server that does what a test says, byte by byte.
+// A server that follows the script of a test, byte by byte.
 class ScriptedServer {
  public:
   ScriptedServer() : listener_(Listen({"127.0.0.1", 0})), address_{"127.0.0.1", PortOf(listener_)} {}
@@ -41,7 +41,7 @@ class ScriptedServer {
     Say(FrameText(kGreeting, "", ""));
   }
   void HangUp() { accepted_.reset(); }
-  // Nobody is there any more.
+  // Closes the listener and the connection.
   void Leave() {
     HangUp();
     listener_.Close();
@@ -78,7 +78,7 @@ TEST(BadServersTest, OneThatAcceptsAndSaysNothingIsWaitedForUntilTheDeadline) {
 }
 
 TEST(BadServersTest, OneThatFallsSilentIsLeftAtTheDeadlineAndTheNextCallComesByANewConnection) {
-  // What a peer behind a network that drops everything looks like.
+  // Looks like a peer in a network that drops everything.
   ScriptedServer server;
   Client client({server.address()}, {"you"}, {});
   const auto lost = Ask(client, "lost", 0.1);
@@ -216,7 +216,7 @@ TEST(BadServersTest, EveryCallIsAnsweredThoughServersComeAndGo) {
       servers[number].reset();
       ServerOptions options;
       options.address = addresses[number];
-      Eventually([&] {  // its port may still be somebody's way out for a moment
+      Eventually([&] {  // its port may briefly be in use as the local port of another connection
         try {
           servers[number] = std::make_unique<Server>(options, services[number]);
         } catch (const Error&) {

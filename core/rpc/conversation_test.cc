@@ -47,7 +47,7 @@ TEST(ConversationTest, ABodyGoesWhereItsPlaceIs) {
 
 TEST(ConversationTest, BodiesOfAnySizeArriveHoweverTheyAreCut) {
   Pair pair;
-  // Around what is taken at a time and what is waited for together, on both sides.
+  // Sizes around the limit of one receive and the low-water mark, on both sides.
   for (const size_t bytes : {size_t{1} << 20, (size_t{1} << 20) + 1, (size_t{8} << 20) - 1, (size_t{8} << 20) + 500'000,
                              (size_t{16} << 20) + 3, size_t{20'000'000}}) {
     const std::string body(bytes, 'b');
@@ -80,7 +80,7 @@ TEST(ConversationTest, AnErrorOfTheServiceIsTheCallsAndNobodyElses) {
 }
 
 TEST(ConversationTest, CallsWithoutAnAnswerAreAskedAgainAfterABreak) {
-  // A server that answers the greeting and dies when it has heard the questions.
+  // A server that answers the greeting and dies after it received the questions.
   Socket listener = Listen({"127.0.0.1", 0});
   const Address address{"127.0.0.1", PortOf(listener)};
   Client client({address}, {"you"}, {});
@@ -156,7 +156,7 @@ TEST(ConversationTest, AServerThatCannotBeReachedIsLostBeforeTheDeadlineAndFound
   ClientOptions options;
   options.lost_after_seconds = 0.05;
   Client client({{"127.0.0.1", port}}, {""}, options);
-  for (int attempt = 0; attempt < 2; ++attempt) {  // each has as long
+  for (int attempt = 0; attempt < 2; ++attempt) {  // each has the full timeout
     const auto call = client.Begin(0, {kEcho, 0, "", {}, nullptr}, {}, InSeconds(kEndsHangs));
     EXPECT_EQ(CodeOf([&] { call->Wait(); }), Code::kUnreachable);
   }

@@ -24,7 +24,7 @@ Code CodeOf(const HeaderBytes& bytes, const FrameLimits& limits = {}) {
   return Code::kNotFound;
 }
 
-// A header whose checksum is right, so that only the checks behind it can refuse it.
+// A header with a valid checksum, so that only the checks after it can reject it.
 HeaderBytes Resealed(HeaderBytes bytes) {
   const uint32_t crc = Crc32c(bytes.data(), 32);
   std::memcpy(bytes.data() + 32, &crc, sizeof(crc));

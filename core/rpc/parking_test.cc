@@ -56,7 +56,7 @@ TEST(ParkingTest, AParkedCallIsTriedAgainThoughNobodyWakesIt) {
   EXPECT_EQ(parked->Wait().head, "parked");
 }
 
-// Says "not now" once, of what it saw before it was woken.
+// Throws NotNow once, based on the state before it was woken.
 class LateService : public Service {
  public:
   std::unique_ptr<Conversation> Open(const std::string&, const std::string&, std::string*) override {

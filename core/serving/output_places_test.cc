@@ -7,7 +7,7 @@
 namespace monolith {
 namespace {
 
-// A pooled feature of 5 floats, and sequences of 4 and of 2 places.
+// A pooled feature of 5 floats, and sequences of 4 and of 2 positions.
 const std::vector<FeatureShape> kFeatures = {{5, 0}, {5, 4}, {5, 2}};
 
 TEST(OutputPlaces, SlicesOfSequencesLieSideBySidePlaceByPlace) {

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kShardSize = 4096;
 constexpr uint32_t kMostInLine = 13;
 
-// The log beside all that was ever noted in it.
+// The log together with a reference of everything recorded in it.
 class CheckedLog {
  public:
   CheckedLog() { log.Restart(epoch - 1); }
@@ -25,7 +25,7 @@ class CheckedLog {
     noted_[epoch].insert(row);
   }
 
-  // Whether the log reaches back to an epoch; if it does, it must tell all rows since.
+  // Whether the log reaches back to an epoch; if it does, it must list all rows since.
   bool Reaches(uint32_t first) const {
     std::vector<uint32_t> rows;
     if (!log.From(first, &rows)) return false;

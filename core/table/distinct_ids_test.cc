@@ -34,7 +34,7 @@ TEST(DistinctIdsTest, APlanMadeOfDistinctIdsHasTheSameCellsAndCounts) {
   ASSERT_EQ(made.num_ids(), plan.num_unique());
   EXPECT_TRUE(std::equal(made.unique.data(), made.unique.data() + made.unique.size(), plan.unique.data()));
   EXPECT_TRUE(std::equal(made.splits.data(), made.splits.data() + made.splits.size(), plan.splits.data()));
-  std::map<std::pair<int, int64_t>, int> inputs;  // (table, position) -> times it is somebody's
+  std::map<std::pair<int, int64_t>, int> inputs;  // (table, position) -> number of ids that have it
   for (int64_t u = 0; u < made.num_unique(); ++u) {
     EXPECT_EQ(made.CountOf(u), plan.CountOf(u));
     ASSERT_EQ(made.starts[u + 1] - made.starts[u], 1);
@@ -87,7 +87,7 @@ TEST(DistinctIdsTest, WhatDoesNotFitIsRefused) {
   EXPECT_TRUE(refuses({{2048, 3}}, keys));                 // no cell
   EXPECT_TRUE(refuses({{16, 3}}, keys, {1, 1}));           // a count is missing
   EXPECT_TRUE(refuses({{16, 3}}, keys, {1, 0, 1}));        // an id that did not occur
-  EXPECT_TRUE(refuses({{0, 0xffffffffu}, {1, 4}}, keys));  // sizes that lie
+  EXPECT_TRUE(refuses({{0, 0xffffffffu}, {1, 4}}, keys));  // false sizes
 }
 
 TEST(DistinctIdsTest, AWideKeyIsTakenInTheBucketItComesIn) {

@@ -1,4 +1,4 @@
-// A read without locks is repeated where a writer came in between: every row that is handed out is whole.
+// A read without locks is repeated if a writer interfered: every row that is returned is intact.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST_P(DisturbedFastReadTest, WhatAWriterChangedMeanwhileIsReadAgain) {
   const std::vector<int64_t> ids = IdsInBuckets(3000, 7, 9);  // few buckets: their indexes are large with few rows
   AssignAll(group.get(), ids, kOld);
   ASSERT_TRUE(FastRowReader<16>(group->table(0)).Suits(BucketOf(ids[0])));
-  // The first half of the rows is written before the writer comes, the second half after it.
+  // The first half of the rows is written before the writer runs, the second half after it.
   FirstTouch memory(1, [&] { AssignAll(group.get(), ids, kNew); });
   const std::span<float> all = memory.As<float>();
   const size_t count = all.size() / static_cast<size_t>(dim);
@@ -56,7 +56,7 @@ TEST_P(DisturbedFastReadTest, WhatAWriterChangedMeanwhileIsReadAgain) {
   EXPECT_EQ(std::count(values.begin(), values.end(), kNew), static_cast<int64_t>(values.size()));
 }
 
-// Dims of the fast reader, which begins anew with all rows.
+// Dims of the fast reader, which restarts with all rows.
 INSTANTIATE_TEST_SUITE_P(Dims, DisturbedFastReadTest, ::testing::Values(8, 16, 32, 64));
 
 // The general reader, in the middle of a row.

@@ -1,5 +1,5 @@
-// The epochs of rows start over again and again, and nobody notices: a group with few row epochs beside a reference
-// that has as many as it likes.
+// The epochs of rows wrap around many times without a visible effect: a group with few row epochs is compared with a
+// reference without a limit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -99,7 +99,7 @@ class Twins {
     return ids;
   }
 
-  // 0 now and then, the last one often.
+  // Sometimes 0, often the last one.
   uint64_t SomeMark(uint64_t first, uint64_t last) {
     const uint64_t kind = random_() % 6;
     if (kind == 0) return 0;
@@ -156,7 +156,7 @@ class Twins {
     Compare(ReadAll(group_->Changes(since, 0, kUsedBuckets, true).get()), reference_, since, floor_);
   }
 
-  // Exact after a recent mark; after one that rows cannot tell any more, everything and so nothing that is missing.
+  // Exact after a recent mark; after one that rows cannot represent any more, all rows, so that none is missing.
   void Compare(const Content& content, const Reference& expected, uint64_t since, uint64_t floor) {
     const std::map<int64_t, float> values = ValuesIn(content), wanted = expected.RowsAfter(since),
                                    all = expected.RowsAfter(0);
@@ -190,7 +190,7 @@ class Twins {
   Reference at_cut_;
   std::unique_ptr<Cut> cut_;
   uint64_t now_ = 1;
-  uint64_t floor_ = 1;  // everything after it may be asked for
+  uint64_t floor_ = 1;  // everything after it may be requested
   uint64_t cut_floor_ = 1;
   int writes_ = 0;
   int num_recent_ = 0;  // comparisons after a recent mark

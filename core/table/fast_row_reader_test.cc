@@ -1,5 +1,5 @@
-// The fast reader gives what the general one gives, alone and beside writers. All rows lie in two buckets, so
-// that their indexes are large with few rows; ids of other buckets find none.
+// The fast reader returns what the general one returns, alone and with concurrent writers. All rows lie in two buckets,
+// so that their indexes are large with few rows; ids of other buckets find none.
 #include "table/fast_row_reader.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ void AssignAll(Group* group, const std::vector<int64_t>& ids, float value, bool 
   group->Assign(0, ids, rows, std::vector<int64_t>{kStartTime}, false, 0);
 }
 
-// Expects every row to be of one value and returns it for each id.
+// Expects all weights of a row to be equal and returns one for each id.
 std::vector<float> Lookup(const Group& group, const std::vector<int64_t>& ids) {
   const auto dim = static_cast<size_t>(group.table(0).spec.dim());
   std::vector<float> values(ids.size() * dim), firsts;
@@ -71,7 +71,7 @@ TEST_P(FastRowReaderTest, ReadsWhatIsThereAndZerosElsewhere) {
       ids[i] = kind == 0 ? absent[place % absent.size()] : kind == 1 ? elsewhere[place % 100] : known[place];
       expected[i] = kind == 0 ? 0.0f : kind == 1 ? (place % 100 == 0 ? -5.0f : 0.0f) : 1.0f + static_cast<float>(place);
     }
-    ids[0] = known[0], expected[0] = 1.0f;  // by which the table is judged
+    ids[0] = known[0], expected[0] = 1.0f;  // the id by which the table is judged
     ASSERT_EQ(Lookup(*group, ids), expected);
     Plan plan = MakePlan(ids, std::vector<int64_t>{0, static_cast<int64_t>(count)}, true);
     std::vector<float> values(static_cast<size_t>(group->NumValues(plan)));
@@ -88,7 +88,7 @@ TEST_P(FastRowReaderTest, ReadsWhatIsThereAndZerosElsewhere) {
 
 INSTANTIATE_TEST_SUITE_P(Dims, FastRowReaderTest, ::testing::Values(8, 16, 32, 64, 5));
 
-// Writers come and go, so that readings begin while nobody writes and end beside somebody who does.
+// Writers start and stop, so that reads begin without a writer and end with one.
 TEST(FastRowReaderStressTest, RowsAreReadWholeBesideWritersThatComeAndGo) {
   constexpr int kWrites = kReadersLock ? 30 : 600;
   const std::unique_ptr<Group> group = MakeGroup(64);

@@ -27,7 +27,7 @@ std::vector<float> Random(int64_t count) {
   return all;
 }
 
-// A batch of some tables, a gradient row for each of its ids, and what its sums should be.
+// A batch of some tables, a gradient row for each of its ids, and the expected sums.
 class Batch {
  public:
   explicit Batch(const std::vector<int>& dims) : dims_(dims) {

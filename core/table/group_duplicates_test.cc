@@ -1,4 +1,4 @@
-// The same id several times in one call: what comes last wins, and nothing is done twice to one row.
+// The same id several times in one call: the last occurrence wins, and nothing is done twice to one row.
 #include <gtest/gtest.h>
 
 #include <cstdint>

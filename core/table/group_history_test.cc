@@ -1,4 +1,4 @@
-// What a group keeps of its history, for whom and for how long.
+// Which history a group keeps, and for how long.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,7 +102,7 @@ TEST_F(GroupHistoryTest, WhileFollowedEverythingAfterAMarkIsThere) {
   const uint64_t mark = group_->Mark();
   Assign({2});
   Erase({3});
-  group_->FollowHistory(true);  // once more changes nothing
+  group_->FollowHistory(true);  // idempotent
   EXPECT_EQ(KeysOf(ChangesSince(mark)), Ids({2}));
   EXPECT_EQ(RemovedKeysOf(ChangesSince(mark)), Ids({3}));
   EXPECT_EQ(group_->LastMark(), mark);
@@ -315,7 +315,7 @@ TEST_F(GroupHistoryTest, ACutSinceAMarkHasWhatChangedBetweenTheTwo) {
   Assign({2, 3, 7}, 2.0f);
   Erase({4, 5});
   const std::unique_ptr<Cut> cut = group_->OpenCut();
-  Assign({1, 3, 8}, 3.0f);  // 3 is read from its old image, 1 and 8 are of no concern
+  Assign({1, 3, 8}, 3.0f);  // 3 is read from its old image, 1 and 8 do not matter
   Erase({6, 7});
   const Content content = ReadCut(cut.get(), mark);
   EXPECT_EQ(KeysOf(content), Ids({2, 3, 7}));

@@ -1,4 +1,4 @@
-// Weights as the worker saw them reach the optimizer of every id, whichever way the gradients of the call lie.
+// The weights that the worker read reach the optimizer of every id, for every layout of the gradients.
 #include <gtest/gtest.h>
 
 #include <cstdint>

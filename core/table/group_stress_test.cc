@@ -1,5 +1,5 @@
-// Many threads on one group: what they wrote adds up, and nobody ever sees half a row or somebody else's.
-// Sized to finish in seconds under the thread sanitizer.
+// Many threads on one group: their writes add up, and no reader ever sees half a row or that of another id. Sized to
+// finish in seconds under the thread sanitizer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace monolith {
 namespace {
 
-// More threads in a call than this machine may have CPUs, so that tasks of one call meet each other.
+// More threads in a call than this machine may have CPUs, so that tasks of one call run concurrently.
 class GroupStressTest : public ::testing::Test {
  protected:
   void SetUp() override { SetNumThreads(4); }
@@ -43,7 +43,7 @@ TEST_F(GroupStressTest, GradientsOfManyThreadsAddUp) {
       return;
     }
     for (int step = 0; step < kSteps; ++step) {
-      // Every third batch is large enough to be shared out over the pool.
+      // Every third batch is large enough to be divided among the pool.
       const std::vector<int64_t> ids = Draw(&random, step % 3 == 0 ? 12'000 : 500, pool);
       for (size_t i = ids.size() / 2; i < ids.size(); ++i) ++seen[static_cast<size_t>(t)][ids[i]];
       inserted += ApplyStep(group.get(), ids, 1.0f, kStartTime + step, step % 2 == 0).inserted;
@@ -65,7 +65,7 @@ TEST_F(GroupStressTest, GradientsOfManyThreadsAddUp) {
 constexpr int64_t kWritesPerId = 4096;
 
 // Writes and removes the rows of ids [1, num_ids] in random order. The weights and the time of a row carry one stamp,
-// exact in a float, that tells whose row it is and which write it came from.
+// exact in a float, that identifies its id and the write it came from.
 void ChurnRows(Group* group, uint64_t seed, int64_t num_ids, int steps) {
   std::mt19937_64 random(seed);
   for (int step = 0; step < steps; ++step) {
@@ -117,11 +117,10 @@ TEST_F(GroupStressTest, RowsAreReadWholeWhileRecordsAreReused) {
   EXPECT_EQ(group->Stats(0).rows, static_cast<int64_t>(group->Ids(0).size()));
 }
 
-// Rows that take long to copy, and few of them: a reader that does not look again sees halves of two writes.
+// Rows that take long to copy, and few of them: a reader that does not validate sees halves of two writes.
 TEST_F(GroupStressTest, WideRowsAreReadWhole) {
   constexpr int kDim = 1024, kWriters = 2;
-  constexpr int kWrites =
-      kReadersLock ? 100 : 3000;  // the thread sanitizer is slow, and under it nobody reads unlocked
+  constexpr int kWrites = kReadersLock ? 100 : 3000;  // the thread sanitizer is slow, and under it all readers lock
   const Kernel sgd = {"sgd", Params({{"stochastic_rounding", 0}, {"delay_compensation_lambda", 0}})};
   std::vector<TableSpec> specs;
   specs.push_back(MakeTestSpec("wide", kDim, sgd, {}));
@@ -217,8 +216,8 @@ TEST_F(GroupStressTest, EverythingAtOnceLeavesTablesWhole) {
   }
 }
 
-// Row numbers are handed out anew after a clear: those that a plan remembers from before may then name rows of other
-// buckets, which another thread is changing.
+// Row numbers are reused after a clear: the hints of an older plan may then name rows of other buckets, which another
+// thread is changing.
 TEST_F(GroupStressTest, APlanReadBeforeAClearStillUpdatesItsOwnRows) {
   const std::unique_ptr<Group> group = MakeTestGroup();
   const std::vector<int64_t> ids = IdsInBuckets(100, 500, 1000), others = IdsInBuckets(100, 0, 400);

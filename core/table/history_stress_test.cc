@@ -1,4 +1,4 @@
-// Cuts and changes while writers go on: a cut is the state of one instant, and nothing is missing from the changes.
+// Cuts and changes with concurrent writers: a cut is the state of one instant, and nothing is missing from the changes.
 // Sized to finish in seconds under the thread sanitizer.
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ void ChangeSomething(Group* group, std::mt19937_64* random, int step) {
   }
 }
 
-// Starts writers that go on until stopped; `pause` lets a test stop them all between two calls.
+// Starts writers that run until stopped; `pause` lets a test stop them all between two calls.
 class Writers {
  public:
   Writers(Group* group, int count) {
@@ -119,7 +119,7 @@ TEST(CutStressTest, ACutReadBesideWritersIsTheStateWhenItWasTaken) {
   }
 }
 
-// A walk in bucket order begins in the first buckets and ends in the last: these alone tell whether a cut fell in
+// A walk in bucket order begins in the first buckets and ends in the last: these alone show whether a cut fell in
 // between.
 TEST(CutStressTest, ABatchIsInACutAsAWholeOrNotAtAll) {
   constexpr int kWriters = 3, kCuts = 60;
@@ -172,7 +172,7 @@ TEST(CutStressTest, RowsThatChangeAfterTheyWereReadAreNotReadAgain) {
     AddBlock(block, &content);
     assign_all(static_cast<float>(2 + blocks));
     group->Erase(1, erased);
-    assign_all(static_cast<float>(3 + blocks));  // the erased ids come back, in records used before
+    assign_all(static_cast<float>(3 + blocks));  // the erased ids are inserted again, in records used before
   }
   EXPECT_GT(blocks, 1);
   EXPECT_EQ(content.rows, before.rows);
@@ -193,7 +193,7 @@ TEST(CutStressTest, AnAbandonedCutDoesNoHarm) {
   EXPECT_EQ(ReadInParallel(group->OpenCut().get(), 2).rows, RowsOf(*group).rows);
 }
 
-// Brings a copy up to date with everything changed since the last mark.
+// Applies everything changed since the last mark to a copy.
 uint64_t Follow(Group* group, Group* copy, uint64_t since) {
   const uint64_t mark = group->Mark();
   std::string packed;
@@ -202,7 +202,7 @@ uint64_t Follow(Group* group, Group* copy, uint64_t since) {
   return mark;
 }
 
-// Closes epochs all the time, so that those of rows start over again and again.
+// Closes epochs continuously, so that those of rows wrap around many times.
 class Marker {
  public:
   explicit Marker(Group* group)
@@ -231,7 +231,7 @@ TEST(CutStressTest, ACutStaysExactWhileEpochsStartOver) {
   constexpr uint32_t kFewEpochs = 12;
   const std::unique_ptr<Group> group = MakeTestGroup({.expire_days = 1, .max_row_epoch = kFewEpochs});
   group->FollowHistory(true);
-  group->Mark();  // removals up to the first mark can be asked for by nobody: the first cut to close drops them
+  group->Mark();  // removals up to the first mark cannot be requested: the first cut to close drops them
   Writers writers(group.get(), 2);
   const Marker marker(group.get());
   for (int round = 0; round < 6; ++round) {

@@ -28,7 +28,7 @@ Ids RandomIds(std::mt19937_64* random, size_t count, uint64_t range) {
   return ids;
 }
 
-// What a kernel throws for wrong input, or "" when it does not throw.
+// Returns the error of a kernel for invalid input, or "" when it does not throw.
 template <typename Call>
 std::string Refusal(const Call& call) {
   try {
@@ -93,7 +93,7 @@ TEST(RowIdsTest, SplitsThatChangeMeanwhileGiveTheRowsOfWhatWasRead) {
   FirstTouch memory(1, [&] { std::fill_n(splits.begin() + 1, splits.size() / 2 - 1, int64_t{1} << 40); });
   splits = memory.As<int64_t>();
   memory.Arm();
-  // A copy that begins at its end has read what was changed, and that is refused.
+  // A copy that starts at the end has read the changed values, which are rejected.
   const std::string refusal = Refusal([&] { EXPECT_TRUE(RowIds(splits).empty()); });
   EXPECT_TRUE(refusal.empty() || refusal.starts_with("row_splits must never decrease, got 0 after")) << refusal;
   EXPECT_TRUE(memory.was_touched());

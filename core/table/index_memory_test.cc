@@ -13,7 +13,7 @@
 namespace monolith {
 namespace {
 
-// Lines of an index, each telling whose it is and the how manieth.
+// Lines of an index, each with its bucket and its number.
 std::vector<IndexLine> LinesOf(uint32_t bucket, uint32_t num_lines) {
   std::vector<IndexLine> lines(num_lines);
   for (uint32_t line = 0; line < num_lines; ++line) {
@@ -50,7 +50,7 @@ class IndexMemoryTest : public ::testing::Test {
   std::map<uint32_t, uint32_t> given_;
 };
 
-// Whoever has found a line keeps it as long as the index has no more of them (RowFinder).
+// A line that was found stays valid as long as the index does not grow (RowFinder).
 TEST_F(IndexMemoryTest, LinesStayWhereTheyAreWhileTheirNumberDoes) {
   for (const uint32_t num_lines : {1u, 8u, kPlateLines, 3 * kPlateLines}) {
     Give(5, num_lines);

@@ -1,4 +1,4 @@
-// Rows of ids that a table has never seen: whichever call brings them, in whatever order indexes grow meanwhile.
+// Rows of ids that are new to a table: whichever call inserts them, in whatever order indexes grow meanwhile.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@
 namespace monolith {
 namespace {
 
-constexpr int kDim = 5;  // odd: the last word of random bits serves one weight
+constexpr int kDim = 5;  // odd: the last word of random bits yields one weight
 constexpr float kRate = 0.5f;
 constexpr int64_t kTime = kStartTime;
 
@@ -50,8 +50,8 @@ void Reinitialize(Group* group, const std::vector<int64_t>& ids) {
   group->Reinitialize(0, ids, kTime, status);
 }
 
-// Most of them in a few buckets: their indexes grow many times within one call, between the moment a block of ids asks
-// for its lines and the moment it is visited.
+// Most of them in a few buckets: their indexes grow many times within one call, between the prefetch of the lines of a
+// block of ids and its visit.
 std::vector<int64_t> ManyIds() { return CrowdedIds(40'000); }
 
 TEST(InsertTest, LearningAnUnseenIdIsInitializingItAndThenLearning) {

@@ -1,4 +1,4 @@
-// Which row blocks a group takes, counts and refuses.
+// Which row blocks a group accepts, counts and rejects.
 #include "table/loader.h"
 
 #include <gtest/gtest.h>
@@ -32,10 +32,10 @@ std::vector<RowBlockView> ViewsOf(const std::vector<std::string>& blocks) {
   return RowBlockView::AllOf(bytes);
 }
 
-// Rows in both tables, rows that were removed, and counts of ids that were not let in.
+// Rows in both tables, rows that were removed, and counts of ids that were not admitted.
 std::unique_ptr<Group> MakeFullGroup() {
   std::unique_ptr<Group> group = MakeTestGroup({.sgd_min_count = 2});
-  group->FollowHistory(true);  // or removals would not be kept
+  group->FollowHistory(true);  // otherwise removals would not be kept
   const std::vector<int64_t> ids = SpreadIds(600);
   ApplyStep(group.get(), ids, 1.0f, kStartTime, false);
   ApplyStep(group.get(), {ids.begin() + 450, ids.end()}, 1.0f, kStartTime, false);
@@ -131,8 +131,8 @@ std::string SgdTombstones(const Group& group, uint32_t bucket, const std::vector
   return builder.Finish();
 }
 
-// Rows are looked for ahead of being written: what an earlier block, or an earlier row of the same, has changed
-// meanwhile must count.
+// Rows are looked up before they are written: changes by an earlier block, or an earlier row of the same block, must be
+// seen.
 TEST(LoaderTest, BlocksOfABucketCountInTheirOrder) {
   const std::unique_ptr<Group> target = MakeTestGroup();
   const std::vector<int64_t> ids = IdsInBuckets(300, 5, 6);

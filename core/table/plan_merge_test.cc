@@ -1,4 +1,4 @@
-// Several plans as one: what MakePlan() of all inputs end to end gives, and rows in the order of the sources.
+// Merged plans: equal to MakePlan() of all inputs end to end, with rows in the order of the sources.
 #include "table/plan_merge.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 namespace monolith {
 namespace {
 
-// The input of one source: ids table by table, and where they lie if the ids do not tell.
+// The input of one source: ids table by table, and their buckets if the ids do not determine them.
 struct SourceInput {
   std::vector<int64_t> ids, splits;
   std::vector<uint16_t> buckets;

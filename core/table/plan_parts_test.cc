@@ -1,4 +1,4 @@
-// Plans cut into the parts of their owners, sent, and merged there; and words that are no part.
+// Plans split into the parts of their owners, sent, and merged there; and words that are no part.
 #include "table/plan_parts.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ Plan TwoTables(const std::vector<int64_t>& ids, std::span<const uint16_t> bucket
   return MakePlan(ids, std::vector<int64_t>{0, count / 3, count}, true, buckets);
 }
 
-// What an owner receives: its part of every plan, in the order of the plans.
+// The input of an owner: its part of every plan, in the order of the plans.
 struct Received {
   std::vector<int64_t> words, num_words;
 };
@@ -202,7 +202,7 @@ TEST(PlanPartsTest, HostileWordsAreRefused) {
   EXPECT_TRUE(is_refused(WhyRefused({1})));
   EXPECT_TRUE(is_refused(WhyRefused({3, 1, 0, a, b, Cell(16, 3)})));                          // a word is missing
   EXPECT_TRUE(is_refused(WhyRefused({3, 1, 0, a, b, c, Cell(16, 3), 0})));                    // one too many
-  EXPECT_TRUE(is_refused(WhyRefused({-1, 1, 0, Cell(16, 3)})));                               // sizes that lie
+  EXPECT_TRUE(is_refused(WhyRefused({-1, 1, 0, Cell(16, 3)})));                               // false sizes
   EXPECT_TRUE(is_refused(WhyRefused({std::numeric_limits<int64_t>::max(), 4, 0, a, b, c})));  // and overflow
   EXPECT_TRUE(is_refused(WhyRefused({3, 1, 2, a, b, c, Cell(16, 3)})));                       // no such flag
   EXPECT_TRUE(is_refused(WhyRefused({3, 1, 0, a, b, c, Cell(16, 2)})));                       // a key of no cell
@@ -217,7 +217,7 @@ TEST(PlanPartsTest, HostileWordsAreRefused) {
   EXPECT_NE(WhyRefused({3, 1, 0, a, b, c, Cell(16, 3)}, {-1, 8}), "");
   EXPECT_NE(WhyRefused({3, 1, 0, a, b, c, Cell(16, 3)}, {1, 8}), "");
   const std::vector<int64_t> twice = {1, 1, 0, a, Cell(16, 1), 2, 1, 0, a, a, Cell(16, 2)};
-  EXPECT_TRUE(is_refused(WhyRefused(twice, {5, 6})));  // also where another rank has the id
+  EXPECT_TRUE(is_refused(WhyRefused(twice, {5, 6})));  // also if another rank has the id
 }
 
 TEST(PlanPartsTest, CountsOfStrangersDoNotOverflow) {

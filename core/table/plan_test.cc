@@ -38,7 +38,7 @@ void ExpectWhole(const Plan& plan, std::span<const int64_t> ids) {
   }
 }
 
-// The plan by its definition: cell by cell, and in each the ids as they come.
+// The plan by its definition: cell by cell, and in each the ids in order of occurrence.
 void ExpectPlain(const Plan& plan, std::span<const int64_t> ids, std::span<const int64_t> splits,
                  std::span<const uint16_t> buckets) {
   const size_t num_tables = splits.size() - 1;
@@ -127,7 +127,7 @@ TEST(PlanTest, PlansAreAsDefinedWhateverTheirSizeTablesAndThreads) {
         std::vector<uint16_t> buckets(size);
         for (const double end : ends) splits.push_back(static_cast<int64_t>(end * static_cast<double>(size)));
         for (size_t i = 0; i < size; ++i) {
-          // Two of three are the same few; seven of eight lie in one part, for which 16 bits are too few at last.
+          // Two of three are the same few; seven of eight lie in one part, for which 16 bits are eventually too few.
           const bool is_common = random() % 3 != 0;
           ids[i] = static_cast<int64_t>(random() % (is_common ? 50 : 4000));
           buckets[i] = static_cast<uint16_t>(random() % 8 != 0 ? 5 + ids[i] % 2 : random() % kNumBuckets);
@@ -144,7 +144,7 @@ TEST(PlanTest, PlansAreAsDefinedWhateverTheirSizeTablesAndThreads) {
 
 TEST(PlanTest, IdsThatChangeMeanwhileGiveThePlanOfWhatWasRead) {
   const int64_t last =
-      IdsInBuckets(1, kNumBuckets - 1, kNumBuckets)[0];  // more of these go behind the end, if anything
+      IdsInBuckets(1, kNumBuckets - 1, kNumBuckets)[0];  // if read twice, more of these would be written past the end
   std::span<int64_t> ids;
   FirstTouch memory(1, [&] { std::fill_n(ids.begin(), ids.size() / 2, last); });
   ids = memory.As<int64_t>();

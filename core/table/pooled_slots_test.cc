@@ -15,7 +15,7 @@
 namespace monolith {
 namespace {
 
-// Slots of one table, each with the ids of rows of its own: place = slot * kRowsPerSlot + what a generator says.
+// Slots of one table, each with its own rows: index = slot * kRowsPerSlot + the value of a generator.
 constexpr int kRowsPerSlot = 7;
 
 Pooling PoolingOf(int slot, bool ragged) {
@@ -49,7 +49,7 @@ struct Batch {
   PooledShape shape() const { return {num_examples, ids_per_example, row_splits}; }
   int num_slots() const { return static_cast<int>(ids_per_example.size()); }
 
-  // Calls body(slot, example, ids of the example) in the order in which sums go.
+  // Calls body(slot, example, ids of the example) in the order of summation.
   template <typename Body>
   void ForEach(const Body& body) const {
     size_t at = 0;
@@ -103,7 +103,7 @@ TEST_P(PooledSlots, SumsLikeAPlainLoopWhereverGradientsLie) {
   const auto [dim, ragged, threads] = GetParam();
   Batch batch(5, dim, 301, ragged);
   const int64_t stride = batch.layout->width() + 3;  // rows begin anywhere in a line, with a gap between examples
-  std::vector<float> rows(batch.num_examples * stride - 3);  // nothing behind the last float
+  std::vector<float> rows(batch.num_examples * stride - 3);  // nothing after the last float
   for (float& each : rows) each = batch.Draw();
   std::vector<float> expected(batch.values.size(), 0.0f);
   batch.ForEach([&, d = dim, r = ragged](int s, int64_t e, std::span<const int32_t> places) {

@@ -54,7 +54,7 @@ TEST(RecordRunsTest, RunsThatFollowEachOtherAreListedAsOneUpToTheLongest) {
 
 TEST(RecordRunsTest, TheLastRecordsOfATableFit) {
   RecordRuns runs;
-  const uint32_t last = 0u - 2 * kUnit;  // what remains below the number that stands for none
+  const uint32_t last = 0u - 2 * kUnit;  // the last run below the number that stands for none
   runs.Add({last - RecordRuns::kLongestRun, RecordRuns::kLongestRun});
   runs.Add({last, kUnit});
   EXPECT_EQ(runs.back().begin, last);

@@ -103,12 +103,12 @@ TEST_F(RowIndexTest, ANeighbourFollowsWhenOneGrowsAndTakesNoMemory) {
   EXPECT_EQ(memory_.MemoryBytes(), bytes);
 }
 
-// Every entry in a line that is not its home costs each of its searches the lines between: these are counted.
+// Every entry outside of its home line costs each of its searches the lines between: these are counted.
 TEST_F(RowIndexTest, HoweverHashesAreChosenEntriesAreNearTheirHomes) {
   constexpr uint32_t kEntries = 20000;
   constexpr uint64_t kOneBucket = uint64_t{kBucket} << (64 - kBucketBits);
   for (const int shift :
-       {0, 5, 12, 20, 28, 33, 38}) {  // alike but for the lowest bits, some in the middle, the highest
+       {0, 5, 12, 20, 28, 33, 38}) {  // equal except for the lowest bits, some in the middle, the highest
     const auto hash_of = [&](uint64_t k) { return kOneBucket | (shift == 0 ? 0x48d159e268000 : 0) | k << shift; };
     BlockArena blocks;
     IndexMemory memory(blocks);

@@ -27,7 +27,7 @@ Push PushOf(int64_t worker, int64_t incarnation, int64_t seq) {
   return {incarnation, seq, {worker, seq, "at " + std::to_string(seq), 1000 + seq}, seq - 1};
 }
 
-// Throws what the clocks refuse; true iff it was applied now.
+// Throws the errors of the clocks; true iff the update was applied now.
 bool Apply(WorkerClocks* clocks, const Pushes& pushes) {
   WorkerClocks::Turns turns(*clocks, pushes);
   if (!turns.are_duplicates()) turns.Record();
@@ -85,7 +85,7 @@ TEST(SeveralPushesTest, OneThatIsRefusedRefusesAll) {
                 "worker 2: batch numbers must be >= 0 and first_seq not above seq, got first_seq -1 and seq -1");
   ExpectRefused(&clocks, {PushOf(2, two, 0), PushOf(1, one, 0), PushOf(2, two, 0)}, Code::kInvalidArgument,
                 "worker 2: two pushes were given for one update; give one of each worker");
-  EXPECT_TRUE(Apply(&clocks, {PushOf(1, one, 0), PushOf(2, two, 0)}));  // nobody's turn was kept
+  EXPECT_TRUE(Apply(&clocks, {PushOf(1, one, 0), PushOf(2, two, 0)}));  // no turn was held
 }
 
 TEST(SeveralPushesTest, ThoseBehindWaitForTheTurnsOfAll) {
@@ -134,7 +134,7 @@ TEST(SeveralPushesTest, RowsAndAllStampsChangeTogether) {
 
 constexpr int64_t kWorkers = 6, kUpdates = 60, kSecondIds = 1 << 20;
 
-// Two threads, each of which pushes for every other worker together, rows of its own.
+// Two threads, each of which pushes for every other worker together, to separate rows.
 class PushingSets {
  public:
   PushingSets() : group_(MakeTestGroup()) {
@@ -173,7 +173,7 @@ class PushingSets {
     }
   }
 
-  // Pushes of both sets, the other way round: applied before, or a part that is refused.
+  // Pushes of both sets, in reverse order: applied before, or a part that is rejected.
   void AskForAll() const {
     Pushes pushes;
     for (int64_t worker = kWorkers - 1; worker >= 0; --worker) pushes.push_back(Of(worker, 0));
@@ -190,7 +190,7 @@ class PushingSets {
   std::atomic<int> pushing_{2};
 };
 
-// Others join, ask for the turns of all workers and take cuts meanwhile: nobody waits forever.
+// Other threads join, acquire the turns of all workers and open cuts meanwhile, without a deadlock.
 TEST(SeveralPushesStressTest, CutsHaveWholeUpdates) {
   const int threads_before = NumThreads();
   SetNumThreads(4);

@@ -82,7 +82,7 @@ TEST(ReorderFusedTest, EveryOffsetPointsToTheRowOfItsId) {
     Ids ids;
     for (int i = 0; i < 257; ++i) ids.push_back(static_cast<int64_t>(random() % 90) - 45);
     const FusedReorder fused = ReorderFused(ids, lengths, shards, dims, true);
-    // A buffer in which every row carries its id, laid out by the sizes alone.
+    // A buffer in which every row holds its id, laid out by the sizes alone.
     Ids buffer;
     size_t next = 0;
     for (size_t pair = 0; pair < fused.pair_sizes.size(); ++pair) {
@@ -128,7 +128,7 @@ TEST(FillByOffsetsTest, OffsetsThatChangeMeanwhileAreFollowedAsTheyWereRead) {
   offsets = memory.As<int64_t>();
   memory.Arm();
   Floats buffer(1);
-  // A copy that begins at its end has read what was changed, and that is refused.
+  // A copy that starts at the end has read the changed values, which are rejected.
   const std::string refusal = Refusal([&] {
     FillByOffsets(Ids{0}, Ids{0, 1}, Floats{7}, offsets, Ids{0, static_cast<int64_t>(offsets.size())}, Ids{1}, buffer);
     EXPECT_EQ(buffer, Floats{7});

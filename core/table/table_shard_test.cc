@@ -1,4 +1,4 @@
-// What a shard lists of its changes.
+// The list of changed rows of a shard.
 #include "table/table_shard.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kBucket = 5;
 constexpr uint32_t kRows = 4096;
 constexpr uint32_t kLimit = kRows / 8;  // of the list
-constexpr uint32_t kLine = 13;          // the list takes so many rows at a time
+constexpr uint32_t kLine = 13;          // the list grows by this number of rows at a time
 
 class ChangeLogTest : public ::testing::Test {
  protected:
@@ -35,7 +35,7 @@ class ChangeLogTest : public ::testing::Test {
     for (uint32_t i = begin; i < end; ++i) shard_.BeforeChange(records_, numbers_[i % kRows], clock_);
   }
 
-  // How many rows are listed from an epoch on; -1 when all must be seen.
+  // Number of rows listed from an epoch on; -1 when all rows must be scanned.
   int Listed(uint32_t first) const {
     std::vector<uint32_t> rows;
     return shard_.ChangedFrom(first, &rows) ? static_cast<int>(rows.size()) : -1;

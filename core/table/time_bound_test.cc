@@ -58,7 +58,7 @@ TEST(BoundTimes, WithoutAClockTimesMayLieAsFarApartAsTheyDo) {
   for (int64_t day = 0; day < 30; ++day) month.push_back(kNow + (day * 7 % 30) * kDay);
   EXPECT_FALSE(BoundTimes(month, 0));
   month.push_back(kWrong);
-  month.push_back(0);  // a time that is missing says nothing about how far apart the others are
+  month.push_back(0);  // a missing time does not affect the spread of the others
   const auto bounded = BoundTimes(month, 0);
   ASSERT_TRUE(bounded);
   EXPECT_EQ(bounded->num_ahead, 1);

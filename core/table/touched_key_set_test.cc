@@ -32,7 +32,7 @@ std::vector<int64_t> Sorted(std::vector<int64_t> ids) {
   return ids;
 }
 
-// The specification in its plainest form.
+// The specification in its simplest form.
 class ReferenceSet {
  public:
   explicit ReferenceSet(size_t capacity) : capacity_(capacity) {}
@@ -158,7 +158,7 @@ TEST(TouchedKeySetTest, RandomOperationsAgreeWithTheReference) {
   }
 }
 
-// Runs `work(thread number)` on so many threads at once.
+// Runs `work(thread number)` on the given number of threads concurrently.
 template <typename Work>
 void RunThreads(int count, const Work& work) {
   std::atomic<int> waiting{count};
@@ -231,7 +231,8 @@ TEST(TouchedKeySetTest, EveryDropOfAnyThreadIsCapacityPlusOne) {
       }
     }
   });
-  // Distinct keys: one clear for every capacity + 1 inserts that another one follows, whatever the order of threads.
+  // Distinct keys: one clear for every capacity + 1 inserts that are followed by another, whatever the order of
+  // threads.
   EXPECT_EQ(drops.load(), (40'000 - 1) / (kCapacity + 1));
   EXPECT_EQ(set.Size(), 40'000 - drops.load() * (kCapacity + 1));
 }

@@ -1,4 +1,4 @@
-// Rows of slots that share a table and take any int64: found, read, changed, removed and moved by bucket and key.
+// Rows of slots that share a table and accept any int64: found, read, changed, removed and moved by bucket and key.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace monolith {
 namespace {
 
-constexpr int kDim = 16;  // one that the fast reader knows
+constexpr int kDim = 16;  // a dim of the fast reader
 
 std::unique_ptr<Group> MakeGroup(std::vector<int32_t> wide_slots) {
   std::vector<TableSpec> specs;
@@ -30,7 +30,7 @@ struct Keys {
   std::vector<uint16_t> buckets;
 };
 
-// Of ids all over int64, narrow and wide, of one slot.
+// Keys of ids spread over int64, narrow and wide, of one slot.
 Keys KeysOf(uint64_t number, uint64_t index, int64_t count) {
   Keys made;
   for (const int64_t id : SpreadIds(count)) {
@@ -48,7 +48,7 @@ void Assign(Group* group, const Keys& keys, float first) {
   group->Assign(0, keys.keys, values, {&time, 1}, false, 0, keys.buckets);
 }
 
-// The first weight of each row; 0 for one that is not there.
+// The first weight of each row; 0 for a missing one.
 std::vector<float> Read(Group* group, const Keys& keys) {
   Plan plan = group->NewPlanOf(0, keys.keys, true, keys.buckets);
   std::vector<float> rows(plan.unique.size() * kDim), found;

@@ -1,4 +1,4 @@
-// What was applied of every worker: incarnations, repeated and missing pushes, and stamps that change with the rows.
+// The updates applied of every worker: incarnations, repeated and missing pushes, and stamps that change with the rows.
 #include "table/worker_clock.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Push PushOf(int64_t incarnation, int64_t seq, int64_t previous, int64_t worker =
   return {incarnation, seq, {worker, seq, "at " + std::to_string(seq), 1000 + seq % 1000}, previous};
 }
 
-// Throws what the clocks refuse; true iff it was applied now.
+// Throws the errors of the clocks; true iff the push was applied now.
 bool Apply(WorkerClocks* clocks, const Push& push) {
   WorkerClocks::Turn turn(*clocks, push);
   if (!turn.is_duplicate()) turn.Record();

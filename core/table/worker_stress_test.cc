@@ -1,5 +1,5 @@
-// Many workers push to one group at once: a cut holds exactly the batches that its stamps name, and every push is
-// applied once or refused. Sized to finish in seconds under the thread sanitizer.
+// Many workers push to one group concurrently: a cut holds exactly the batches that its stamps name, and every push is
+// applied once or rejected. Sized to finish in seconds under the thread sanitizer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -29,7 +29,7 @@ const std::vector<int64_t>& PoolOfIds() {
   return pool;
 }
 
-// The ids of a batch, the same whenever it is asked for. Some batches are large enough to be shared out over the pool.
+// The ids of a batch, the same for every call. Some batches are large enough to be divided among the pool.
 std::vector<int64_t> IdsOf(int64_t worker, int64_t seq) {
   std::mt19937_64 random(static_cast<uint64_t>(1000 * worker + seq));
   return Draw(&random, seq % 5 == 0 ? 2000 : 40, PoolOfIds());
@@ -48,7 +48,7 @@ Applied PushBatch(Group* group, int64_t worker, int64_t incarnation, int64_t seq
   return group->Apply(MakePlan(ids, splits, true), update, {&push, 1});
 }
 
-// What the rows must be when batches 0 to the stamp's were applied of every worker.
+// Returns the expected rows when batches 0 to the stamp's were applied of every worker.
 Weights ExpectedAfter(const std::vector<BatchStamp>& stamps) {
   Weights weights;
   for (const BatchStamp& stamp : stamps) {
@@ -82,7 +82,7 @@ void ExpectCutsAreExact(Group* group, const std::atomic<int>& pushing) {
   }
 }
 
-// More threads in a call than this machine may have CPUs, so that tasks of one call meet each other.
+// More threads in a call than this machine may have CPUs, so that tasks of one call run concurrently.
 class WorkerStressTest : public ::testing::Test {
  protected:
   void SetUp() override { SetNumThreads(4); }
@@ -102,7 +102,7 @@ TEST_F(WorkerStressTest, ACutHoldsExactlyTheBatchesThatItsStampsName) {
     const int64_t incarnation = group->Join(t).incarnation;
     for (int64_t seq = 0; seq < kBatches; ++seq) {
       EXPECT_FALSE(PushBatch(group.get(), t, incarnation, seq, seq - 1).duplicate);
-      // As if the answer had been lost: the same again, or an older one.
+      // As if the answer had been lost: repeats this push or an older one.
       if (random() % 2 == 0) {
         EXPECT_TRUE(PushBatch(group.get(), t, incarnation, seq, seq - 1).duplicate);
       }
@@ -123,7 +123,7 @@ TEST_F(WorkerStressTest, ACutHoldsExactlyTheBatchesThatItsStampsName) {
   EXPECT_EQ(WeightsOf(*group), ExpectedAfter(all));
 }
 
-// Several threads send the same pushes, as a worker does whose messages are repeated: each is applied by one of them.
+// Several threads send the same pushes, like a worker that resends its messages: each is applied by one of them.
 TEST_F(WorkerStressTest, RepeatedPushesOfOneWorkerAreAppliedOnce) {
   constexpr int64_t kBatches = 40;
   const std::unique_ptr<Group> group = MakeTestGroup();
@@ -138,7 +138,7 @@ TEST_F(WorkerStressTest, RepeatedPushesOfOneWorkerAreAppliedOnce) {
   EXPECT_EQ(WeightsOf(*group), ExpectedAfter(group->Stamps()));
 }
 
-// Pushes batch after batch behind what the join found, until a later incarnation ends this one or all are applied.
+// Pushes batch after batch from the joined position on, until a later incarnation ends this one or all are applied.
 int64_t PushUntilReplaced(Group* group, int64_t num_batches) {
   const WorkerClocks::Joined joined = group->Join(0);
   int64_t applied = 0, last = joined.last.has_value() ? joined.last->seq : kNothingApplied;
@@ -160,7 +160,7 @@ TEST_F(WorkerStressTest, ARestartedWorkerGoesOnBesideItsOldIncarnation) {
   std::atomic<int> pushing{3};
   RunThreads(4, [&](int t) {
     if (t == 3) return ExpectCutsAreExact(group.get(), pushing);
-    // One of them outlasts the others, which replace it now and then.
+    // One of them runs longer than the others, which replace it from time to time.
     for (int lives = 0; (t == 0 || lives < 10) && group->LastApplied(0) < kBatches - 1; ++lives) {
       applied += PushUntilReplaced(group.get(), kBatches);
     }
