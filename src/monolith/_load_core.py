@@ -24,7 +24,7 @@ _LIBRARY_SUFFIXES = frozenset({".so", ".pyd", ".dylib"})
 
 
 def load_core(search_paths: Iterable[str]) -> ModuleType:
-    """Import ``monolith._core`` and hold it to the version of the package.
+    """Imports ``monolith._core`` and checks that its version is that of the package.
 
     Args:
         search_paths: The package's ``__path__``, named in the error when the extension is missing or does not load.

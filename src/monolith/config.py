@@ -49,7 +49,7 @@ _PLAIN_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 class Config:
-    """What all configs share: the way to a dictionary and back."""
+    """Base of all configs: conversion to a dictionary and back."""
 
     __slots__ = ()
 

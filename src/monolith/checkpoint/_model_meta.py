@@ -17,7 +17,7 @@ META_VERSION = 1
 
 
 def model_meta(state: TrainState) -> bytes:
-    """Modules, weights, slots and optimizers as canonical JSON: equal for equal models."""
+    """Returns modules, weights, slots and optimizers as canonical JSON: equal for equal models."""
     document: dict[str, Any] = {"format": "monolith-model-meta", "version": META_VERSION}
     document["modules"] = {} if state.model is None else _modules(state.model)
     document["weights"] = {} if state.model is None else tensor_descriptions(dict(_weights(state.model)))

@@ -59,7 +59,7 @@ def _padded(tensor: Tensor) -> int:
 
 
 def large_buffer(size: int) -> Tensor:
-    """Bytes on huge pages where the system has them: touching them for the first time takes a tenth of the time."""
+    """Returns bytes on huge pages where the system has them: the first access then takes a tenth of the time."""
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

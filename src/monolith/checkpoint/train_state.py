@@ -145,7 +145,7 @@ class TrainState:
             self.applied[stamp.worker] = stamp
 
     def settle(self) -> None:
-        """Called before a cut. Subclasses with updates in flight override it to bring them into the state first."""
+        """Called before a cut. Subclasses with updates in flight override it to apply them first."""
 
     def __repr__(self) -> str:
         parts = [

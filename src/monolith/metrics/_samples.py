@@ -18,14 +18,14 @@ class Samples(NamedTuple):
     """int64 ``[n]``: where the rows stood in the batch; None if all of them count."""
 
     def select(self, values: Tensor) -> Tensor:
-        """The entries of `values` that belong to the rows that count."""
+        """Returns the entries of `values` that belong to the rows that count."""
         return values if self.positions is None else values[self.positions]
 
 
 def check_samples(
     subject: str, predictions: Tensor, labels: Tensor, weights: Tensor | None, device: torch.device
 ) -> Samples:
-    """Predictions, labels and weights of one shape as flat float64 tensors, without the rows of weight 0.
+    """Returns predictions, labels and weights of one shape as flat float64 tensors, without the rows of weight 0.
 
     A row of weight 0 does not count, whatever it holds: give weight 0 to rows without a label.
 
@@ -49,19 +49,19 @@ def check_samples(
 
 
 def require_binary(subject: str, samples: Samples) -> None:
-    """Refuse labels other than 0 and 1."""
+    """Raises if labels are other than 0 and 1."""
     wrong = (samples.labels != 0) & (samples.labels != 1)
     refuse(subject, "labels must be 0 or 1 (weight 0 leaves a row out)", samples.labels, wrong)
 
 
 def require_probabilities(subject: str, samples: Samples) -> None:
-    """Refuse predictions outside [0, 1]."""
+    """Raises if predictions are outside [0, 1]."""
     wrong = (samples.predictions < 0) | (samples.predictions > 1)
     refuse(subject, "predictions must be in [0, 1] (sigmoid of the logits)", samples.predictions, wrong)
 
 
 def refuse(subject: str, expected: str, values: Tensor, wrong: Tensor) -> None:
-    """Raise a ValueError that names the first of the `values` marked as `wrong`, if there is one."""
+    """Raises a ValueError that names the first of the `values` marked as `wrong`, if there is one."""
     if bool(wrong.any()):
         first = int(wrong.to(torch.uint8).argmax())
         raise ValueError(f"{subject}: {expected}, got {values[first].item()!r} and {int(wrong.sum()) - 1} more such")

@@ -21,7 +21,7 @@ def cross_entropy(predictions: Tensor, labels: Tensor, epsilon: float) -> Tensor
 
 
 def precision_of(predictions: Tensor) -> float:
-    """The distance from 1 to the next number of the predictions' type: p is known no better than that."""
+    """Returns the distance from 1 to the next number of the predictions' type: the precision of p."""
     dtype = predictions.dtype if predictions.dtype.is_floating_point else torch.float64
     return torch.finfo(dtype).eps
 
@@ -41,7 +41,7 @@ class LogLoss(SumMetric):
     _num_sums = 2
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Add probabilities, labels 0 or 1 (all of one length) and weights >= 0."""
+        """Adds probabilities, labels 0 or 1 (all of one length) and weights >= 0."""
         samples = check_samples("LogLoss", predictions, labels, weights, self.device)
         require_binary("LogLoss", samples)
         require_probabilities("LogLoss", samples)
@@ -49,7 +49,7 @@ class LogLoss(SumMetric):
         self._sums = self._sums + torch.stack([(samples.weights * losses).sum(), samples.weights.sum()])
 
     def compute(self) -> float:
-        """The mean loss; NaN for nothing."""
+        """Returns the mean loss; NaN without data."""
         total, weight = self._sums.tolist()
         return ratio(total, weight)
 
@@ -64,7 +64,7 @@ class NormalizedEntropy(SumMetric):
     _num_sums = 3
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Add probabilities, labels 0 or 1 (all of one length) and weights >= 0."""
+        """Adds probabilities, labels 0 or 1 (all of one length) and weights >= 0."""
         samples = check_samples("NormalizedEntropy", predictions, labels, weights, self.device)
         require_binary("NormalizedEntropy", samples)
         require_probabilities("NormalizedEntropy", samples)
@@ -73,7 +73,7 @@ class NormalizedEntropy(SumMetric):
         self._sums = self._sums + torch.stack(sums)
 
     def compute(self) -> float:
-        """The ratio; NaN for nothing and for labels of one class."""
+        """Returns the ratio; NaN without data and for labels of one class."""
         loss, weight, clicks = self._sums.tolist()
         share = ratio(clicks, weight)
         if not 0 < share < 1:
@@ -88,13 +88,13 @@ class MeanSquaredError(SumMetric):
     _num_sums = 2
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Add predictions, labels (all of one length) and weights >= 0."""
+        """Adds predictions, labels (all of one length) and weights >= 0."""
         samples = check_samples("MeanSquaredError", predictions, labels, weights, self.device)
         errors = (samples.predictions - samples.labels).square()
         self._sums = self._sums + torch.stack([(samples.weights * errors).sum(), samples.weights.sum()])
 
     def compute(self) -> float:
-        """The mean; NaN for nothing."""
+        """Returns the mean; NaN without data."""
         total, weight = self._sums.tolist()
         return ratio(total, weight)
 
@@ -111,12 +111,12 @@ class Calibration(SumMetric):
     _num_sums = 2
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Add predictions, labels (all of one length; any finite numbers) and weights >= 0."""
+        """Adds predictions, labels (all of one length; any finite numbers) and weights >= 0."""
         samples = check_samples("Calibration", predictions, labels, weights, self.device)
         predicted, observed = samples.weights * samples.predictions, samples.weights * samples.labels
         self._sums = self._sums + torch.stack([predicted.sum(), observed.sum()])
 
     def compute(self) -> float:
-        """The ratio; NaN when no click was seen."""
+        """Returns the ratio; NaN when no click was seen."""
         predicted, observed = self._sums.tolist()
         return ratio(predicted, observed)

@@ -21,7 +21,7 @@ _of_thread = threading.local()
 
 
 def to_device(outputs: Tensor, device: torch.device) -> Tensor:
-    """The tensor there, for use on the current stream of the thread that calls."""
+    """Returns the outputs on a device, for use on the current stream of the calling thread."""
     if device.type != "cuda":
         return outputs.to(device)
     if not hasattr(_of_thread, "streams"):
@@ -31,7 +31,7 @@ def to_device(outputs: Tensor, device: torch.device) -> Tensor:
 
 
 def to_memory_of(device: torch.device, gradients: Tensor) -> Tensor:
-    """The tensor there; waits until it is."""
+    """Returns the gradients on a device; waits for the copy."""
     if device.type != "cpu" or not gradients.is_cuda:
         return gradients.to(device)
     copy = torch.empty(gradients.shape, dtype=gradients.dtype, pin_memory=True)

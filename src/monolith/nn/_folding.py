@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def foldable(passes: Sequence[BatchPass]) -> list[BatchPass]:
-    """The longest run of neighbours, in the order of their batches, that can become one.
+    """Returns the longest run of consecutive batches whose passes can be folded into one.
 
     No backward pass reaches them any more, and either all or none learn at the time of the step.
     """
@@ -33,7 +33,7 @@ def foldable(passes: Sequence[BatchPass]) -> list[BatchPass]:
 
 
 def fold(passes: Sequence[BatchPass], worker: StoreWorker, latest_dims: Sequence[int]) -> BatchPass:
-    """One pass with the occurrences of all, the sum of their gradients, and the stamp of the last.
+    """Returns one pass with the occurrences of all, the sum of their gradients, and the stamp of the last.
 
     Its plan was opened at the store; the plans of `passes` are still to be ended.
     """
@@ -68,7 +68,7 @@ def fold(passes: Sequence[BatchPass], worker: StoreWorker, latest_dims: Sequence
 
 
 def _inputs(plan: Plan, num_tables: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, tables and buckets of a batch as they came, tables end to end."""
+    """Returns ids, tables and buckets of a batch in input order, tables end to end."""
     inverse = plan.inverse.long()
     buckets = torch.from_numpy(buckets_of_plan(plan.splits.numpy(), num_tables).astype(np.int16))
     return plan.unique_ids[inverse], plan.tables[inverse], buckets[inverse]
@@ -93,7 +93,7 @@ def _combined(
     *,
     add: bool,
 ) -> Tensor:
-    """Values of several plans in the layout of one: their sum, or those of the first plan that has the id."""
+    """Returns values of several plans in the layout of one: their sum, or those of the first plan with the id."""
     given = [each for each in values if each is not None]
     offsets = _offsets(plan, dims)
     total = given[0].new_zeros(int(torch.tensor(dims)[plan.tables].sum()))
@@ -113,6 +113,6 @@ def _combined(
 
 
 def _offsets(plan: Plan, dims: Sequence[int]) -> Tensor:
-    """int64 [U]: where the values of each distinct id begin."""
+    """Returns int64 [U]: where the values of each distinct id begin."""
     sizes = torch.tensor(dims)[plan.tables]
     return sizes.cumsum(0) - sizes

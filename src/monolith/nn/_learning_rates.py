@@ -31,7 +31,7 @@ class LearningRates:
         self._last: tuple[list[float], Tensor] = [], torch.empty(0)
 
     def at(self, step: int) -> Tensor:
-        """float32 [S], not to be written to: the same as for the last step where no rate has changed.
+        """Returns float32 [S], read-only: the tensor of the last step where no rate has changed.
 
         Raises:
             InvalidArgumentError: a schedule that gives no usable number; names its slots.
@@ -42,7 +42,7 @@ class LearningRates:
         return last[1]
 
     def numbers(self, step: int) -> list[float]:
-        """The same, as they were given."""
+        """Returns the rates of a step as numbers."""
         return [_rate(each, step) for each in self._segments]
 
 

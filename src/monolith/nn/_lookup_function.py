@@ -56,7 +56,7 @@ _collect_once = once_differentiable(_collect)
 
 
 def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:
-    """`LookupFunction` with types: the buffer and its columns, differentiable."""
+    """Calls `LookupFunction` with types: returns the buffer and its columns, differentiable."""
     outputs: tuple[Tensor, ...] = LookupFunction.apply(anchor, buffer, layout, end)  # type: ignore[no-untyped-call]
     return outputs
 

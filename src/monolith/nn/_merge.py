@@ -47,7 +47,7 @@ class LearnedSegment:
         return self.segment.optimizer.is_elementwise
 
     def joins(self, other: LearnedSegment) -> bool:
-        """True iff `other`, as the next slice, can be part of this segment."""
+        """Returns whether `other`, as the next slice, can be part of this segment."""
         alike = replace(other.segment, dim=self.segment.dim) == self.segment and same_rate(other.rate, self.rate)
         return alike and self.is_elementwise
 

@@ -34,7 +34,7 @@ _MOST_GROUPS = 1 << 20
 
 
 def pool(layout: PooledLayout, values: Tensor, plan: Plan, shape: BatchShape) -> Tensor:
-    """The outputs of all slots, float32 [B, W]."""
+    """Returns the outputs of all slots, float32 [B, W]."""
     outputs = values.new_empty(shape.num_examples, layout.width)
     rows = _TableRows(plan, layout.dims, values.device)
     for table, places in enumerate(layout.slots_of_tables):
@@ -54,7 +54,7 @@ def sum_gradients(
     shape: BatchShape,
     device: torch.device,
 ) -> Tensor:
-    """The gradient of `values`, float32 [V], from those of the outputs [B, W] and of each slot's columns [B, width]."""
+    """Returns the gradient of `values`, float32 [V], from those of the outputs [B, W] and of each slot's columns."""
     if whole is not None:
         parts = zip(whole.split_with_sizes(layout.widths, dim=1), columns, strict=True)
         columns = [mine if part is None else mine + part for mine, part in parts]
@@ -86,19 +86,19 @@ class _TableRows:
         """Floats of the rows of all distinct ids (V)."""
 
     def of_table(self, values: Tensor, table: int) -> Tensor:
-        """[U of the table, dim]."""
+        """Returns the rows of a table, [U of the table, dim]."""
         own = values if len(self._dims) == 1 else values[self._is_value_of(table)]
         return own.view(-1, int(self._dims[table]))
 
     def write_table(self, values: Tensor, table: int, rows: Tensor) -> None:
-        """The other way round."""
+        """Writes the rows of a table, the inverse of `of_table`."""
         if len(self._dims) == 1:
             values.copy_(rows.view(-1))
         else:
             values[self._is_value_of(table)] = rows.view(-1)
 
     def places(self, shape: BatchShape, slots: Sequence[int], table: int) -> Tensor:
-        """int64 [ids of the table]: which of its rows each id has. `slots` are those of the table."""
+        """Returns int64 [ids of the table]: the row of each id. `slots` are those of the table."""
         begin = int(shape.sizes[: slots[0]].sum())
         own = self._inverse[begin : begin + int(shape.sizes[slots].sum())].long()
         return own if len(self._dims) == 1 else self._rank[table][own]
@@ -159,12 +159,12 @@ class _Bags:
         )
 
     def select(self, places: Tensor) -> Tensor:
-        """Of one value per id: those of the ids that are in a bag."""
+        """Selects, of one value per id, those of the ids that are in a bag."""
         return places if self.kept is None else places[torch.from_numpy(self.kept).to(places.device)]
 
 
 def _sum_bags(rows: Tensor, places: Tensor, bags: _Bags) -> Tensor:
-    """[bags, dim]: the rows of each bag combined."""
+    """Returns [bags, dim]: the rows of each bag combined."""
     places = bags.select(places)
     if bags.bag_of is None:
         return rows.index_select(0, places)
@@ -177,7 +177,7 @@ def _sum_bags(rows: Tensor, places: Tensor, bags: _Bags) -> Tensor:
 
 
 def _sum_rows(blocks: Tensor, places: Tensor, bags: _Bags, num_rows: int) -> Tensor:
-    """[num_rows, dim]: the gradients of the bags of each row added up, in the order of its ids."""
+    """Returns [num_rows, dim]: the gradients of the bags of each row added up, in the order of its ids."""
     places = bags.select(places)
     if bags.scales is not None:
         blocks = blocks * torch.from_numpy(bags.scales).to(blocks.device)[:, None]
@@ -192,7 +192,7 @@ def _sum_rows(blocks: Tensor, places: Tensor, bags: _Bags, num_rows: int) -> Ten
 
 
 def _group(places: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """The ids of each row, in their order, row after row; and where each row starts."""
+    """Returns the ids of each row, in their order, row after row; and the start of each row."""
     if num_rows > _MOST_GROUPS:
         return places.argsort(stable=True), torch.searchsorted(places.sort().values, torch.arange(num_rows))
     order, counts = map(torch.from_numpy, _core.group_by_index(places.numpy(), num_rows))
@@ -200,7 +200,7 @@ def _group(places: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
 
 
 def _block(gradient: Tensor | None, num_bags: int, dim: int, device: torch.device) -> Tensor:
-    """[bags, dim]: the gradient of one slot's output, bag by bag."""
+    """Returns [bags, dim]: the gradient of one slot's output, bag by bag."""
     if gradient is None:
         return torch.zeros(num_bags, dim, device=device)
     return gradient.reshape(num_bags, dim)

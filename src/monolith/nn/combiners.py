@@ -35,11 +35,11 @@ class Combiner(Config, ABC):
     """Places of a sequence; 0 for combiners that reduce it."""
 
     def shape(self, num_examples: int, dim: int) -> tuple[int, ...]:
-        """The shape of the output of a slot with rows of this dim."""
+        """Returns the shape of the output of a slot with rows of this dim."""
         return (num_examples, dim)
 
     def width(self, dim: int) -> int:
-        """Numbers of the output per example."""
+        """Returns the floats of the output per example."""
         return dim
 
 
@@ -90,11 +90,11 @@ class FirstN(Combiner):
         return self.n
 
     def shape(self, num_examples: int, dim: int) -> tuple[int, ...]:
-        """A row for each place."""
+        """Returns a shape with a row for each place."""
         return (num_examples, self.n, dim)
 
     def width(self, dim: int) -> int:
-        """The rows of all places."""
+        """Returns the floats of all places."""
         return self.n * dim
 
 

@@ -182,7 +182,7 @@ class Embeddings(RowsBySlot):
         self._ledger.require_unused(batch)
         values = self._rows_to_train(batch)
         latest = self._latest(batch, values)
-        end = self._ledger.open(batch, values.device, latest)  # from here on the batch ends, whatever happens
+        end = self._ledger.open(batch, values.device, latest)  # from here on the ledger ends the batch
         whole, *outputs = look_up(anchor, self._pool(batch, values), self._layout, end)
         return self._looked_up(whole, outputs)
 

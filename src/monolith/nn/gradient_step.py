@@ -118,7 +118,7 @@ class GradientStep:
         self._ledger.hand_over(self._passes)
 
     def done(self) -> bool:
-        """True iff `result` returns without waiting."""
+        """Returns whether `result` returns without waiting."""
         return self._is_over or (self._push is not None and self._push.pending.done())
 
     def result(self, timeout_seconds: float | None = None) -> Applied:
@@ -226,7 +226,7 @@ def _merged_rows(found: Sequence[tuple[Plan, Tensor]], schema: Schema, table: in
     dim = schema.dims[table]
     names, rows = [np.empty((0, 2), np.int64)], [torch.empty(0, dim)]
     for plan, gradient in found:
-        # Only with its bucket a key stands for one row.
+        # A key identifies one row only together with its bucket.
         buckets = buckets_of_plan(plan.splits.numpy(), len(schema.tables))
         own = (plan.tables == table).numpy()
         names.append(np.stack([buckets[own].astype(np.int64), plan.unique_ids.numpy()[own]], axis=1))

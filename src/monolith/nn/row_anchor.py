@@ -17,11 +17,11 @@ class RowAnchor(nn.Parameter):
     """
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Self:
-        """Torch makes copies by these arguments."""
+        """Creates the parameter; torch makes copies by these arguments."""
         made: Self = super().__new__(cls, torch.zeros(1) if data is None else data, requires_grad)
         return made
 
 
 def weights_of(model: nn.Module) -> list[nn.Parameter]:
-    """`model.parameters()` without the anchors, which are no weights."""
+    """Returns `model.parameters()` without the anchors, which are no weights."""
     return [parameter for parameter in model.parameters() if not isinstance(parameter, RowAnchor)]

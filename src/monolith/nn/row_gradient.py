@@ -36,7 +36,7 @@ class RowGradient(RowAnchor):
     """Number of gradients in the ledger when the norm was computed."""
 
     def __new__(cls, ledger: Ledger) -> Self:
-        """Torch makes parameters by `__new__`."""
+        """Creates the parameter; torch makes parameters by `__new__`."""
         made: Self = super().__new__(cls)
         made._ledger = weakref.ref(ledger)
         made._norm, made._value, made._num_gradients = 0.0, None, 0

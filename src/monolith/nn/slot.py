@@ -57,7 +57,7 @@ class Slice(Config):
 
     @classmethod
     def bias(cls) -> Slice:
-        """One weight that starts at 0 and learns by FTRL: the slot's own contribution to a logit."""
+        """Returns a slice of one weight that starts at 0 and learns by FTRL: the slot's own contribution to a logit."""
         return cls(1, initializer=Zeros(), optimizer=Ftrl(initial_accumulator_value=1e-6, beta=1.0), compressor=Fp32())
 
 

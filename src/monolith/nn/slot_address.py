@@ -40,12 +40,12 @@ class SlotAddress:
     """Which of the table's slots with wide ids it is."""
 
     def to_text(self) -> str:
-        """As JSON."""
+        """Returns the address as JSON."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
     def of_text(cls, text: str) -> SlotAddress:
-        """What `to_text` wrote.
+        """Parses what `to_text` wrote.
 
         Raises:
             DataLossError: it is something else.
@@ -56,7 +56,7 @@ class SlotAddress:
             raise DataLossError(f"address of a slot: JSON with its fields expected, got {text[:200]!r}") from error
 
     def key_of(self, row_id: int) -> tuple[int, int]:
-        """The key of the row of an id, and its bucket.
+        """Returns the key of the row of an id, and its bucket.
 
         Raises:
             InvalidArgumentError: the slot does not take this id.
@@ -65,7 +65,7 @@ class SlotAddress:
         return int(keys[0]), int(buckets[0])
 
     def keys_of(self, ids: Tensor) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-        """The keys of the rows of some ids, int64 [n], and their buckets.
+        """Returns the keys of the rows of some ids, int64 [n], and their buckets.
 
         Raises:
             InvalidArgumentError: the slot does not take one of them.
@@ -85,7 +85,7 @@ class SlotAddress:
 
 
 def slot_addresses(embeddings: Embeddings, store: str) -> dict[str, SlotAddress]:
-    """Name -> where the rows of each slot are, in a store of this name."""
+    """Returns name -> location of the rows of each slot, in a store of this name."""
     return {
         name: SlotAddress(
             store=store,

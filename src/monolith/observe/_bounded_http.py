@@ -47,7 +47,7 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
             super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called twice a second by the thread that accepts."""
+        """Closes connections that are open too long. Called twice a second by the accepting thread."""
         limit = time.monotonic() - CONNECTION_SECONDS
         with self._lock:
             self._hang_up([request for request, since in self._open.items() if since < limit])
@@ -66,7 +66,7 @@ class _SilentHandler(WSGIRequestHandler):
 
 
 def bounded_server(application: Any, host: str, port: int) -> WSGIServer:
-    """Listens; `serve_forever` answers.
+    """Returns a listening server; `serve_forever` answers.
 
     Raises:
         OSError: the address cannot be listened on.

@@ -114,7 +114,7 @@ class _Scale:
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """Round numbers that cover a range, about `count` of them.
+    """Returns round numbers that cover a range, about `count` of them.
 
     >>> ticks(0.52, 0.81)
     [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85]

@@ -37,11 +37,11 @@ class PrometheusCollector:
         self._recorder = process_recorder() if recorder is None else recorder
 
     def describe(self) -> list[Metric]:
-        """Nothing: names come and go with what is emitted."""
+        """Returns no metric: names depend on what is emitted."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """One family per metric, with a sample for every set of tags."""
+        """Returns one family per metric, with a sample for every set of tags."""
         families: dict[str, Metric] = {}
         for reading in self._recorder.read():
             family = families.get(reading.name)

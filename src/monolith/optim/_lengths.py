@@ -18,7 +18,7 @@ _PART = 4096
 
 
 def lengths(tensors: Sequence[Tensor]) -> Tensor:
-    """The length of each tensor, [N], in float64 for float64 and in float32 for all others.
+    """Returns the length of each tensor, [N], in float64 for float64 and in float32 for all others.
 
     All tensors have one device and one dtype, and there is at least one.
     """
@@ -42,7 +42,7 @@ def _lengths_of_one_shape(tensors: list[Tensor]) -> Tensor:
 
 
 def _length(tensor: Tensor) -> Tensor:
-    """By parts: torch's float32 norm on the CPU sums one by one, and is wrong by 0.3 % at 20 million elements."""
+    """Returns the length, by parts: torch's float32 norm on the CPU is wrong by 0.3 % at 20 million elements."""
     tensor = _widened(tensor)
     while tensor.numel() > _LARGE and tensor.device.type == "cpu":
         flat = tensor.reshape(-1)

@@ -27,7 +27,7 @@ __all__ = ["fill_with_gradient", "is_learnt", "sources_of_places", "writable_flo
 
 
 def writable_floats(buffer: Any, subject: str) -> NDArray[np.float32]:
-    """The memory of the buffer itself, never a copy of it."""
+    """Returns the memory of the buffer itself, never a copy of it."""
     if isinstance(buffer, Tensor):
         usable = buffer.is_contiguous()
     else:
@@ -39,7 +39,7 @@ def writable_floats(buffer: Any, subject: str) -> NDArray[np.float32]:
 
 
 def is_learnt(values: Any, buffer: Any, subject: str) -> bool:
-    """Whether a gradient is to go back through the buffer."""
+    """Returns whether a gradient has to flow back through the buffer."""
     needed = [isinstance(part, Tensor) and part.requires_grad for part in (values, buffer)]
     if not any(needed) or not torch.is_grad_enabled():
         return False
@@ -54,7 +54,7 @@ def is_learnt(values: Any, buffer: Any, subject: str) -> bool:
 def sources_of_places(
     positions: Indices, dims_of_positions: Indices, offsets: Indices, offset_splits: Indices, num_places: int
 ) -> Tensor:
-    """int64 [num_places]: which value each place of the buffer gets, -1 where it keeps what it has."""
+    """Returns int64 [num_places]: which value each place of the buffer gets, -1 where it is unchanged."""
     counts = (offset_splits[1:] - offset_splits[:-1])[positions]
     starts = np.cumsum(dims_of_positions) - dims_of_positions
     # One line for each (position, occurrence of its key); then one for each of its floats.
@@ -67,7 +67,7 @@ def sources_of_places(
 
 
 def _runs(starts: Indices, lengths: Indices) -> Indices:
-    """start, start + 1, ... of each run, one run after another."""
+    """Returns start, start + 1, ... of each run, one run after another."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     runs: Indices = np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
@@ -75,7 +75,7 @@ def _runs(starts: Indices, lengths: Indices) -> Indices:
 
 
 class _Fill(torch.autograd.Function):
-    """Writes to the buffer, which is handed out again as what depends on the values."""
+    """Writes to the buffer and returns it, differentiable in the values."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, buffer: Tensor, fill: Callable[[], Tensor]) -> Tensor:
@@ -98,6 +98,6 @@ class _Fill(torch.autograd.Function):
 
 
 def fill_with_gradient(values: Tensor, buffer: Tensor, fill: Callable[[], Tensor]) -> Tensor:
-    """The buffer after `fill` wrote the values to it; `fill` returns what `sources_of_places` does."""
+    """Returns the buffer after `fill` wrote the values to it; `fill` returns what `sources_of_places` does."""
     filled: Tensor = _Fill.apply(values, buffer, fill)  # type: ignore[no-untyped-call]  # torch has no types for it
     return filled

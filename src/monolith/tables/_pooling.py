@@ -35,7 +35,7 @@ class Pooling(NamedTuple):
     first_n: int
 
     def shape(self, batch: int, dim: int) -> tuple[int, ...]:
-        """The shape of the result and of its gradient."""
+        """Returns the shape of the result and of its gradient."""
         return (batch, self.first_n, dim) if self.mode == FIRST_N else (batch, dim)
 
 
@@ -43,11 +43,11 @@ class GradientRows(NamedTuple):
     """Where each id finds its gradient."""
 
     kept: NDArray[np.bool_] | None
-    """Which ids take part; None: all."""
+    """Ids that contribute; None: all."""
     rows: NDArray[np.int32]
-    """Of the ids that take part: the row of the flat gradient."""
+    """For each contributing id: its row of the flat gradient."""
     scales: NDArray[np.float32] | None
-    """What that row is multiplied with; None: 1."""
+    """Factor of that row; None: 1."""
 
 
 def parse_combiner(combiner: Combiner, subject: str) -> Pooling:
@@ -69,7 +69,7 @@ def parse_combiner(combiner: Combiner, subject: str) -> Pooling:
 
 
 def split_array(row_splits: Ids, num_ids: int, subject: str) -> NDArray[np.int64]:
-    """int64 [B + 1], rising from 0 to the number of ids."""
+    """Returns int64 [B + 1], rising from 0 to the number of ids."""
     splits = id_array(row_splits, subject, "row_splits")
     if splits.ndim != 1 or len(splits) == 0:
         raise InvalidArgumentError(f"{subject}: row_splits must have shape (batch + 1,), got {splits.shape}")
@@ -82,7 +82,7 @@ def split_array(row_splits: Ids, num_ids: int, subject: str) -> NDArray[np.int64
 
 
 def gradient_rows(pooling: Pooling, splits: NDArray[np.int64]) -> GradientRows:
-    """How the gradient of the pooled result reaches the ids."""
+    """Returns the rows of the pooled result's gradient that each id receives."""
     lengths = np.diff(splits)
     examples = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     if pooling.mode in {MEAN, SQRT_N}:

@@ -164,7 +164,7 @@ class Pending(Protocol[T_co]):
     """A result that may still be in flight."""
 
     def done(self) -> bool:
-        """True iff `result` returns without waiting."""
+        """Returns whether `result` returns without waiting."""
         ...
 
     def result(self, timeout_seconds: float | None = None) -> T_co:

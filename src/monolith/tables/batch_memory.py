@@ -17,7 +17,7 @@ _RECYCLED_FLOATS = 2**14
 
 
 def new_rows(shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """float32 of this shape, uninitialised.
+    """Returns float32 of this shape, uninitialised.
 
     A large batch takes the memory of an earlier one: fresh pages from the system would have to be cleared, which costs
     as much as reading the rows.

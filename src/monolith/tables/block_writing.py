@@ -1,4 +1,4 @@
-"""Row blocks made of arrays, for rows that come from elsewhere. Byte grammar: docs/formats/row_block.md."""
+"""Builds row blocks from arrays, for rows of another source. Byte grammar: docs/formats/row_block.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def full_block(
     time: int,
     payload: NDArray[np.uint8],
 ) -> RowBlock:
-    """Full rows of one table and one bucket.
+    """Returns a block of full rows of one table and one bucket.
 
     Args:
         digest: Of the table's schema.
@@ -40,7 +40,7 @@ def full_block(
 
 
 def rekeyed_block(block: RowBlock, *, digest: int, taken: NDArray[np.bool_], keys: NDArray[np.int64]) -> RowBlock:
-    """Some rows or tombstones of a block under other keys of the same bucket, for a table with this digest.
+    """Returns some rows or tombstones of a block under other keys of the same bucket, for a table with this digest.
 
     Args:
         block: Not a filter.
@@ -66,7 +66,7 @@ def rekeyed_block(block: RowBlock, *, digest: int, taken: NDArray[np.bool_], key
 
 
 def filter_block(block: RowBlock, payload: bytes) -> RowBlock:
-    """A block of an admission filter with other bytes."""
+    """Returns a block of an admission filter with other bytes."""
     fields = list(HEADER.unpack_from(block.data))
     fields[9] = len(payload)
     empty = np.empty(0, np.int64)

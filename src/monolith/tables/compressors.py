@@ -28,7 +28,7 @@ class Compressor(Config, ABC):
     """Name of the form in the core and in the schema of a saved table."""
 
     def kernel(self) -> tuple[str, dict[str, float]]:
-        """Kind and every parameter of the core's kernel."""
+        """Returns kind and every parameter of the core's kernel."""
         return self.kind, {f.name: float(getattr(self, f.name)) for f in fields(self)}
 
 

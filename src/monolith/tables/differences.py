@@ -12,7 +12,7 @@ _SHOWN = 8
 
 
 def differences(here: Any, given: Any) -> str:
-    """The first few fields whose values differ, by their path; empty where nothing does."""
+    """Returns the first few fields whose values differ, by their path; empty where nothing does."""
     found = _walk(here, given, "")
     lines = [f"{path or 'it'}: {mine} here, {theirs} given" for path, mine, theirs in found[:_SHOWN]]
     if len(found) > _SHOWN:

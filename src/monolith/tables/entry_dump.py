@@ -97,7 +97,7 @@ def export_entry_dump(table: HashTable, base: BasePath, *, num_shards: int = -1)
 
 
 def lookup_entry(table: HashTable, ids: Ids) -> list[bytes]:
-    """Single rows as ``EntryDump`` messages without the id: weights, optimizer state and time; empty without a row.
+    """Returns rows as ``EntryDump`` messages without the id: weights, optimizer state and time; empty without a row.
 
     Raises:
         FailedPreconditionError: A serving table, whose rows have no state.
@@ -250,7 +250,7 @@ def _refuse_serving(configs: list[TableConfig]) -> None:
 
 
 def _metadata_record(name: str, entries: int) -> bytes:
-    """A MultiHashTableMetadata message: table_name (1), num_entries (2)."""
+    """Returns a MultiHashTableMetadata message: table_name (1), num_entries (2)."""
     encoded = name.encode()
     return bytes([_NAME_TAG]) + _varint(len(encoded)) + encoded + bytes([_ENTRIES_TAG]) + _varint(entries)
 

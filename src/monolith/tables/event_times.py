@@ -30,7 +30,7 @@ class BoundedTimes(NamedTuple):
 
 
 def bound_times(times: NDArray[np.int64], newest: int) -> BoundedTimes:
-    """The times of one batch, those that are far ahead set back to where the data stands.
+    """Bounds the times of one batch: those that are far ahead are set back to the time of the data.
 
     More than a day beyond `newest` is far ahead. The data stands at `newest` or, if that is later, at the lower median
     of the batch, at most a day beyond `newest`. So a minority of wrong times moves nothing, a batch of nothing else a

@@ -26,7 +26,7 @@ class AdmissionFilter(Config, ABC):
 
     @abstractmethod
     def kernel(self) -> tuple[str, dict[str, float]] | None:
-        """Kind and every parameter of the core's filter; None: every id is admitted."""
+        """Returns kind and every parameter of the core's filter; None: every id is admitted."""
 
 
 @config
@@ -55,7 +55,7 @@ class SlidingHashFilter(AdmissionFilter):
         require_between(self, 5, 1000, "split_num")
 
     def kernel(self) -> tuple[str, dict[str, float]]:
-        """The core's sliding filter."""
+        """Returns the core's sliding filter."""
         return "sliding_hash", {"capacity": float(self.capacity), "split_num": float(self.split_num)}
 
 
@@ -73,7 +73,7 @@ class ProbabilisticFilter(AdmissionFilter):
     enters with the same ``p = 1 - 0.05 ** (1 / threshold)``: 95 % of ids are in after ``threshold`` occurrences."""
 
     def kernel(self) -> tuple[str, dict[str, float]]:
-        """The core's probabilistic filter."""
+        """Returns the core's probabilistic filter."""
         return "probabilistic", {"equal_probability": float(self.equal_probability)}
 
 

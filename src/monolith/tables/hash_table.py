@@ -374,7 +374,7 @@ class HashTable(WholeGroup):
         return f"HashTable(name={self.name!r}, dim={self.dim}, rows={len(self)})"
 
     def _require_keys(self, keys: NDArray[np.int64]) -> None:
-        """Where slots share the table, a key carries the number of one of them."""
+        """Raises if slots share the table and a key carries the number of none of them."""
         wide_slots = self.native.schema.tables[self._number].wide_slots
         if not wide_slots:
             return

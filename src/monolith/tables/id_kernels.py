@@ -130,7 +130,7 @@ def unique(ids: Ids) -> UniqueIds:
 
 
 def row_ids(row_splits: Ids) -> Any:
-    """int64 [row_splits[-1]]: the row number of each value.
+    """Returns int64 [row_splits[-1]]: the row number of each value.
 
     >>> row_ids([0, 2, 2, 5])
     tensor([0, 0, 2, 2, 2])
@@ -195,7 +195,7 @@ def ragged_split_by_indices(indices: Ids, values: Ids, row_splits: Ids, num_spli
 
 
 def normalize_merged_split(row_split: Ids, sizes: Ids) -> Any:
-    """Row splits of several batches, laid end to end, as the row splits of the batches laid end to end.
+    """Converts the row splits of several batches, laid end to end, to row splits of the concatenated batches.
 
     >>> normalize_merged_split([0, 2, 5, 5, 9, 0, 0, 3, 4], [5, 4])
     tensor([ 0,  2,  5,  5,  9,  9, 12, 13])
@@ -206,7 +206,7 @@ def normalize_merged_split(row_split: Ids, sizes: Ids) -> Any:
 
 
 def reorder_by_indices(ids: Ids, shard_ids: Ids, num_shards: int) -> tuple[Any, Any]:
-    """Distinct ids grouped by the shard of their first occurrence, the latest first inside a shard.
+    """Groups distinct ids by the shard of their first occurrence, the latest first inside a shard.
 
     Returns:
         The ids, and int64 [num_shards] how many go to each shard.
@@ -248,7 +248,7 @@ def fused_reorder_by_indices(
 
 
 def unique_key_with_value_and_offset(keys: Ids, row_splits: Ids, dims: Ids) -> UniqueKeys:
-    """The distinct keys of each row, and where in one buffer the values of all keys belong.
+    """Returns the distinct keys of each row, and the offsets of their values in one buffer.
 
     Args:
         keys: int64 [n], a ragged batch with one row for each table.
@@ -306,7 +306,7 @@ def fill_with_offset_map(
 
 
 def map_id_to_embedding(id_lists: Sequence[Ids], embedding_lists: Sequence[Any], wanted: Ids) -> Any:
-    """Each wanted id replaced by its embedding; the first occurrence of an id in the lists wins.
+    """Replaces each wanted id by its embedding; the first occurrence of an id in the lists wins.
 
     Args:
         id_lists: Ids whose embeddings are given, list k with n_k of them.
@@ -352,7 +352,7 @@ def gather_embeddings_by_input(ids: Ids, embeddings: Any, wanted: Ids) -> tuple[
 
 
 def _indices(values: Ids, subject: str, name: str) -> NDArray[np.int64]:
-    """int64 [n] of numbers that point somewhere; int32 is widened."""
+    """Returns int64 [n] of indices, sizes or splits; int32 is widened."""
     if isinstance(values, torch.Tensor) and values.dtype == torch.int32:
         values = values.to(torch.int64)
     elif isinstance(values, np.ndarray) and values.dtype == np.int32:

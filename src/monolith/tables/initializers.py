@@ -33,7 +33,7 @@ class Initializer(Config, ABC):
     """Name of the rule in the core."""
 
     def kernel(self) -> tuple[str, dict[str, float]]:
-        """Kind and every parameter of the core's kernel."""
+        """Returns kind and every parameter of the core's kernel."""
         return self.kind, {f.name: float(getattr(self, f.name)) for f in fields(self)}
 
 
@@ -129,5 +129,5 @@ class BatchSoftmaxInit(Initializer):
         require_finite(self, "init_step_interval")
 
     def kernel(self) -> tuple[str, dict[str, float]]:
-        """A constant for the core."""
+        """Returns the core's kernel of a constant."""
         return self.kind, {"constant": float(self.init_step_interval)}

@@ -81,7 +81,7 @@ class LocalJoined:
     def prepare(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update, times: NDArray[np.int64]) -> PreparedUpdate:
         """Does everything of `apply` except the update itself, with these times instead of those of the rule.
 
-        Raises here whatever does not fit.
+        Raises for every argument that does not fit.
         """
         plans = [self._own(plan) for plan, _ in updates]
         gradients = [gradient for _, gradient in updates]

@@ -84,7 +84,7 @@ class LocalPlan:
 
     @classmethod
     def made_for(cls, plan: object, native: NativeTables, *, subject: str) -> Self:
-        """The plan, if a store of this kind made it for these tables.
+        """Returns the plan, if a store of this kind made it for these tables.
 
         Raises:
             InvalidArgumentError: another one did.
@@ -143,7 +143,7 @@ class KeptPlan(LocalPlan):
 
 
 def tables_of(splits: NDArray[np.int64], num_tables: int) -> NDArray[np.int64]:
-    """int64 [U]: the table of each unique id of a plan with these splits."""
+    """Returns int64 [U]: the table of each unique id of a plan with these splits."""
     sizes = np.diff(splits)
     return np.repeat(np.tile(np.arange(num_tables), len(sizes) // num_tables), sizes)
 
@@ -158,7 +158,7 @@ class OpenPlans:
         """Plans that were read for training and have not ended."""
 
     def open(self, plan: LocalPlan) -> None:
-        """It was read for training."""
+        """Opens a plan that was read for training."""
         with self._lock:
             if plan.status in {"applied", "discarded"}:
                 raise FailedPreconditionError(
@@ -168,20 +168,20 @@ class OpenPlans:
             plan.status = "open"
 
     def close_applied(self, plans: Sequence[LocalPlan]) -> None:
-        """The store has their update."""
+        """Ends plans whose update the store has applied."""
         with self._lock:
             for plan in plans:
                 self._close(plan, "applied")
 
     def discard(self, plan: LocalPlan) -> None:
-        """It ends without an update."""
+        """Ends a plan without an update."""
         with self._lock:
             if plan.status in {"applied", "discarded"}:
                 raise FailedPreconditionError(f"{self._subject}: plan of {plan.stamp} was {plan.status} already")
             self._close(plan, "discarded")
 
     def reject(self, plan: LocalPlan) -> None:
-        """The read that opened it has failed: it is as it was."""
+        """Resets a plan whose opening read has failed."""
         with self._lock:
             self.count -= plan.status == "open"
             plan.status = "new"

@@ -57,8 +57,8 @@ class LocalShards:
     """`monolith.tables.store.Store` over several `LocalStore`s; shard k has the buckets b with b * shards // 1024 == k.
 
     Rows, times and stamps are bit for bit those of one `LocalStore`, whatever the number of shards: every shard sees
-    every update, be it empty, and none of them changes before all have accepted it. Only a cap on rows differs: each
-    shard has its share of it and removes rows of its own.
+    every update, even an empty one, and none of them changes before all have accepted it. Only a cap on rows differs:
+    each shard has its share of it and removes rows of its own.
 
     >>> import torch
     >>> from monolith.tables import BatchStamp, LocalShards, Segment, TableConfig, Update
@@ -78,7 +78,7 @@ class LocalShards:
         self.owned = owned_ranges(num_shards)
         """The buckets of each shard."""
         self.lock = at_rest_in_forks(threading.Lock())
-        """Orders whatever touches several shards, so that all of them see the same."""
+        """Orders calls to several shards, so that all shards see the same order."""
         self.event_clock = EventClock(newest_time_of([shard.native.core for shard in self.shards]))
         """Clock of all shards, which take times as they come."""
         self._history = LocalHistory([shard.native.core for shard in self.shards], self.owned, _SUBJECT)
@@ -268,7 +268,7 @@ class LocalShards:
             core.raise_newest_time(_ALL_TABLES, newest)
 
     def _agree_on_newest_times(self) -> None:
-        """Expiry counts from the newest time of a table, wherever the id that had it is."""
+        """Sets the newest time of each table on all shards, since expiry counts from it on every shard."""
         cores = [shard.native.core for shard in self.shards]
         for table in range(len(self.schema.tables)):
             newest = max(core.newest_time(table) for core in cores)

@@ -45,7 +45,7 @@ def merge_updates(
     times: NDArray[np.int64],
     latest: Sequence[NDArray[np.float32]] | None,
 ) -> MergedUpdate:
-    """One plan and one flat gradient for all.
+    """Merges plans and gradients to one plan and one flat gradient.
 
     ``times`` has one entry, or one per input of all plans end to end. Of the latest rows of an id that several plans
     have, the first ones count: its gradient was computed from rows at least as new.
@@ -87,7 +87,7 @@ def require_finite(native: NativeTables, update: MergedUpdate, scale: float) -> 
 
 
 def spread_latest(native: NativeTables, plan: _core.Plan, latest: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The rows of tables that use them, laid out as the gradient of all tables."""
+    """Returns the rows of tables that use them, laid out as the gradient of all tables."""
     if all(native.uses_latest):
         return latest
     tables = tables_of(plan.splits, len(native))

@@ -91,11 +91,11 @@ class RowBlock:
         return flat if self.kind is BlockKind.FILTER else flat.reshape(self.count, self.row_bytes)
 
     def weights(self, dim: int) -> NDArray[np.float32]:
-        """float32 [count, dim]: a copy of the weights of a full block."""
+        """Returns float32 [count, dim]: a copy of the weights of a full block."""
         return np.ascontiguousarray(self.payload[:, : 4 * dim]).view(np.float32)
 
     def state(self, dim: int) -> NDArray[np.uint8]:
-        """uint8 [count, state bytes]: the optimizer state of a full block."""
+        """Returns uint8 [count, state bytes]: the optimizer state of a full block."""
         return self.payload[:, 4 * dim :]
 
     def __repr__(self) -> str:

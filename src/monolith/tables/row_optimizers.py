@@ -61,7 +61,7 @@ class RowOptimizer(Config, ABC):
     """
 
     def kernel(self) -> tuple[str, dict[str, float]]:
-        """Kind and every parameter of the core's kernel; flags are 0 or 1."""
+        """Returns kind and every parameter of the core's kernel; flags are 0 or 1."""
         names = [f.name for f in fields(self) if f.name not in _NOT_FOR_THE_KERNEL]
         parameters = {name: float(getattr(self, name)) for name in names}
         return self.kind, {**parameters, "delay_compensation_lambda": 0.0}
@@ -74,7 +74,7 @@ class RowOptimizer(Config, ABC):
 
     @abstractmethod
     def learning_rate_at(self, step: int) -> float:
-        """The learning rate of a global step (>= 0), warm-up applied."""
+        """Returns the learning rate of a global step (>= 0), warm-up applied."""
 
 
 @config
@@ -301,7 +301,7 @@ class MovingAverage(RowOptimizer):
         require_between(self, 0, 1, "momentum")
 
     def learning_rate_at(self, step: int) -> float:  # noqa: ARG002  # the rule has no rate
-        """0: the rule has no learning rate."""
+        """Returns 0: the rule has no learning rate."""
         return 0.0
 
 
@@ -374,7 +374,7 @@ class DelayCompensated(RowOptimizer):
 
 
 def every_rule() -> list[type[RowOptimizer]]:
-    """The config of each rule that the core has, in the order of the core's table (``core/optimizer/kinds.cc``).
+    """Returns the config of each rule of the core, in the order of the core's table (``core/optimizer/kinds.cc``).
 
     >>> every_rule()[0].__name__
     'Sgd'

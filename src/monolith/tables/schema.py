@@ -23,7 +23,7 @@ _SLOT_RULE = "slot=v2"
 
 
 def fnv1a_64(text: str) -> int:
-    """The 64-bit FNV-1a hash of a text's UTF-8 bytes.
+    """Returns the 64-bit FNV-1a hash of a text's UTF-8 bytes.
 
     >>> hex(fnv1a_64(""))
     '0xcbf29ce484222325'
@@ -46,7 +46,7 @@ class SegmentSchema:
 
     @classmethod
     def parse(cls, text: str) -> SegmentSchema:
-        """From `<dim>,<optimizer>,<state bytes>,<compressor>,<compressed bytes>`."""
+        """Parses `<dim>,<optimizer>,<state bytes>,<compressor>,<compressed bytes>`."""
         parts = text.split(",")
         if len(parts) != 5 or not (parts[0].isdigit() and parts[2].isdigit() and parts[4].isdigit()):
             raise DataLossError(f"table schema: segment of 5 parts expected, got {text!r}")
@@ -81,7 +81,7 @@ class TableSchema:
 
     @classmethod
     def parse(cls, name: str, text: str) -> TableSchema:
-        """From the canonical text of the core."""
+        """Parses the canonical text of the core."""
         prefix, *parts = text.split(";")
         serving_part = parts[0] if parts else ""
         if prefix != _TABLE_PREFIX or serving_part not in {"serving=0", "serving=1"}:
@@ -109,7 +109,7 @@ class TableSchema:
         return sum(segment.state_bytes for segment in self.segments)
 
     def payload_bytes(self, *, state: bool) -> int:
-        """Bytes of a row in a block: weights and optimizer state, or with `state=False` the compressed weights."""
+        """Returns the bytes of a row in a block: weights and optimizer state; compressed weights for `state=False`."""
         if state and not self.serving:
             return 4 * self.dim + self.state_bytes
         return sum(segment.compressed_bytes for segment in self.segments)
@@ -176,7 +176,7 @@ class Schema:
 
     @classmethod
     def parse(cls, text: str) -> Schema:
-        """From `text`.
+        """Parses `text`.
 
         Raises:
             DataLossError: it is not the text of a schema.
@@ -212,7 +212,7 @@ class Schema:
 
 
 def _slot_numbers(name: str, text: str) -> tuple[int, ...]:
-    """Of `wide_slots`: ascending, as the index in a key counts them."""
+    """Parses `wide_slots`: ascending, in the order of the index in a key."""
     parts = text.split(",")
     numbers = tuple(int(part) for part in parts if part.isdigit())
     if len(numbers) != len(parts) or list(numbers) != sorted(set(numbers)) or numbers[-1] >= NUM_SLOTS_V2:

@@ -23,7 +23,7 @@ _SHARED_STATE = "hessian_compression_times"
 
 
 def serving_tables(schema: Schema) -> dict[str, TableConfig]:
-    """Tables that take and give the serving rows of a schema byte for byte.
+    """Returns tables that load and return the serving rows of a schema byte for byte.
 
     Settings that a schema does not contain are missing: rows do not expire here, and the range of a compressor is not
     available, so that rows can be stored and forwarded, but those of `FixedR8` and `OneBit` cannot be looked up.

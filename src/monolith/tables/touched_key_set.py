@@ -111,7 +111,7 @@ class TouchedKeySet:
         return torch.from_numpy(self._set.steal())
 
     def size(self) -> int:
-        """Ids in the set."""
+        """Returns the number of ids in the set."""
         return self._set.size()
 
     def __repr__(self) -> str:

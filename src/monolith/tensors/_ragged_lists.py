@@ -17,7 +17,7 @@ MAX_SHOWN = 20
 
 
 def flatten_lists(lists: Sequence[Any], dtype: torch.dtype) -> tuple[torch.Tensor, list[list[int]]]:
-    """The numbers in order, and the lengths of the lists of each level, outermost first."""
+    """Returns the numbers in order, and the lengths of the lists of each level, outermost first."""
     levels: list[list[int]] = []
     items = _checked_rows(lists, "lists")
     while True:
@@ -40,7 +40,7 @@ def _checked_rows(rows: Sequence[Any], subject: str) -> list[Any]:
 
 
 def _numbers(items: list[Any], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of exactly these numbers."""
+    """Returns a tensor of exactly these numbers."""
     try:
         if dtype.is_floating_point or dtype.is_complex:
             return torch.tensor(items, dtype=dtype)
@@ -68,7 +68,7 @@ def _all_bool(items: list[Any]) -> list[Any]:
 
 
 def text_of(rows: Any) -> str:
-    """Rows as nested lists, floats with four digits as torch prints them."""
+    """Returns rows as nested lists, floats with four digits as torch prints them."""
     if isinstance(rows, list):
         return f"[{', '.join(map(text_of, rows))}]"
     return repr(float(f"{rows:.4g}")) if isinstance(rows, float) else repr(rows)

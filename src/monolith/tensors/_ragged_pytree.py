@@ -1,6 +1,6 @@
 """Makes `Ragged` known to torch: as a pytree of its two parts, and as a class that is safe to load.
 
-A tree of batches can then be mapped, moved, exported and handed to compiled functions like a tree of tensors.
+A tree of batches can then be mapped, moved, exported and passed to compiled functions like a tree of tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register() -> None:
-    """Called once, when the package is imported."""
+    """Registers `Ragged` as a pytree node. Called once, when the package is imported."""
     pytree.register_pytree_node(
         Ragged,
         _flatten,

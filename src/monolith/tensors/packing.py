@@ -8,7 +8,7 @@ Only tensors of one type can lie end to end. Mixed ones are first split by type,
 
     [{"a": int64, "b": int64}, {"c": float32}]  ->  [packed int64, packed float32, [2, 1, sizes of a, b, c]]
 
-Sizes are int64 on the CPU, whatever the tensors are on. Unpacked tensors are views of the packed one.
+Sizes are int64 on the CPU, on whatever device the tensors are. Unpacked tensors are views of the packed one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Dims: B rows, n values, L values of the longest row::
 The values may be a `Ragged` themselves (rows of rows), so a batch of sequences of sets needs no padding either. Values
 may carry further, uniform dims, and gradients: every method that moves values is differentiable.
 
-Nothing here loops over rows in Python, except the way from and to lists.
+Nothing here loops over rows in Python, except conversions from and to lists.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ragged:
 
     A value like a tensor: it is not changed once built, and may be read by any number of threads. The two parts are on
     one device. It can be pickled and copied, loaded by ``torch.load(weights_only=True)``, pinned and collated like a
-    tensor, and is a pytree node, so it can be handed to and returned from functions under ``torch.compile``.
+    tensor, and is a pytree node, so it can be passed to and returned from functions under ``torch.compile``.
 
     Args:
         values: Tensor [n, ...], or a `Ragged` of n rows.

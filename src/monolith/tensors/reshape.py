@@ -82,12 +82,12 @@ class StaticReshapeNBuilder:
         return len(self.inputs) - 1
 
     def build(self) -> tuple[list[Tensor], Tensor]:
-        """What `static_reshape` returns for everything noted so far."""
+        """Returns what `static_reshape` returns for everything added so far."""
         return static_reshape(self.inputs, self.shapes)
 
 
 def _full_shape(index: int, size: int, shape: Shape) -> list[int]:
-    """The shape with its unknown dim filled in, for input number `index` of `size` elements."""
+    """Returns the shape with its unknown dim filled in, for input number `index` of `size` elements."""
     if shape is None:
         raise InvalidArgumentError(
             f"static_reshape: unknown rank is not allowed, got None as the shape of Input[{index}]"

@@ -12,7 +12,7 @@ __all__ = ["get_ndim", "int_shape"]
 
 
 def get_ndim(x: Any) -> int | None:
-    """Number of dimensions; None where it is not known, as for a ragged or for something without a shape.
+    """Returns the number of dimensions; None where it is unknown, as for a ragged or for something without a shape.
 
     >>> get_ndim(torch.zeros(2, 3)), get_ndim(torch.tensor(1.0)), get_ndim("text")
     (2, 0, None)
@@ -22,7 +22,7 @@ def get_ndim(x: Any) -> int | None:
 
 
 def int_shape(x: Any) -> tuple[int, ...] | None:
-    """The lengths of all dimensions; -1 for one that is not known, None where there is no such shape.
+    """Returns the lengths of all dimensions; -1 for an unknown one, None where there is no such shape.
 
     A length is not known where it is symbolic, as while a model is exported for batches of any size.
 

@@ -44,11 +44,11 @@ class Function(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """The function of `x`."""
+        """Returns the function of `x`."""
         return self.function(x)
 
     def extra_repr(self) -> str:
-        """The function's name."""
+        """Returns the function's name."""
         return getattr(self.function, "__name__", repr(self.function))
 
 
@@ -100,7 +100,7 @@ def activation_layer(activation: Activation) -> nn.Module:
 def per_layer_activations(
     subject: str, activations: Activation | Sequence[Activation], num_layers: int
 ) -> list[Activation]:
-    """One activation for each of `num_layers` layers.
+    """Returns one activation for each of `num_layers` layers.
 
     None means relu on all but the last, one activation means that one on all but the last, a list names one for each.
     """

@@ -41,7 +41,7 @@ class AllInt(nn.Module):
         self.bias = nn.Parameter(torch.zeros(cmp_dim)) if use_bias else None
 
     def forward(self, features: Tensor) -> Tensor | list[Tensor]:
-        """The compressed interactions of `features` ``[B, n, k]``."""
+        """Returns the compressed interactions of `features` ``[B, n, k]``."""
         require_shape("AllInt", "features", features, ("B", self.num_features, "k"))
         compressed = features.transpose(1, 2) @ self.kernel
         if self.bias is not None:

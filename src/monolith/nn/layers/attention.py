@@ -95,7 +95,7 @@ class MultiHeadAttention(nn.Module):
             nn.init.xavier_uniform_(linear.weight)
 
     def forward(self, queries: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """What each query takes from the context.
+        """Returns the attention of each query over the context.
 
         Args:
             queries: ``[B, Q, dim]``.

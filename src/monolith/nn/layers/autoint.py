@@ -50,7 +50,7 @@ class AutoInt(nn.Module):
         self.residual = nn.ModuleList(nn.Linear(dim or 0, dim or 0, bias=False) for _ in range(rounds))
 
     def forward(self, features: Tensor) -> Tensor | list[Tensor]:
-        """The features after all rounds, for `features` ``[B, n, k]``."""
+        """Returns the features after all rounds, for `features` ``[B, n, k]``."""
         require_shape("AutoInt", "features", features, ("B", "n", "k"))
         x = features
         if not self.attention:

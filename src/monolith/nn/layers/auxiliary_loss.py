@@ -1,4 +1,4 @@
-"""Losses that layers ask for besides the model's own."""
+"""Losses of layers in addition to the model's own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class HasAuxiliaryLoss(Protocol):
     """A layer with a loss of its own: `MMoE` with top-k gates, `SNR`, `iRazor`, and yours."""
 
     def auxiliary_loss(self) -> Tensor:
-        """The loss, a scalar, for the weights as they are and, where it depends on it, the last batch."""
+        """Returns the loss, a scalar, of the current weights and, where it depends on it, the last batch."""
         ...
 
 
 def auxiliary_loss(module: nn.Module) -> Tensor:
-    """The sum of what all layers inside `module` ask for; 0 if none does. Call it after the forward pass.
+    """Returns the sum of the losses of all layers inside `module`; 0 without any. Call it after the forward pass.
 
     >>> float(auxiliary_loss(nn.Linear(2, 2)))
     0.0

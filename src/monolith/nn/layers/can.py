@@ -33,7 +33,7 @@ class CAN(nn.Module):
         self.activations = nn.ModuleList(activation_layer(activation) for _ in range(num_layers))
 
     def forward(self, user: Tensor, item: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The user's vectors after the item's network.
+        """Returns the user's vectors after the item's network.
 
         Args:
             user: ``[B, u]`` or ``[B, n, u]``; for sequences ``[B, T, u]`` or ``[B, n, T, u]``.

@@ -66,7 +66,7 @@ class DCN(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The crosses, shape of `x` ``[..., input_dim]``."""
+        """Returns the crosses, shape of `x` ``[..., input_dim]``."""
         require_last_dim("DCN", "input", x, self.input_dim)
         crossed = x
         for layer in self.layers:

@@ -80,7 +80,7 @@ class Dense(nn.Module):
                 self.gain.copy_(self.weight.norm(dim=1))
 
     def kernel(self) -> Tensor:
-        """The weights in effect, ``[units, input_dim]``: normalised if the layer normalises."""
+        """Returns the weights in effect, ``[units, input_dim]``: normalised if the layer normalises."""
         if self.kernel_norm is None:
             return self.weight
         scale = self.weight.square().sum(dim=1).clamp_min(_MIN_SQUARED_NORM).rsqrt()
@@ -89,7 +89,7 @@ class Dense(nn.Module):
         return self.weight * scale.unsqueeze(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output ``[..., units]`` for `x` ``[..., input_dim]``."""
+        """Returns the output ``[..., units]`` for `x` ``[..., input_dim]``."""
         require_last_dim("Dense", "input", x, self.input_dim)
         y: Tensor = self.activation(functional.linear(x, self.kernel(), self.bias))
         if self.dead_units is not None and self.training and y.numel() > 0:

@@ -42,7 +42,7 @@ class DIEN(nn.Module):
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(units, self.query_dim)))
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The interest ``[B, units]`` in `query` ``[B, query_dim]`` after the history `keys` ``[B, T, dim]``."""
+        """Returns the interest ``[B, units]`` in `query` ``[B, query_dim]`` of the history `keys` ``[B, T, dim]``."""
         require_shape("DIEN", "query", query, ("B", self.query_dim))
         require_shape("DIEN", "keys", keys, (query.shape[0], "T", self.dim))
         interests, _ = rnn_with_attention(self.extractor, keys, mask=mask)

@@ -58,7 +58,7 @@ class DIN(nn.Module):
         self.tower = MLP(4 * dim, units, **options)
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The interest in `query` ``[B, d]`` of the history `keys` ``[B, T, d]``.
+        """Returns the interest in `query` ``[B, d]`` of the history `keys` ``[B, T, d]``.
 
         Args:
             query: The candidate.

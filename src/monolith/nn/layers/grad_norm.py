@@ -59,11 +59,11 @@ class GradNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(len(loss_names)))
 
     def loss_weights(self) -> dict[str, float]:
-        """The present weight of each loss, by name."""
+        """Returns the current weight of each loss, by name."""
         return dict(zip(self.loss_names, torch.softmax(self.weight.detach(), dim=0).tolist(), strict=True))
 
     def forward(self, losses: Sequence[Tensor], shared: Tensor | Sequence[Tensor]) -> BalancedLoss:
-        """Both losses of the step.
+        """Returns both losses of the step.
 
         Args:
             losses: One scalar per name.

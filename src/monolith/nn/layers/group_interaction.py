@@ -55,7 +55,7 @@ class GroupInt(nn.Module):
         self.attention = MLP(dim, attention_units, **options)
 
     def forward(self, left: Tensor | Sequence[Tensor], right: Tensor | Sequence[Tensor]) -> Tensor:
-        """The interactions of `left` (L tensors ``[B, k]`` or one ``[B, L, k]``) with `right` (R of them)."""
+        """Returns the interactions of `left` (L tensors ``[B, k]`` or one ``[B, L, k]``) with `right` (R of them)."""
         left_features = stack_features("GroupInt", left)
         right_features = stack_features("GroupInt", right)
         if left_features.shape[::2] != right_features.shape[::2]:

@@ -53,7 +53,7 @@ class AGRUCell(nn.Module):
             nn.init.ones_(linear.bias)
 
     def forward(self, x: Tensor, state: Tensor, score: Tensor | None = None) -> Tensor:
-        """The new state ``[B, units]`` from `x` ``[B, input_dim]``, `state` ``[B, units]`` and `score` ``[B, 1]``."""
+        """Returns the new state ``[B, units]`` from `x` ``[B, input_dim]``, the `state` and the `score` ``[B, 1]``."""
         reset, update = torch.sigmoid(self.gates(torch.cat([x, state], dim=1))).chunk(2, dim=1)
         candidate: Tensor = self.activation(self.candidate(torch.cat([x, reset * state], dim=1)))
         if score is None:

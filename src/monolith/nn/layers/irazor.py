@@ -70,20 +70,20 @@ class iRazor(nn.Module):  # noqa: N801 - the name of the paper and of ByteDance 
         self.register_buffer("feature_weight", weight)
 
     def probabilities(self) -> Tensor:
-        """The share of each group, ``[n, groups]``; column 0 is the share of dropping the feature."""
+        """Returns the share of each group, ``[n, groups]``; column 0 is the share of dropping the feature."""
         return torch.softmax(self.logits / self.temperature, dim=1)
 
     def masks(self) -> Tensor:
-        """What each dim is multiplied by, ``[n, k]``."""
+        """Returns the factor of each dim, ``[n, k]``."""
         return self.probabilities()[:, self.groups]
 
     def auxiliary_loss(self) -> Tensor:
-        """The price of what is kept; 0 without `feature_weight`."""
+        """Returns the cost of what is kept; 0 without `feature_weight`."""
         if self.feature_weight is None:
             return self.logits.new_zeros(())
         return (self.feature_weight * self.masks().sum(dim=1)).sum()
 
     def forward(self, features: Tensor) -> Tensor | list[Tensor]:
-        """The masked features, for `features` ``[B, n, k]``."""
+        """Returns the masked features, for `features` ``[B, n, k]``."""
         require_shape("iRazor", "features", features, ("B", self.num_features, self.dim))
         return merge_tensor_list(features * self.masks(), self.out_type)

@@ -64,7 +64,7 @@ class LHUCTower(nn.Module):
         return MLP(self.lhuc_input_dim, dims, **merged)
 
     def forward(self, x: Tensor, lhuc_input: Tensor | None = None) -> Tensor:
-        """The output ``[..., dims[-1]]`` for `x` ``[..., input_dim]``, gated by `lhuc_input` (by default `x`)."""
+        """Returns the output ``[..., dims[-1]]`` for `x` ``[..., input_dim]``, gated by `lhuc_input` (default `x`)."""
         require_last_dim("LHUCTower", "input", x, self.input_dim)
         gate_input = x if lhuc_input is None else lhuc_input
         require_last_dim("LHUCTower", "lhuc_input", gate_input, self.lhuc_input_dim)

@@ -46,6 +46,6 @@ class LogitCorrection(nn.Module):
         self.sample_bias = sample_bias
 
     def forward(self, logits: Tensor, sample_rate: Tensor | float | None = None) -> Tensor:
-        """The corrected logits, shape of `logits`."""
+        """Returns the corrected logits, shape of `logits`."""
         corrected: Tensor = self.activation(correct_logits(logits, sample_rate, sample_bias=self.sample_bias))
         return corrected

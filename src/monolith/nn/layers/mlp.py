@@ -79,7 +79,7 @@ class MLP(nn.Module):
         return cast("Dense", cast("nn.Sequential", self.blocks[0])[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output ``[..., dims[-1]]`` for `x` ``[..., input_dim]``."""
+        """Returns the output ``[..., dims[-1]]`` for `x` ``[..., input_dim]``."""
         require_last_dim("MLP", "input", x, self.input_dim)
         h: Tensor = self.input_norm(x)
         for block in self.blocks:
@@ -87,7 +87,7 @@ class MLP(nn.Module):
         return h
 
     def feature_insight(self, x: Tensor, segment_sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """How much each named segment of `x`'s columns moves the first layer, per row.
+        """Returns how much each named segment of `x`'s columns moves the first layer, per row.
 
         Args:
             x: ``[B, input_dim]``.

@@ -61,7 +61,7 @@ class ExpertGate(nn.Module):
             self.noise = nn.Parameter(nn.init.xavier_normal_(torch.empty(input_dim, num_tasks * num_experts)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The gates ``[B, experts, tasks]`` for `x` ``[B, input_dim]``."""
+        """Returns the gates ``[B, experts, tasks]`` for `x` ``[B, input_dim]``."""
         require_shape("MMoE", "gate_input", x, ("B", self.input_dim))
         logits = x @ self.weight
         if self.noise is not None and self.training:
@@ -112,7 +112,7 @@ class MMoE(nn.Module):
         self._importance_loss: Tensor | None = None
 
     def forward(self, x: Tensor, gate_input: Tensor | None = None) -> list[Tensor]:
-        """One ``[B, output_dim]`` per task for `x` ``[B, input_dim]``; the gates see `gate_input` (by default `x`)."""
+        """Returns one ``[B, output_dim]`` per task for `x` ``[B, input_dim]``; gates see `gate_input` (default `x`)."""
         require_last_dim("MMoE", "input", x, self.input_dim)
         gates: Tensor = self.gate(x if gate_input is None else gate_input)
         experts = torch.stack([expert(x) for expert in self.experts], dim=2)
@@ -121,7 +121,7 @@ class MMoE(nn.Module):
         return list((experts @ gates).unbind(dim=2))
 
     def auxiliary_loss(self) -> Tensor:
-        """How unequally the experts were used in the last training batch; 0 for softmax gates."""
+        """Returns how unequally the experts were used in the last training batch; 0 for softmax gates."""
         return self.gate.weight.new_zeros(()) if self._importance_loss is None else self._importance_loss
 
     def __getstate__(self) -> dict[str, Any]:

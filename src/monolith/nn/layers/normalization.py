@@ -49,7 +49,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("moving_variance", torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` ``[..., dim]`` normalised column by column."""
+        """Normalises `x` ``[..., dim]`` column by column."""
         require_last_dim("BatchNorm", "input", x, self.dim)
         if not self.training or x.numel() == 0:
             mean, variance = self.moving_mean, self.moving_variance
@@ -62,5 +62,5 @@ class BatchNorm(nn.Module):
         return (x - mean) * (variance + self.epsilon).rsqrt() * self.gamma + self.beta
 
     def extra_repr(self) -> str:
-        """Size and options."""
+        """Returns size and options."""
         return f"{self.dim}, momentum={self.momentum}, epsilon={self.epsilon}"

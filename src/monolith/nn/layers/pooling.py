@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OutType: TypeAlias = Literal["concat", "stack"] | None
-"""How a layer hands back n tensors [B, k]: concatenated [B, n k], stacked [B, n, k], or as a list."""
+"""How a layer returns n tensors [B, k]: concatenated [B, n k], stacked [B, n, k], or as a list."""
 
 OUT_TYPES: tuple[str | None, ...] = ("concat", "stack", None)
 
@@ -50,7 +50,7 @@ class SumPooling(nn.Module):
     """``y = sum over i of x_i`` of a list of tensors of one shape."""
 
     def forward(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The sum, shape of one tensor."""
+        """Returns the sum, shape of one tensor."""
         return _stacked("SumPooling", tensors).sum(dim=0)
 
 
@@ -58,7 +58,7 @@ class AvgPooling(nn.Module):
     """``y = (1 / n) sum over i of x_i`` of a list of n tensors of one shape."""
 
     def forward(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The mean, shape of one tensor."""
+        """Returns the mean, shape of one tensor."""
         return _stacked("AvgPooling", tensors).mean(dim=0)
 
 
@@ -66,7 +66,7 @@ class MaxPooling(nn.Module):
     """``y = max over i of x_i``, element by element, of a list of tensors of one shape."""
 
     def forward(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The maximum, shape of one tensor."""
+        """Returns the maximum, shape of one tensor."""
         return _stacked("MaxPooling", tensors).amax(dim=0)
 
 

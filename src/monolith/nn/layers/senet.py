@@ -37,7 +37,7 @@ class SeNet(nn.Module):
         self.tower = MLP(num_features, [cmp_dim, num_features], activations=["relu", "sigmoid"])
 
     def forward(self, features: Tensor | Sequence[Tensor]) -> Tensor | list[Tensor]:
-        """The scaled features.
+        """Returns the scaled features.
 
         Args:
             features: ``[B, n, k]``, or n tensors ``[B, k_i]`` that may differ in k.

@@ -70,7 +70,7 @@ class HardConcrete(nn.Module):
         self.log_alpha = nn.Parameter(torch.zeros(num_gates))
 
     def forward(self) -> Tensor:
-        """The gates ``[num_gates]``; a new draw for every call in training."""
+        """Returns the gates ``[num_gates]``; a new draw for every call in training."""
         logits: Tensor = self.log_alpha
         if self.training:
             tiny = torch.finfo(logits.dtype).tiny
@@ -83,7 +83,7 @@ class HardConcrete(nn.Module):
         return stretched.clamp(0.0, 1.0)
 
     def l0_loss(self) -> Tensor:
-        """The expected number of gates that are not 0."""
+        """Returns the expected number of gates that are not 0."""
         return torch.sigmoid(self.log_alpha - self.beta * math.log(-self.gamma / self.zeta)).sum()
 
 
@@ -130,7 +130,7 @@ class SNR(nn.Module):
             )
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """One ``[B, out_dim]`` per output for `inputs`, one ``[B, in_dim]`` per input."""
+        """Returns one ``[B, out_dim]`` per output for `inputs`, one ``[B, in_dim]`` per input."""
         if len(inputs) != self.num_in:
             raise ValueError(f"SNR: expected {self.num_in} inputs, got {len(inputs)}")
         for index, each in enumerate(inputs):
@@ -144,5 +144,5 @@ class SNR(nn.Module):
         return list(routed.unbind(dim=1))
 
     def auxiliary_loss(self) -> Tensor:
-        """The expected number of open connections."""
+        """Returns the expected number of open connections."""
         return self.gates.l0_loss()

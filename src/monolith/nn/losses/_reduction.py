@@ -13,7 +13,7 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
 
 def reduce_loss(losses: Tensor, weights: Tensor | None, reduction: Reduction) -> Tensor:
-    """Weighted losses, reduced.
+    """Weights and reduces losses.
 
     Args:
         losses: One per term, finite: what does not count is made so before, or its gradient is 0 * NaN.

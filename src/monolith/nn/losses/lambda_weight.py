@@ -24,7 +24,7 @@ def exponential_gain(labels: Tensor) -> Tensor:
 
 
 def linear_gain(labels: Tensor) -> Tensor:
-    """The label itself."""
+    """Returns the label itself."""
     return labels
 
 
@@ -39,7 +39,7 @@ def reciprocal_discount(ranks: Tensor) -> Tensor:
 
 
 def ranks_by_score(logits: Tensor, is_valid: Tensor) -> Tensor:
-    """The rank ``[Q, L]`` of each score in its list, 1 for the highest; ties by position; padding comes last."""
+    """Returns the rank ``[Q, L]`` of each score in its list, 1 for the highest; ties by position; padding last."""
     scores = torch.where(is_valid, logits.detach(), -torch.inf)
     # Two stable sorts: padding comes after valid scores of -inf, too.
     order = torch.argsort(scores, dim=1, descending=True, stable=True)
@@ -66,7 +66,7 @@ class LambdaWeight(ABC):
 
     @abstractmethod
     def pair_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
-        """The weight ``[Q, L, L]`` of each pair, >= 0 and symmetric; for pairwise losses."""
+        """Returns the weight ``[Q, L, L]`` of each pair, >= 0 and symmetric; for pairwise losses."""
 
     def individual_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:  # noqa: ARG002 - for subclasses
         """Returns what replaces each label in the softmax loss, ``[Q, L]``; by default the label itself."""
@@ -83,7 +83,7 @@ class IdentityLambdaWeight(LambdaWeight):
     is_scaled = False
 
     def pair_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
-        """All 1."""
+        """Returns 1 for every pair."""
         return torch.ones_like(labels).unsqueeze(2) * torch.ones_like(ranks).unsqueeze(1)
 
 
@@ -116,7 +116,7 @@ class DCGLambdaWeight(LambdaWeight):
 
     @classmethod
     def ndcg(cls, *, topn: int | None = None, smooth_fraction: float = 0.0) -> DCGLambdaWeight:
-        """The weights of NDCG: gain ``2^label - 1``, discount ``1 / log2(1 + rank)``, normalised."""
+        """Returns the weights of NDCG: gain ``2^label - 1``, discount ``1 / log2(1 + rank)``, normalised."""
         return cls(
             topn=topn,
             smooth_fraction=smooth_fraction,
@@ -127,11 +127,11 @@ class DCGLambdaWeight(LambdaWeight):
 
     @classmethod
     def reciprocal_rank(cls, *, topn: int | None = None, smooth_fraction: float = 0.0) -> DCGLambdaWeight:
-        """The weights of mean reciprocal rank: gain is the label, discount ``1 / rank``, normalised."""
+        """Returns the weights of mean reciprocal rank: gain is the label, discount ``1 / rank``, normalised."""
         return cls(topn=topn, smooth_fraction=smooth_fraction, is_normalized=True)
 
     def pair_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
-        """See the class."""
+        """Returns the pair weights of the class docstring."""
         topn = labels.shape[1] if self.topn is None else self.topn
         gains = self._gains(labels)
         distance = _pair_differences(ranks.clamp_max(topn + 1))
@@ -143,7 +143,7 @@ class DCGLambdaWeight(LambdaWeight):
         return _pair_differences(gains) * discount * _one_in_top(ranks, topn)
 
     def individual_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
-        """See the class."""
+        """Returns the item weights of the class docstring."""
         return self._gains(labels) * self.discount(ranks)
 
     def _gains(self, labels: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class PrecisionLambdaWeight(LambdaWeight):
         _require_topn(self.topn)
 
     def pair_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
-        """See the class."""
+        """Returns the pair weights of the class docstring."""
         relevant = (labels >= self.min_relevant_label).to(labels.dtype)
         in_top = (ranks <= self.topn).to(labels.dtype)
         return _pair_differences(relevant) * _pair_differences(in_top)
@@ -182,10 +182,10 @@ class ListMLELambdaWeight(IdentityLambdaWeight):
     list_size: int
     """The length of a list for which the last place has weight 0."""
     discount: Callable[[Tensor], Tensor] | None = None
-    """Weight of a place, from its rank; takes the place of the default."""
+    """Weight of a place, from its rank; replaces the default."""
 
     def place_weights(self, ranks: Tensor) -> Tensor:
-        """See the class."""
+        """Returns the place weights of the class docstring."""
         if self.discount is not None:
             return self.discount(ranks)
         return torch.exp2((self.list_size - ranks).clamp_min(0.0)) - 1.0

@@ -31,7 +31,7 @@ class RankLists(NamedTuple):
 
 
 def group_into_lists(rank_ids: Tensor) -> RankLists:
-    """The lists of a flat batch whose rows carry the id of their query.
+    """Returns the lists of a flat batch whose rows carry the id of their query.
 
     Args:
         rank_ids: int64 ``[B]``, in any order.

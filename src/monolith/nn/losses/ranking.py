@@ -1,8 +1,7 @@
 """Learning to rank: losses over lists of candidates.
 
 All take labels and logits ``[Q, L]``, one row per query, by name. Labels below 0 are padding: they count nowhere, and
-their logits may hold anything. Weights are ``[Q, L]``, or ``[Q, 1]`` for one weight per query. A list without
-information
+their logits may hold anything. Weights are ``[Q, L]``, or ``[Q, 1]`` for one weight per query. An uninformative list
 (all padding, no relevant item, all labels equal) adds nothing. "mean" is over the terms whose weight is not 0: pairs
 for pairwise losses, items for pointwise ones, lists for listwise ones. A pair weighs as much as its labels differ,
 unless a lambda weight defines it otherwise, times the weight of its better item.

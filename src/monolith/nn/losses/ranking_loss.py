@@ -54,7 +54,7 @@ class RankingLoss(nn.Module):
             raise ValueError(f"RankingLoss: lambda_weight has no meaning for {', '.join(self.losses)}")
 
     def forward(self, *, labels: Tensor, logits: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The weighted sum, a scalar, for labels and logits ``[Q, L]``."""
+        """Returns the weighted sum, a scalar, for labels and logits ``[Q, L]``."""
         parts = []
         for key, factor in self.losses.items():
             extra = {"lambda_weight": self.lambda_weight} if key in self._takes_lambda else {}

@@ -9,7 +9,7 @@ import torch
 
 
 def import_tensorboard(module: str) -> Any:
-    """A module of TensorBoard, imported now."""
+    """Imports a module of TensorBoard."""
     try:
         return importlib.import_module(f"tensorboard.{module}")
     except ModuleNotFoundError as error:
@@ -18,7 +18,7 @@ def import_tensorboard(module: str) -> Any:
 
 
 def tensor_proto(values: Any) -> Any:
-    """Values as a TensorProto; bfloat16, which numpy does not have, as float32."""
+    """Returns values as a TensorProto; bfloat16, which numpy does not have, as float32."""
     tensor = torch.as_tensor(values).detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()

@@ -17,7 +17,7 @@ _MOST_BINS = 30
 
 
 def histograms(numbers: Mapping[str, Sequence[float]]) -> Any:
-    """A ``Summary`` proto with a histogram for each list of numbers, for `SummaryWriter.add_summary`; empty: none."""
+    """Returns a ``Summary`` proto with a histogram for each non-empty list, for `SummaryWriter.add_summary`."""
     proto = import_tensorboard("compat.proto.summary_pb2")
     made = [
         proto.Summary.Value(tag=tag, histo=_histogram(proto, np.asarray(values, np.float64)))

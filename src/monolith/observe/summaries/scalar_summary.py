@@ -13,6 +13,6 @@ __all__ = ["scalars"]
 
 
 def scalars(numbers: Mapping[str, float]) -> Any:
-    """A ``Summary`` proto with a value for each number, for `SummaryWriter.add_summary`."""
+    """Returns a ``Summary`` proto with a value for each number, for `SummaryWriter.add_summary`."""
     summary_type = import_tensorboard("compat.proto.summary_pb2").Summary
     return summary_type(value=[summary_type.Value(tag=tag, simple_value=number) for tag, number in numbers.items()])

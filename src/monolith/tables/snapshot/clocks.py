@@ -60,7 +60,7 @@ def stamps_from_json(stamps: Mapping[str, Any]) -> dict[int, BatchStamp]:
 
 
 def _are_stamps(values: Mapping[str, Any]) -> bool:
-    """Version 1 let callers of `save` put anything here."""
+    """Returns whether these are stamps: version 1 let callers of `save` put any value here."""
     return all(
         worker.isdigit() and isinstance(stamp, dict) and stamp.keys() == {"seq", "position", "event_time"}
         for worker, stamp in values.items()

@@ -164,7 +164,7 @@ def canonical(document: Mapping[str, Any]) -> bytes:
 
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
-    """Plain dictionaries; the caller's values as they are."""
+    """Returns plain dictionaries; the caller's values unchanged."""
     document: dict[str, Any] = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
     document["tables"] = [_plain_entry(table) for table in manifest.tables]
     document["files"] = [_plain_entry(file) for file in manifest.files]

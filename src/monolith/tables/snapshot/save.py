@@ -180,7 +180,7 @@ def save(
 def save_cut(cut: Cut, schema: Schema, path: SnapshotPath, **options: Unpack[SaveOptions]) -> SaveReport:
     """Saves a state that the caller has frozen, such as one of several that belong together.
 
-    Any thread may call it. The cut is released, whatever happens.
+    Thread-safe. The cut is released in any case.
 
     Args:
         cut: Of a store with this schema.
