@@ -1,6 +1,6 @@
 // Objects that must be at rest while the process forks, so that the child gets them in a consistent state.
 //
-// A child has the thread that forked and no other: a lock that another thread held stays locked there for ever, and the
+// A child has the thread that forked and no other: a lock that another thread held stays locked there forever, and the
 // data it guards stays half changed. So a fork waits until every object here is at rest, keeps it so, and releases it
 // on both sides. The forking thread must not be inside one of them.
 //

@@ -38,7 +38,8 @@ class FilterSplit {
   };
   static constexpr uint32_t kNoCell = UINT32_MAX;
 
-  // A split counts as full at `capacity` - 1 elements, with 1.2 times as many cells. REQUIRES: 2 <= capacity <= 2^31.
+  // A split counts as full at `capacity` - 1 elements; it has about 1.2 * capacity cells. REQUIRES: 2 <= capacity <=
+  // 2^31.
   explicit FilterSplit(uint32_t capacity) : capacity_(capacity) {}
 
   static uint32_t NumStarts(uint32_t capacity) { return static_cast<uint32_t>(uint64_t{capacity} * 6 / 5); }

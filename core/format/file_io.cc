@@ -178,8 +178,7 @@ void OutputFile::Commit() {
 }
 
 InputFile::InputFile(std::string path, Caching caching) : path_(std::move(path)) {
-  descriptor_ =
-      ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: otherwise a pipe without a writer blocks
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not block
   if (descriptor_ < 0) ThrowSystemError(path_, "opening", errno);
   struct stat status{};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {

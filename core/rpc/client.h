@@ -38,8 +38,7 @@ struct ClientOptions {
   FrameLimits limits;
   double first_backoff_seconds = 0.02, last_backoff_seconds = 2.0;      // between attempts to connect, doubling
   double lost_after_seconds = std::numeric_limits<double>::infinity();  // without a connection: then calls end
-  uint64_t window_bytes =
-      uint64_t{256} << 20;  // limit of questions without an answer, per channel; above it Begin() waits
+  uint64_t window_bytes = uint64_t{256} << 20;  // of unanswered questions, per channel; above it Begin() waits
 };
 
 // A question in flight, and then its answer.
@@ -70,8 +69,7 @@ class Call {
   bool is_done_ = false;
   Frame answer_;
   std::optional<Code> error_;
-  std::string
-      error_text_;  // not in an Error: copies of one share memory, which several threads would free concurrently
+  std::string error_text_;  // not in an Error, whose copies share memory that several threads would free
 };
 
 class Client {

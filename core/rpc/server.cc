@@ -146,8 +146,7 @@ std::shared_ptr<Server::Connection> Server::TakeReady(uint64_t id) {
   std::shared_ptr<Connection> gone;  // destroyed after the lock, as in Drop()
   std::lock_guard lock(mutex_);
   if (parked_.erase(id) == 0) return TakeLocked(id);
-  gone =
-      std::move(connections_.extract(id).mapped());  // the only event of a parked connection is that the peer closed it
+  gone = std::move(connections_.extract(id).mapped());  // the only event of a parked one is that the peer closed it
   strangers_.erase(id);
   return nullptr;
 }
@@ -328,8 +327,7 @@ void Server::Arm(const Connection& connection, uint32_t events, int operation) {
 }
 
 void Server::Drop(const Connection& connection) {
-  std::shared_ptr<Connection>
-      last;  // destroyed after the lock: destructors of conversations may be slow, and call Wake()
+  std::shared_ptr<Connection> last;  // destroyed after the lock: a conversation may be slow to end, and call Wake()
   std::lock_guard lock(mutex_);
   const auto found = connections_.find(connection.id);
   if (found == connections_.end()) return;

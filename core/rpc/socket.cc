@@ -46,8 +46,7 @@ Socket Make(const Address& address, const addrinfo& found) {
 }
 
 void Set(const Socket& socket, int level, int option, int value) {
-  setsockopt(socket.descriptor(), level, option, &value,
-             sizeof(value));  // an option that the system lacks is no reason to fail
+  setsockopt(socket.descriptor(), level, option, &value, sizeof(value));  // a missing option is no failure
 }
 
 void Tune(const Socket& socket) {
@@ -125,8 +124,7 @@ std::optional<Accepted> Accept(const Socket& listener, bool* is_exhausted) {
   if (is_exhausted != nullptr) {
     *is_exhausted = descriptor < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
   }
-  if (descriptor < 0)
-    return std::nullopt;  // no connection is waiting, the peer has closed it already, or no descriptor is left
+  if (descriptor < 0) return std::nullopt;  // none is waiting, the peer has closed it, or no descriptor is left
   Socket socket(descriptor);
   Tune(socket);
   return Accepted{std::move(socket), TextOf(address, size)};

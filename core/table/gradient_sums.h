@@ -31,13 +31,12 @@ Occurrences OccurrencesOf(const Plan& plan);
 // Memory layout of the gradients of a call.
 struct GradientLayout {
   std::span<const float> values = {};
-  bool per_unique = false;             // in plan order, summed already; otherwise one row per input position
-  std::span<const int32_t> rows = {};  // input position i takes row rows[i] of `values`; empty = row i
-  std::span<const float> scales = {};  // ... times scales[i]; empty = times 1
-  float scale = 1.0f;                  // factor of every sum
-  bool known_finite = false;           // per_unique only: the caller checked that the sums are finite
-  std::span<const float* const> sources =
-      {};  // replaces values and rows: address of the gradient of each input position
+  bool per_unique = false;                     // in plan order, summed already; otherwise one row per input position
+  std::span<const int32_t> rows = {};          // input position i takes row rows[i] of `values`; empty = row i
+  std::span<const float> scales = {};          // ... times scales[i]; empty = times 1
+  float scale = 1.0f;                          // factor of every sum
+  bool known_finite = false;                   // per_unique only: the caller checked that the sums are finite
+  std::span<const float* const> sources = {};  // replaces values and rows: gradient of each input position
 };
 
 class GradientSums {

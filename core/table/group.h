@@ -312,7 +312,7 @@ class Group {
   bool is_followed_ = false;
   uint64_t history_floor_ = 0;  // while removals are kept: those up to here are incomplete
   uint64_t cut_mark_ = 0;       // epoch of the open cut
-  uint64_t cut_floor_ = 0;      // history_floor_ when the open cut was taken
+  uint64_t cut_floor_ = 0;      // history_floor_ when the cut was opened
 };
 
 }  // namespace monolith

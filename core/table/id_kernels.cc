@@ -45,7 +45,7 @@ UniqueIds Unique(IdSpan ids) {
 }
 
 std::vector<int64_t> RowIds(IdSpan row_splits) {
-  const std::vector<int64_t> own(row_splits.begin(), row_splits.end());  // the caller may write to them concurrently
+  const std::vector<int64_t> own(row_splits.begin(), row_splits.end());  // the caller may write to them
   CheckRowSplits(own, "");
   CheckCount(static_cast<uint64_t>(own.back()));
   std::vector<int64_t> rows(static_cast<size_t>(own.back()));
@@ -57,8 +57,7 @@ std::vector<int64_t> RowIds(IdSpan row_splits) {
 
 Grouping GroupByIndex(IdSpan group_of_each, int64_t num_groups) {
   CheckGroups(num_groups, "number of groups");
-  const std::vector<int64_t> own(group_of_each.begin(),
-                                 group_of_each.end());  // the caller may write to them concurrently
+  const std::vector<int64_t> own(group_of_each.begin(), group_of_each.end());  // the caller may write to them
   CheckIndices(own, num_groups);
   return GroupUnchecked(own, static_cast<size_t>(num_groups));
 }

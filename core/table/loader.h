@@ -1,8 +1,8 @@
 // Writes row blocks into a group: for a restore, a delta, or a bucket that moves.
 //
 // Check() changes nothing and is thread-safe. Several threads may call Write() concurrently for different buckets;
-// blocks of one bucket must come in order, in one call or in several. While a loader exists, the group accepts calls
-// but no cut.
+// blocks of one bucket must come in order, in one call or in several. While a loader exists, other calls of the
+// group proceed, and cuts wait.
 //
 // A block fits if its table's schema text equals this group's, or that of its serving (or training) twin. Otherwise the
 // source's text decides, segment by segment in order: dims must be equal; the state is kept if optimizer and state size

@@ -323,8 +323,7 @@ void GatherRows(std::span<const int32_t> places, int dim, const float* rows, flo
     for (int64_t i = begin; i < end; ++i) {
       const float* ahead = row(std::min(i + kAhead, end - 1));
       Prefetch(ahead);
-      Prefetch(ahead + dim -
-               1);  // it may begin anywhere in a line; for longer rows the hardware prefetcher takes effect
+      Prefetch(ahead + dim - 1);  // it may begin anywhere in a line; the hardware prefetches longer rows
       CopyFloats(out + i * dim, row(i), dim);
     }
   });

@@ -24,19 +24,16 @@ struct Plan {
   int num_tables = 0;
   int only_table = -1;  // number in the group, if the plan is for one table only; -1: for all tables
   bool deduplicated = true;
-  std::vector<int64_t>
-      table_splits;  // of the input: table t owns input positions [table_splits[t], table_splits[t + 1])
+  std::vector<int64_t> table_splits;  // table t owns input positions [table_splits[t], table_splits[t + 1])
   Buffer<int64_t> unique;
-  Buffer<uint16_t>
-      buckets;  // of each unique id, iff they were given: the ids may not determine them (table/slot_keys.h)
+  Buffer<uint16_t> buckets;  // of each unique id, iff given: ids may not determine them (table/slot_keys.h)
   Buffer<int64_t> splits;
   Buffer<int32_t> inverse;
   Buffer<int32_t> starts;
   Buffer<int32_t> order;
   Buffer<int32_t> counts;  // occurrences of each unique id, if the input has each id once and was counted elsewhere
   Buffer<uint32_t> hints;  // row of each unique id when it was last read; empty when it was not read
-  uint64_t hints_identity =
-      0;  // identifies the group, and its last clear, whose rows the hints number (Group::rows_identity_)
+  uint64_t hints_identity = 0;  // rows_identity_ of the group when it was read: row numbers are only valid with it
 
   int64_t num_ids() const { return static_cast<int64_t>(order.size()); }
   int64_t num_unique() const { return static_cast<int64_t>(unique.size()); }

@@ -71,8 +71,7 @@ void NumberBySlots(const Part& part, DistinctOfPart& distinct, uint32_t* numbers
   uint32_t next = 0, j = 0;
   for (int table = 0; table < part.num_tables; ++table) {
     const uint32_t first = next, end = part.table_ends[table];
-    const uint64_t salt =
-        HashInProcess(static_cast<uint64_t>(table));  // otherwise equal ids of several tables would share a slot
+    const uint64_t salt = HashInProcess(static_cast<uint64_t>(table));  // equal ids of tables must not share a slot
     for (; j < end; ++j) {
       const int64_t id = ReadOnce(ids + j);
       unique[next] = id;
