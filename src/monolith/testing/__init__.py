@@ -1,7 +1,7 @@
-"""Doubles and small configs for tests: ours, and those of users.
+"""Doubles and small configs for tests, of this project and of users.
 
 May import anything; nothing inside the package imports it. Read `reference_store.py` first: a store made of
-dictionaries, which says in plain Python what every engine has to do.
+dictionaries, which defines in plain Python the behaviour of every engine.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ContractReader:
-    """Keeps a copy of each side's rows by changes alone."""
+    """Keeps a copy of each side's rows from changes alone."""
 
     def __init__(
         self, sides: Sides, name: str, *, at: tuple[Mark, Mark] | None, copies: tuple[Contents, Contents]
@@ -27,24 +27,24 @@ class ContractReader:
         engine, reference = (store.open_reader(name, at=mark) for store, mark in zip(sides.stores, marks, strict=True))
         self._readers: tuple[ChangeReader, ChangeReader] = engine, reference
         self.is_at_beginning = at is not None and at[1].epoch == 0
-        """It has not read anything: which removals are still known is the engine's business."""
+        """Whether nothing was read yet: the engine decides which removals are still available."""
         self._is_packed_next = False
-        """Rounds alternate between blocks one by one and in one piece: it must not matter."""
+        """Rounds alternate between blocks one by one and in one piece: the result must be the same."""
 
     @property
     def marks(self) -> tuple[Mark, Mark]:
-        """It has read everything up to here."""
+        """Positions on both sides: all changes up to them were read."""
         return self._readers[0].mark, self._readers[1].mark
 
     def open_again(self) -> None:
-        """A handle of the same name goes on where the reader was."""
+        """Opens a handle of the same name, which continues at the position of the reader."""
         before = self.marks
         engine, reference = (store.open_reader(self._name) for store in self._sides.stores)
         self._readers = engine, reference
         require_same("marks of a reader opened again", self.marks, before)
 
     def follow(self) -> None:
-        """Reads what has changed: the same on both sides, and the copies become like the whole."""
+        """Reads the changes, which must be the same on both sides; the copies then equal the stores."""
         exact = self._sides.exact
         reached = [reader.next_mark() for reader in self._readers]
         engine = changes_of(self._packed() if self._is_packed_next else self._readers[0].changes(state=True))
@@ -68,14 +68,14 @@ class ContractReader:
         return packed
 
     def close(self) -> None:
-        """Ends it: what it would read can no longer be asked for."""
+        """Closes the reader: its changes can no longer be requested."""
         for reader in self._readers:
             reader.close()
             reader.close()
         self.refuse()
 
     def refuse(self) -> None:
-        """It was closed, or the life of the stores has ended: it tells nothing any more."""
+        """Requires that the reader is rejected: it was closed, or the stores have begun a new run id."""
         for reader in self._readers:
             refusal("mark of a reader that has ended", reader, lambda each: each.mark)
             refusal("next mark of a reader that has ended", reader, lambda each: each.next_mark())

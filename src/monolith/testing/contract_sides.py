@@ -1,4 +1,4 @@
-"""An engine and the reference side by side: the same batches for both, and what can be seen of them compared."""
+"""An engine and the reference side by side: the same batches for both, and comparisons of all visible results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from monolith.testing.store_operations import Batch, Id
 
     Pair = tuple[Any, Any]
-    """Something of the engine, and the same of the reference."""
+    """A value of the engine, and the corresponding one of the reference."""
     StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
 
 T = TypeVar("T")
@@ -47,31 +47,31 @@ class Sides:
         self.exact = self.stores[0].traits.exact
         self.schema = self.stores[1].schema
         self.seen: set[NamedRow] = set()
-        """Every row that was ever named."""
+        """Every row that was ever used."""
         in_order = [configs[name] for name in sorted(configs)]
         self._skips = np.array([config.nonfinite == "skip" for config in in_order])
         self._uses_latest = np.array([config.uses_latest for config in in_order])
         require_same("schema", self.stores[0].schema, self.schema)
 
     def new_stores(self) -> tuple[Store, Store]:
-        """Another pair of empty stores."""
+        """Returns another pair of empty stores."""
         return self.makers[0](self.configs), self.makers[1](self.configs)
 
     # Batches
 
     def plan(self, makers: Pair, batch: Batch, stamp: BatchStamp) -> tuple[Plan, Plan]:
-        """Plans of one batch, which look the same, by two stores or by two handles of a worker."""
+        """Returns plans of one batch, compared, by two stores or by two handles of a worker."""
         return self._plan(makers, [self.rows_of(table, ids) for table, ids in enumerate(batch.ids)], stamp)
 
     def rows_of(self, table: int, ids: Sequence[Id]) -> list[RowName]:
-        """The rows of some ids, which count as named from now on."""
+        """Returns the rows of some ids, which count as used from now on."""
         wide_slots = self.schema.tables[table].wide_slots
         rows = [name_of_id(each) if isinstance(each, int) else name_of_slot_id(*each, wide_slots) for each in ids]
         self.seen |= {(table, row) for row in rows}
         return rows
 
     def buckets_of(self, rows: Sequence[RowName]) -> torch.Tensor | None:
-        """As a store is told them; None where keys tell them."""
+        """Returns buckets for a store, or None where keys determine them."""
         if not any(table.wide_slots for table in self.schema.tables):
             return None
         return torch.tensor([row.bucket for row in rows], dtype=torch.int16)
@@ -88,7 +88,7 @@ class Sides:
         return engine, reference
 
     def gradient(self, plan: Plan, batch: Batch) -> torch.Tensor:
-        """Wide in scale, with zeros and negative zeros; in tables that skip them, some that are not finite."""
+        """Returns gradients of a wide scale, with zeros and negative zeros; some not finite if a table skips them."""
         owners = self._owners(plan)
         rng = np.random.default_rng(batch.seed)
         values = rng.standard_normal(len(owners)) * 10.0 ** rng.integers(-6, 4, len(owners))
@@ -98,30 +98,30 @@ class Sides:
         return torch.from_numpy(values.astype(np.float32))
 
     def latest(self, plan: Plan, values: torch.Tensor) -> torch.Tensor | None:
-        """Of rows that were read, those of tables that want to see them again; None if there are no such tables."""
+        """Returns the read rows of tables that need them again in the update, or None without such tables."""
         if not self._uses_latest.any():
             return None
         return values[torch.from_numpy(self._uses_latest[self._owners(plan)])]
 
     def _owners(self, plan: Plan) -> NDArray[np.int64]:
-        """int64 [num_values]: the table of each float."""
+        """Returns int64 [num_values]: the table of each float."""
         tables = plan.tables.numpy()
         return np.repeat(tables, np.array(self.schema.dims)[tables])
 
     # Comparing
 
     def same(self, what: str, pair: Pair, call: Callable[[Any], T]) -> T:
-        """What both sides answer alike."""
+        """Calls both sides, compares the results and returns one of them."""
         engine, reference = (call(each) for each in pair)
         require_same(what, engine, reference)
         return engine
 
     def refused(self, what: str, pair: Pair, call: Callable[[Any], object]) -> tuple[str, str]:
-        """What both sides say as they refuse a call at the wrong time."""
+        """Requires that both sides reject a call at the wrong time; returns the messages."""
         return refusal(what, pair[0], call), refusal(what, pair[1], call)
 
     def compare_reads(self) -> None:
-        """Everything ever named, as someone sees it who only looks; and the numbers of the stores."""
+        """Compares all rows ever used, read without training; and the statistics of the stores."""
         rows_by_table = [sorted(row for table, row in self.seen if table == each) for each in range(len(self.configs))]
         plans = self._plan(self.stores, rows_by_table, BatchStamp(worker=0, seq=2**40))
         rows = [
@@ -131,7 +131,7 @@ class Sides:
         self.same("rows, applied, open plans, times ahead", self.stores, _numbers)
 
     def contents(self, cuts: tuple[Cut, Cut]) -> tuple[Contents, Contents]:
-        """All that is in two cuts, after it was compared."""
+        """Compares two cuts, and returns their contents."""
         self.same("rows of a cut", cuts, lambda cut: dict(cut.rows))
         self.same("applied batches of a cut", cuts, lambda cut: stamps_of(cut.applied))
         self.same("generation of a cut", cuts, lambda cut: cut.mark.generation)
@@ -140,12 +140,12 @@ class Sides:
         return engine, reference
 
     def present_contents(self) -> tuple[Contents, Contents]:
-        """All that is there now."""
+        """Returns the current contents."""
         with self.stores[0].cut() as engine, self.stores[1].cut() as reference:
             return self.contents((engine, reference))
 
     def compare_changes(self, cuts: tuple[Cut, Cut], since: tuple[Mark, Mark], *, removals: bool) -> None:
-        """What two cuts say that has changed; `removals`: also which ids are gone."""
+        """Compares the changes of two cuts; with `removals` also the removed ids."""
         engine, reference = (
             changes_of(cut.blocks(ALL_BUCKETS, state=True, since=mark)) for cut, mark in zip(cuts, since, strict=True)
         )
@@ -154,7 +154,7 @@ class Sides:
             require_same("removals of a cut", engine.removed, reference.removed)
 
     def refuse_marks(self, marks: Sequence[tuple[Mark, Mark]]) -> None:
-        """Both sides refuse to tell what came after these."""
+        """Requires that both sides reject reading changes after these marks."""
         for pair in marks:
             for store, mark in zip(self.stores, pair, strict=True):
                 refusal(f"a reader at {mark}", store, partial(_open_stranger, mark=mark))
@@ -171,7 +171,7 @@ def _changes_since(cut: Cut, *, mark: Mark) -> object:
 
 
 def refusal(what: str, subject: Any, call: Callable[[Any], object]) -> str:
-    """What is said as a call is refused because its time is wrong."""
+    """Requires that a call is rejected because of its time; returns the message."""
     try:
         call(subject)
     except FailedPreconditionError as error:

@@ -33,7 +33,7 @@ class _OpenBatch(NamedTuple):
 
 
 class ContractWorker:
-    """Trains on both sides alike, and knows what must have been applied of it."""
+    """Trains on both sides alike, and tracks which batches must have been applied."""
 
     def __init__(self, sides: Sides, number: int) -> None:
         self._sides = sides
@@ -55,11 +55,11 @@ class ContractWorker:
     # Operations
 
     def read(self, batch: Batch) -> None:
-        """Plans and reads a batch for training, and leaves it open."""
+        """Plans and reads a batch for training, and keeps it open."""
         self._open.append(self._read(batch, self._stamp()))
 
     def apply(self, how: Apply) -> None:
-        """Applies all that is open."""
+        """Applies all open batches."""
         if not self._open:
             return
         given, self._open = self._open, []
@@ -75,11 +75,11 @@ class ContractWorker:
             require_same("applied once more: duplicate", [each.duplicate for each in again], [True, True])
 
     def discard(self) -> None:
-        """Drops all that is open."""
+        """Discards all open batches."""
         self._discard(self._joined)
 
     def lose_a_push(self, batch: Batch, *, ahead: bool) -> None:
-        """Pushes a batch with the wrong one before it: it is refused, and ends as one that was not trained."""
+        """Pushes a batch that names a wrong predecessor: it must be rejected, and ends untrained."""
         lost = self._read(batch, self._stamp())
         wrong = self._last + 1 if ahead or self._last == NOTHING_APPLIED else self._last - 1
         for side, joined in enumerate(self._joined):
@@ -93,14 +93,14 @@ class ContractWorker:
         self._sides.same("evicted", self._joined, lambda joined: joined.evict(now=now))
 
     def restart(self) -> None:
-        """Joins again: its batches go on behind those that were applied."""
+        """Joins again: its batches continue after the last applied one."""
         former, last = self._joined, self._last
         self._join()
         require_same("last batch of who came back", self._last, last)
         self._refuse(former)
 
     def resume(self, *, in_place: bool) -> None:
-        """After a restore: joins these stores, be they others, or the same, which are at another moment now."""
+        """Joins after a restore, other stores or the same ones, whose state has changed."""
         former = self._joined
         if in_place:
             self._refuse(former)
@@ -108,7 +108,7 @@ class ContractWorker:
         self._join()
 
     def compare(self) -> None:
-        """How far each side has come, as the worker is told."""
+        """Compares the progress of both sides, as the worker sees it."""
         seen = self._sides.same("flushed", self._joined, lambda each: each.flush(timeout_seconds=_TIMEOUT_SECONDS))
         require_same("flushed", seen, self._last)
 
@@ -164,7 +164,7 @@ class ContractWorker:
                 joined.discard(plan)
 
     def _refuse(self, former: tuple[Joined, Joined]) -> None:
-        """Handles of an incarnation that has ended can drop what they had open, and do nothing else."""
+        """Handles of an ended incarnation can discard their open batches, and nothing else."""
         self._discard(former)
         nothing = Batch(ids=((),) * len(self._sides.configs))
         plans = self._sides.plan(former, nothing, BatchStamp(worker=self._number, seq=2**40))

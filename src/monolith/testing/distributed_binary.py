@@ -1,11 +1,11 @@
-"""``python -m monolith.testing.distributed_binary``: one process of a small job, for tests of whole jobs.
+"""``python -m monolith.testing.distributed_binary``: one process of a small job, for end-to-end tests of jobs.
 
 Start one for each server and each worker, with its own index; they find each other by files below ``--test_dir``::
 
     python -m monolith.testing.distributed_binary --test_case test0 --test_dir /tmp/t --server_type ps --index 0 \
         --num_ps 1 --num_workers 1
 
-``test0`` is a plain run, ``test1`` leaves its servers alive, in ``test2`` every worker fails once and tries again.
+``test0`` is a plain run, ``test1`` keeps its servers alive, in ``test2`` every worker fails once and retries.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _NUM_BATCHES = 5
 
 
 class SyncHook(Hook):
-    """Says that this worker's session is there; the chief's waits until all are.
+    """Reports that this worker's session is ready; the chief waits until all are.
 
     Args:
-        folder: Where workers say so.
-        index: Which worker this is.
-        num_workers: How many there are.
+        folder: Folder of the reports.
+        index: Index of this worker.
+        num_workers: Number of workers.
     """
 
     def __init__(self, folder: str, index: int, num_workers: int) -> None:
@@ -56,7 +56,7 @@ class SyncHook(Hook):
         self._num_workers = num_workers
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """Says it, and on the chief waits."""
+        """Writes the report, and on the chief waits for the others."""
         text_files.write_text(f"{self._folder}/{self._index}", "here")
         deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
         while self._index == 0 and len(text_files.names_in(self._folder)) < self._num_workers:
@@ -79,36 +79,36 @@ class RaiseErrorHook(Hook):
 
 
 class FeatureTask(Task):
-    """Looks one feature up and learns from it; every worker reads the same few batches."""
+    """Looks up one feature and learns from it; every worker reads the same few batches."""
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """With hooks of the test."""
+        """Returns the parameters, with hooks of the test."""
         p = super().params()
         p.define("training_hooks", [], "Hooks of every worker.")
         return p
 
     def build(self) -> None:
-        """One table."""
+        """Creates one table."""
         self.emb = Embeddings({"slot": Slot(dim=4)})
 
     def input_fn(self, mode: Mode) -> Iterable[Any]:  # noqa: ARG002 - the same for all
-        """Five batches of the same ids, for each worker."""
+        """Returns five batches of the same ids, for each worker."""
         return self.ctx.unshared([{"slot": torch.arange(1, 9), "label": torch.ones(8)} for _ in range(_NUM_BATCHES)])
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - the same for all
-        """The distance of the sums from the label."""
+        """Returns the distance of the sums from the label."""
         predictions = self.emb(features)["slot"].sum(1)
         loss = (predictions - features["label"]).square().mean()
         return Spec(loss, predictions=predictions, label=features["label"])
 
     def training_hooks(self) -> Sequence[Hook]:
-        """Those of the test."""
+        """Returns the hooks of the test."""
         return list(self.p.training_hooks)
 
 
 def run_job(args: argparse.Namespace, params: Params, settings: JobSettings) -> Trainer | None:
-    """One process of the job that the flags describe."""
+    """Runs one process of the job that the flags describe."""
     folder = f"{args.test_dir}/{args.test_case}"
     config = DistributedCpuTrainingConfig(
         model_dir=f"{folder}/model",
@@ -131,22 +131,22 @@ def run_job(args: argparse.Namespace, params: Params, settings: JobSettings) -> 
 
 
 def _settings(**changed: Any) -> JobSettings:
-    """What the original's program overrides for the whole process."""
+    """Returns the settings that the program of ByteDance Monolith overrides for the process."""
     return JobSettings(query_failure_handler=lambda _: time.sleep(_LOOK_SECONDS), benchmark_seconds=0.5, **changed)
 
 
 def test0(args: argparse.Namespace) -> Trainer | None:
-    """A plain run."""
+    """Runs the plain case."""
     return run_job(args, FeatureTask.params(), _settings())
 
 
 def test1(args: argparse.Namespace) -> Trainer | None:
-    """Its servers live on."""
+    """Runs a job whose servers stay alive."""
     return run_job(args, FeatureTask.params(), _settings(shut_down_servers=False))
 
 
 def test2(args: argparse.Namespace) -> Trainer | None:
-    """Every worker fails once, and tries again."""
+    """Runs a job in which every worker fails once, and retries."""
     params = FeatureTask.params()
     params.training_hooks = [RaiseErrorHook()]
     return run_job(args, params, _settings())
@@ -156,7 +156,7 @@ _CASES: dict[str, Callable[[argparse.Namespace], Trainer | None]] = {"test0": te
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one process; 0: it ended as it should."""
+    """Runs one process; returns 0 on success."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--test_case", choices=sorted(_CASES), required=True)
     parser.add_argument("--test_dir", required=True)

@@ -1,4 +1,4 @@
-"""A small task with a planted rule to find, for tests and for examples of how one is written."""
+"""A small task with a planted rule to learn, for tests and as an example."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["ExampleTask", "NumberedBatches"]
 
 
 class NumberedBatches(Dataset[Batch]):
-    """Batches of made-up clicks; each is a function of its number, so a position is that number.
+    """Batches of generated clicks; each is determined by its number, so a position is that number.
 
-    Columns: ``user`` and ``item`` int64 [B], ``label`` float32 [B], ``req_time`` int64 [B], a minute a batch.
+    Columns: ``user`` and ``item`` int64 [B], ``label`` float32 [B], ``req_time`` int64 [B], one minute per batch.
 
     >>> reading = NumberedBatches(num_batches=2, batch_size=4).read(b"1")
     >>> next(reading), reading.position
@@ -36,7 +36,7 @@ class NumberedBatches(Dataset[Batch]):
         self.num_ids = num_ids
 
     def make(self, number: int) -> Batch:
-        """The batch of this number."""
+        """Returns the batch of this number."""
         random = torch.Generator().manual_seed(number)
         user, item = torch.randint(self.num_ids, (2, self.batch_size), generator=random)
         label = (user % 10 + item % 10 >= 10).float()
@@ -44,13 +44,13 @@ class NumberedBatches(Dataset[Batch]):
         return Batch({"user": user, "item": item, "label": label, "req_time": times}, num_rows=self.batch_size)
 
     def read(self, position: bytes | None = None) -> Reading[Batch]:
-        """Goes on with the batch that the position names."""
+        """Reads from the batch that the position names."""
         if position is not None and not position.isdigit():
             raise InvalidArgumentError(f"NumberedBatches: a position is a number, got {position!r}")
         return _NumberedReading(self, int(position or 0))
 
     def share(self, index: int, count: int) -> Dataset[Batch]:
-        """Every `count`-th batch."""
+        """Returns every `count`-th batch."""
         return super().share(index, count)
 
 
@@ -84,7 +84,7 @@ class ExampleTask(Task):
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """With the size of its input."""
+        """Returns the parameters, with the size of its input."""
         p = super().params()
         p.define("num_batches", 20, "Batches of the input.")
         p.define("batch_size", 32, "Examples of a batch.")
@@ -92,17 +92,17 @@ class ExampleTask(Task):
         return p
 
     def build(self) -> None:
-        """Embeddings and a layer over them."""
+        """Creates embeddings and a layer over them."""
         dim = self.p.dim
         self.emb = Embeddings({"user": Slot(dim=dim), "item": Slot(dim=dim, expire_days=1)})
         self.top = nn.Linear(2 * dim, 1)
 
     def input_fn(self, mode: Mode) -> NumberedBatches:  # noqa: ARG002 - the same clicks for all
-        """Clicks."""
+        """Returns clicks."""
         return NumberedBatches(num_batches=self.p.num_batches, batch_size=self.p.batch_size)
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """Log loss of the clicks."""
+        """Returns the log loss of the clicks."""
         logits = self.top(self.emb(features).concat()).squeeze(1)
         if mode == "predict":
             return Spec(predictions=logits.sigmoid())

@@ -1,4 +1,4 @@
-"""A clock that moves only when a test says so."""
+"""A clock that moves only when a test advances it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ if TYPE_CHECKING:
 __all__ = ["FakeClock"]
 
 _PATIENCE_SECONDS = 30.0
-"""How long a test may really wait before its mistake is reported instead of hanging."""
+"""Limit of real waiting time, so that a mistake in a test is reported instead of hanging."""
 
 
 class FakeClock:
-    """A `monolith.clock.Clock` whose time stands still between calls of `advance`.
+    """A `monolith.clock.Clock` whose time changes only in calls of `advance`.
 
-    By default `sleep` advances the clock by itself and returns at once, which suits code of one thread. With
+    By default `sleep` advances the clock by itself and returns immediately, which suits code of one thread. With
     ``blocking=True`` it waits until another thread has advanced the clock far enough: a test starts the thread under
-    test, waits for it in `wait_for_sleepers`, then advances. One lock guards the state; every method may be called from
-    any thread.
+    test, waits for it in `wait_for_sleepers`, then advances. Thread-safe; one lock guards the state.
 
     >>> clock = FakeClock(now=1000.0)
     >>> clock.sleep(2.5)
@@ -37,17 +36,17 @@ class FakeClock:
         self._blocking = blocking
 
     def now(self) -> float:
-        """Seconds since the Unix epoch, as told."""
+        """Returns the seconds since the Unix epoch, as set."""
         with self._changed:
             return self._now
 
     def monotonic(self) -> float:
-        """Seconds by which the clock was advanced since it was made."""
+        """Returns the seconds by which the clock was advanced since it was created."""
         with self._changed:
             return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Let time pass and wake whoever has slept long enough."""
+        """Advances the clock and wakes threads that have slept long enough."""
         if not seconds >= 0:
             raise ValueError(f"fake clock: time passes by seconds >= 0, got {seconds}; write jump_to() to set the date")
         with self._changed:
@@ -57,18 +56,18 @@ class FakeClock:
             waits = list(self._waits)
         for condition in waits:
             with condition:
-                condition.notify_all()  # who waits looks at the time
+                condition.notify_all()  # waiting threads check the time
 
     def jump_to(self, now: float) -> None:
-        """Set the date, as an operator may; no time passes, so nobody wakes."""
+        """Sets the date, as an operator may; no time passes, so no thread wakes."""
         with self._changed:
             self._now = now
 
     def sleep(self, seconds: float) -> None:
-        """Advance by ``seconds``, or wait until somebody has.
+        """Advances by ``seconds``, or waits until another thread has.
 
         Raises:
-            TimeoutError: Nobody advanced a blocking clock for half a minute of real time.
+            TimeoutError: No thread advanced a blocking clock for half a minute of real time.
         """
         if not self._blocking:
             self.advance(max(seconds, 0.0))
@@ -83,10 +82,10 @@ class FakeClock:
                 self._sleepers -= 1
 
     def wait(self, condition: threading.Condition, seconds: float) -> None:
-        """As `sleep`, without the condition, which is held; a blocking clock also returns when that is notified.
+        """Sleeps like `sleep`, with the held condition released; a blocking clock also returns when it is notified.
 
         Raises:
-            TimeoutError: Nobody notified it or advanced a blocking clock for half a minute of real time.
+            TimeoutError: No thread notified it or advanced a blocking clock for half a minute of real time.
         """
         if not self._blocking:
             condition.release()
@@ -110,10 +109,10 @@ class FakeClock:
                 self._waits.remove(condition)
 
     def wait_for_sleepers(self, count: int) -> None:
-        """Return once at least ``count`` threads are inside `sleep`.
+        """Returns once at least ``count`` threads are inside `sleep`.
 
         Raises:
-            TimeoutError: They did not come within half a minute of real time.
+            TimeoutError: Fewer threads sleep after half a minute of real time.
         """
         with self._changed:
             self._wait_until(lambda: self._sleepers >= count, f"for {count} sleepers")

@@ -1,4 +1,4 @@
-"""A trace of a test, to be looked at when it is slow."""
+"""Traces of slow tests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _numbers = itertools.count()
 
 
 def profile_it(function: Callable[P, R], *, folder: str | os.PathLike[str] | None = None) -> Callable[P, R]:
-    """Runs the function under torch's profiler, a decorator; each call leaves a trace, also one that raises.
+    """A decorator that runs a function under torch's profiler; each call writes a trace, also one that raises.
 
     Traces are ``<folder>/<function>-<process>-<number>.json``, for ``chrome://tracing`` or Perfetto.
 
     Args:
-        function: What is traced.
-        folder: Where traces go; left out, ``tests_profile`` in the folder for temporary files.
+        function: The function.
+        folder: Folder of the traces; by default ``tests_profile`` in the folder for temporary files.
     """
     target = Path(tempfile.gettempdir()) / "tests_profile" if folder is None else Path(folder)
 

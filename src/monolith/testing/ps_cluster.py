@@ -21,7 +21,7 @@ __all__ = ["PsClusterConfig", "PsProcess", "PsProcesses", "create_test_ps_cluste
 
 _END_SECONDS = 30.0
 _PROGRAM = Path(__file__).with_name("ps_process.py")
-"""By its path and without that of its folder: by its name, this whole package would be loaded, and all that trains."""
+"""Run by its path and with -P: as a module, it would import this package, and all of training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,23 +29,23 @@ class PsClusterConfig:
     """How clients reach the servers."""
 
     addresses: Sequence[str]
-    """In the order of their index."""
+    """Addresses in the order of their index."""
     token: str | None = field(default=None, repr=False)
     tls_ca: str | None = None
-    """File with the authority of their certificate; None: they have none."""
+    """File with the authority of their certificate; None: no TLS."""
 
     def connect(self, *, timeout_seconds: float = 60.0) -> PsCluster:
-        """The servers as a client sees them."""
+        """Connects a client to the servers."""
         return PsCluster(self.addresses, token=self.token, tls_ca=self.tls_ca, timeout_seconds=timeout_seconds)
 
 
 class PsProcess:
-    """One server. It ends with this process, however this one ends.
+    """One server. It ends with this process, for whatever reason that ends.
 
     Args:
-        index: Its number.
-        num_ps: Number of all.
-        options: More options of ``monolith ps``.
+        index: Index of the server.
+        num_ps: Number of servers.
+        options: Additional options of ``monolith ps``.
     """
 
     def __init__(self, index: int, num_ps: int, options: Sequence[str] = ()) -> None:
@@ -59,18 +59,18 @@ class PsProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._process.pid
 
     @property
     def address(self) -> str:
-        """``host:port`` of its control; waits until it serves.
+        """``host:port`` of its control service; waits until it serves.
 
         Raises:
-            UnavailableError: it ended instead.
+            UnavailableError: the process ended instead.
         """
         if self._told is None:
-            assert self._process.stdout is not None  # noqa: S101 - asked for above
+            assert self._process.stdout is not None  # noqa: S101 - requested above
             line = self._process.stdout.readline()
             if not line:
                 raise UnavailableError(f"parameter server {self.index}: it ended with status {self._process.wait()}")
@@ -78,27 +78,27 @@ class PsProcess:
         return str(self._told["address"])
 
     def pause(self) -> None:
-        """It does nothing from now on until `resume`; its connections stay."""
+        """Pauses the process until `resume`; its connections stay open."""
         self._process.send_signal(signal.SIGSTOP)
-        # On a busy machine its threads may go on for a while after the signal was sent.
+        # On a busy machine its threads may keep running for a while after the signal was sent.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """It goes on."""
+        """Resumes the process."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends it without a word."""
+        """Kills the process."""
         self._process.kill()
         self.wait()
 
     def terminate(self) -> int:
-        """Ends it as a scheduler does; its exit status."""
+        """Ends the process by SIGTERM; returns its exit status."""
         self._process.terminate()
         return self.wait()
 
     def wait(self) -> int:
-        """Waits for its end; its exit status."""
+        """Waits for the end of the process; returns its exit status."""
         status = self._process.wait(_END_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -106,14 +106,14 @@ class PsProcess:
         return status
 
     def close(self) -> None:
-        """Ends it, if it has not ended. Calling it again does nothing."""
+        """Ends the process, if needed. Idempotent."""
         if self._process.poll() is None:
             self._process.kill()
         self.wait()
 
 
 class PsProcesses:
-    """Servers and how clients reach them: a pair to unpack, and a context manager that ends them."""
+    """Servers, and how clients reach them: a pair to unpack, and a context manager that ends them."""
 
     def __init__(
         self, num_ps: int, options: Sequence[str] = (), *, token: str | None = None, tls_ca: str | None = None
@@ -130,7 +130,7 @@ class PsProcesses:
         return iter((self.servers, self.config))
 
     def close(self) -> None:
-        """Ends the servers. Calling it again does nothing."""
+        """Ends the servers. Idempotent."""
         for server in self.servers:
             server.close()
 
@@ -148,16 +148,16 @@ def create_test_ps_cluster(
     tls_certificate: str | Path | None = None,
     tls_key: str | Path | None = None,
 ) -> PsProcesses:
-    """Starts parameter servers as processes; a pair to unpack, and a context manager that ends them.
+    """Starts parameter servers as processes; returns a pair to unpack, and a context manager that ends them.
 
     >>> with create_test_ps_cluster(1) as (servers, config), config.connect() as cluster:
     ...     cluster.num_ps
     1
 
     Args:
-        num_ps: How many.
-        token_file: File with a secret that clients must know.
-        tls_certificate: File with their certificate, PEM, which clients trust; turns TLS on.
+        num_ps: Number of servers.
+        token_file: File with a secret that clients must present.
+        tls_certificate: File with their certificate, PEM, which clients trust; enables TLS.
         tls_key: File with its private key.
     """
     given = {"--token_file": token_file, "--tls_certificate": tls_certificate, "--tls_key": tls_key}

@@ -1,4 +1,4 @@
-"""``python -P ps_process.py``: ``monolith ps``, but it ends with the process that started it."""
+"""``python -P ps_process.py``: runs ``monolith ps``, and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 def _end_with_parent() -> None:
     while os.read(0, 4096):
-        pass  # until the other end is closed, by whatever way its process has ended
+        pass  # until the other end is closed, for whatever reason its process ended
     os._exit(0)
 
 

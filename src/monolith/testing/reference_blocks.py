@@ -1,4 +1,4 @@
-"""From dictionaries to row blocks and back."""
+"""Conversion of dictionaries to row blocks and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def changed_blocks(tables: Sequence[DictionaryTable], *, since: int, epoch: int, state: bool) -> Iterator[RowBlock]:
-    """By bucket and table, tombstones before rows: everything changed after an epoch; 0 is before everything."""
+    """Yields everything changed after an epoch, by bucket and table, tombstones before rows; 0 is before everything."""
     kind = BlockKind.FULL if state else BlockKind.SERVING
     parts: dict[tuple[int, int, bool], list[tuple[int, int, bytes]]] = {}  # by bucket, table, then tombstones first
     for number, table in enumerate(tables):
@@ -40,17 +40,17 @@ def changed_blocks(tables: Sequence[DictionaryTable], *, since: int, epoch: int,
 
 
 def all_blocks(tables: Sequence[DictionaryTable], *, epoch: int, state: bool) -> list[RowBlock]:
-    """By bucket: admission counts, then by table tombstones and rows."""
+    """Returns all blocks by bucket: admission counts, then by table tombstones and rows."""
     filters = [
         build_filter_block(bucket=bucket, epoch=epoch, payload=_filter_bytes(tables, bucket))
         for bucket in {name.bucket for table in tables for name in table.contents.counts}
     ]
     blocks = [*filters, *changed_blocks(tables, since=0, epoch=epoch, state=state)]
-    return sorted(blocks, key=lambda block: block.bucket)  # stable: the order inside a bucket stays
+    return sorted(blocks, key=lambda block: block.bucket)  # stable: keeps the order inside a bucket
 
 
 def check_block(tables: Sequence[DictionaryTable], block: RowBlock, *, table: int | None = None) -> None:
-    """Refuses damaged blocks and those of other tables; `table` is where its rows go, if not to the table it names."""
+    """Raises for damaged blocks and for other tables; `table` is the target of its rows, if not the table it names."""
     body, trailer = block.data[: -TRAILER.size], block.data[-TRAILER.size :]
     if TRAILER.unpack(trailer) != (crc32c(body), 0):
         raise DataLossError(f"{block!r}: checksum does not match")
@@ -64,7 +64,7 @@ def check_block(tables: Sequence[DictionaryTable], block: RowBlock, *, table: in
 
 
 def load_block(table: DictionaryTable, block: RowBlock, *, epoch: int, keeps_removals: bool) -> None:
-    """Takes over rows or tombstones."""
+    """Loads rows or tombstones."""
     for key, time, payload in zip(block.keys.tolist(), block.times.tolist(), block.payload, strict=True):
         name = RowName(block.bucket, key)
         if block.kind is BlockKind.FULL:
@@ -76,7 +76,7 @@ def load_block(table: DictionaryTable, block: RowBlock, *, epoch: int, keeps_rem
 
 
 def load_filter(tables: Sequence[DictionaryTable], block: RowBlock) -> None:
-    """Takes over the admission counts of a bucket."""
+    """Loads the admission counts of a bucket."""
     given = json.loads(block.payload.tobytes())
     for table, counts in zip(tables, given, strict=True):
         kept = {name: seen for name, seen in table.contents.counts.items() if name.bucket != block.bucket}
@@ -84,7 +84,7 @@ def load_filter(tables: Sequence[DictionaryTable], block: RowBlock) -> None:
 
 
 def clear_buckets(tables: Sequence[DictionaryTable], buckets: range) -> None:
-    """Forgets rows, tombstones and counts of some buckets, and of all buckets the newest time, too."""
+    """Clears rows, tombstones and counts of some buckets; with all buckets the newest time, too."""
     for table in tables:
         contents = table.contents
         for values in (contents.rows, contents.tombstones, contents.counts):

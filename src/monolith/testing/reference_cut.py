@@ -1,4 +1,4 @@
-"""One moment of the reference: a copy of its dictionaries, which can be read and written to files."""
+"""A consistent cut of the reference: a copy of its dictionaries, which can be read and written to files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceCut(Cut):
-    """A deep copy, so that nothing that comes after it can show. Whoever makes one holds the store's lock."""
+    """A deep copy, so that later changes are not visible. The creator holds the store's lock."""
 
     def __init__(
         self, history: ReferenceHistory, stamps: Mapping[int, BatchStamp], on_release: Callable[[], None]
@@ -41,23 +41,23 @@ class ReferenceCut(Cut):
 
     @property
     def mark(self) -> Mark:
-        """Its place in the history."""
+        """Position in the history."""
         return self._mark
 
     @property
     def applied(self) -> Sequence[OwnerClock]:
-        """One owner has all buckets."""
+        """Clocks: one owner has all buckets."""
         return (OwnerClock(ALL_BUCKETS, self._stamps),)
 
     @property
     def rows(self) -> Mapping[str, int]:
-        """Table -> its rows."""
+        """Table -> number of its rows."""
         return {table.schema.name: len(table.rows) for table in self._tables}
 
     def blocks(
         self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
     ) -> Iterator[RowBlock]:
-        """Each bucket once per cut."""
+        """Yields each bucket once per cut."""
         bucket_bounds(buckets)
         if since is None:
             self._claim(buckets)
@@ -72,7 +72,7 @@ class ReferenceCut(Cut):
         return iter([block for block in blocks if block.bucket in buckets])
 
     def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
-        """One file of all buckets, or as many as the rules want; the rate of writing is that of the disk."""
+        """Writes one file of all buckets, or as many as the rules require; the rate is not limited."""
         self._claim(ALL_BUCKETS)
         if rules.drop_expired:
             self._drop_expired()
@@ -116,7 +116,7 @@ def _write(
     snapshot_id: int,
     transfer: _core.Transfer | None,
 ) -> FileEntry:
-    """A bucket file; none is left behind on an error."""
+    """Writes a bucket file; an error leaves no file."""
     path = folder / file_name(*buckets, snapshot_id)
     try:
         written = write_file(folder, blocks, buckets, snapshot_id)

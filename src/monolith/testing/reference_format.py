@@ -1,4 +1,4 @@
-"""Row blocks written plainly in Python from their byte grammar, so that the core's writer has a second opinion."""
+"""Row blocks written in plain Python from their byte grammar, as an independent check of the core's writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORD_MASK = (1 << 64) - 1
 NARROW_END = 1 << 48
 """Ids from here on, and negative ones, are wide."""
 BELOW_BUCKET = (1 << 54) - 1
-"""Bits of a mixed hash that the bucket does not tell."""
+"""Bits of a mixed hash below those of the bucket."""
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _POLYNOMIAL = 0x82F63B78
 """CRC-32C (Castagnoli), reflected."""
@@ -36,7 +36,7 @@ _CRC_TABLE = _crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C of some bytes.
+    """Returns the CRC-32C of some bytes.
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
@@ -48,7 +48,7 @@ def crc32c(data: bytes) -> int:
 
 
 def mix64(word: int) -> int:
-    """A word of 64 bits mixed to another one, no two words to the same."""
+    """Mixes a word of 64 bits; a bijection."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD_MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD_MASK
     return word ^ (word >> 31)
@@ -56,24 +56,24 @@ def mix64(word: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def bucket_of_id(key: int) -> int:
-    """The virtual bucket of an id: the top 10 bits of its mixed hash."""
+    """Returns the virtual bucket of an id: the top 10 bits of its mixed hash."""
     return mix64((key + GOLDEN_GAMMA) & WORD_MASK) >> 54
 
 
 class RowName(NamedTuple):
-    """What a row of a table is known by; the key of a wide id alone would not do (docs/formats/buckets.md)."""
+    """The identity of a row of a table; the key of a wide id alone is not unique (docs/formats/buckets.md)."""
 
     bucket: int
     key: int
 
 
 def name_of_id(key: int) -> RowName:
-    """Of a key that is an id by itself."""
+    """Returns the name of a key that is an id by itself."""
     return RowName(bucket_of_id(key), key)
 
 
 def name_of_slot_id(slot: int, number: int, wide_slots: Sequence[int]) -> RowName:
-    """Of an id, any int64, of one of the slots that share a table."""
+    """Returns the name of an id, any int64, of one of the slots that share a table."""
     if 0 <= number < NARROW_END:
         return name_of_id(slot << 48 | number)
     mixed = mix64((number + GOLDEN_GAMMA) & WORD_MASK)
@@ -84,7 +84,7 @@ def name_of_slot_id(slot: int, number: int, wide_slots: Sequence[int]) -> RowNam
 def build_block(
     kind: BlockKind, *, digest: int, table: int, bucket: int, epoch: int, rows: Sequence[tuple[int, int, bytes]]
 ) -> RowBlock:
-    """A block of (id, time, payload) rows; of tombstones the time is the epoch of the removal, the payload empty."""
+    """Builds a block of (id, time, payload) rows; of tombstones the time is the removal's epoch, the payload empty."""
     row_bytes = len(rows[0][2]) if rows else 0
     payload = b"".join(row[2] for row in rows)
     header = HEADER.pack(MAGIC, VERSION, kind, 0, digest, table, bucket, len(rows), row_bytes, len(payload), epoch)
@@ -94,7 +94,7 @@ def build_block(
 
 
 def build_filter_block(*, bucket: int, epoch: int, payload: bytes) -> RowBlock:
-    """A block that carries the admission counts of one bucket."""
+    """Builds a block with the admission counts of one bucket."""
     header = HEADER.pack(MAGIC, VERSION, BlockKind.FILTER, 0, 0, 0, bucket, 0, 1, len(payload), epoch)
     return _finish(header + _pad(payload))
 

@@ -1,4 +1,4 @@
-"""The history of the reference: epochs, named readers, and what may be forgotten."""
+"""The history of the reference: epochs, named readers, and which removals may be discarded."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 
 class ReferenceHistory:
-    """Which life this is, who follows it, and how far each follower has read.
+    """The run id (`life`) of the store, its readers, and the position of each reader.
 
-    Removals are remembered after the `floor`: the mark of the slowest reader or of the open cut, whichever is earlier.
-    Without either nothing is remembered, and no mark but 0 can be asked for.
+    Removals after the `floor` are kept: the mark of the slowest reader or of the open cut, whichever is earlier.
+    Without either no removals are kept, and changes can only be read from mark 0.
     """
 
     def __init__(self, tables: Sequence[DictionaryTable], lock: RLock) -> None:
         self.lock = lock
         self.tables = tables
         self.epoch = 1
-        """The present one, of everything that changes now; marks are of those before it."""
+        """The current epoch, of all new changes; marks are of earlier epochs."""
         self.readers: dict[str, int] = {}
-        """Name -> epoch up to which it has read."""
+        """Name -> epoch up to which the reader has read."""
         self.open_cut: int | None = None
-        """The epoch of the cut that is open."""
+        """The epoch of the open cut."""
         self._lost = 0
-        """What changed up to here is not known: buckets were emptied."""
+        """Changes up to this epoch are unknown: buckets were cleared."""
         self.generation = 0
         self.life = secrets.randbits(63)
 
     # Marks
 
     def at(self, epoch: int) -> Mark:
-        """A moment of this life."""
+        """Returns a mark of this run of the store."""
         return Mark(self.generation, self.life, epoch)
 
     def mark(self) -> Mark:
-        """Ends the present epoch."""
+        """Ends the current epoch, and returns its mark."""
         with self.lock:
             self.epoch += 1
             return self.at(self.epoch - 1)
 
     def epoch_of(self, mark: Mark) -> int:
-        """The epoch of a mark of this life."""
+        """Returns the epoch of a mark of this run of the store."""
         if (mark.generation, mark.life) != (self.generation, self.life):
             raise FailedPreconditionError(
                 f"a mark of generation {mark.generation} is of another life of these tables, which are at generation"
@@ -64,49 +64,49 @@ class ReferenceHistory:
         return mark.epoch
 
     def begin_life(self, generation: int) -> None:
-        """After a rollback: what readers and marks speak of has not happened."""
+        """Begins a new run id after a rollback: earlier readers and marks are invalid."""
         self.readers.clear()
         self.forget()
         self.generation = max(self.generation, generation) + 1
         self.life = secrets.randbits(63)
 
-    # What is remembered
+    # Kept removals
 
     @property
     def keeps_removals(self) -> bool:
-        """Whether anybody may ask for them."""
+        """Whether a reader or a cut may read removals."""
         return bool(self.readers) or self.open_cut is not None
 
     @property
     def floor(self) -> int:
-        """The earliest mark whose changes can be told."""
+        """The earliest mark whose changes are available."""
         cut = [] if self.open_cut is None else [self.open_cut]
         return max(self._lost, min([self.epoch, *self.readers.values(), *cut]))
 
     def note_removal(self, table: DictionaryTable, name: RowName) -> None:
-        """The id is gone, or counts as gone."""
+        """Records that an id was removed, or counts as removed."""
         if self.keeps_removals:
             table.contents.tombstones[name] = self.epoch
 
     def note_emptied(self) -> None:
-        """Rows went without being noted."""
+        """Records that rows were removed without tombstones."""
         self._lost = self.mark().epoch
 
     def forget(self) -> None:
-        """Drops the removals that nobody can ask for any more."""
+        """Discards the removals that no reader can request any more."""
         for table in self.tables:
             kept = {name: epoch for name, epoch in table.contents.tombstones.items() if epoch > self.floor}
             table.contents.tombstones = kept if self.keeps_removals else {}
 
     def require_known(self, epoch: int, floor: int) -> None:
-        """Refuses a mark whose changes were forgotten; 0 is before everything, and the rows tell by themselves."""
+        """Raises if the changes after a mark were discarded; mark 0 is before everything, and needs only the rows."""
         if 0 < epoch < floor:
             raise FailedPreconditionError(
                 f"what changed after mark {epoch} was forgotten up to mark {floor}; start again from a cut"
             )
 
     def changes(self, since: int, *, state: bool, buckets: range) -> Iterator[RowBlock]:
-        """Tombstones and rows after an epoch, as they are now."""
+        """Yields tombstones and rows after an epoch, as they are now."""
         bucket_bounds(buckets)
         with self.lock:
             self.require_known(since, self.floor)
@@ -116,7 +116,7 @@ class ReferenceHistory:
     # Readers
 
     def open_reader(self, name: str, at: Mark | None) -> ReferenceChangeReader:
-        """A follower of changes."""
+        """Opens a reader of changes."""
         if not name:
             raise InvalidArgumentError(f"a reader of changes needs a name, got {name!r}")
         with self.lock:
@@ -130,14 +130,14 @@ class ReferenceHistory:
             return ReferenceChangeReader(self, name)
 
     def close_reader(self, name: str) -> None:
-        """Forgets a reader."""
+        """Removes a reader."""
         with self.lock:
             self.readers.pop(name, None)
             self.forget()
 
 
 class ReferenceChangeReader(ChangeReader):
-    """A named follower: how far it has read is known to the history alone."""
+    """A named reader; only the history stores its position."""
 
     def __init__(self, history: ReferenceHistory, name: str) -> None:
         self._history = history
@@ -146,32 +146,32 @@ class ReferenceChangeReader(ChangeReader):
 
     @property
     def name(self) -> str:
-        """Under which the store knows it."""
+        """Name of the reader in the store."""
         return self._name
 
     @property
     def mark(self) -> Mark:
-        """It has read everything up to here."""
+        """Position of the reader: all changes up to it were read."""
         with self._history.lock:
             return self._history.at(self._position())
 
     def next_mark(self) -> Mark:
-        """Ends the present epoch."""
+        """Ends the current epoch."""
         with self._history.lock:
             self._position()
             return self._history.mark()
 
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
-        """Tombstones and rows of everything touched after `mark`."""
+        """Yields tombstones and rows of everything touched after `mark`."""
         with self._history.lock:
             return self._history.changes(self._position(), state=state, buckets=buckets)
 
     def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
-        """The blocks of `changes`, in one piece."""
+        """Returns the blocks of `changes`, in one piece."""
         return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
     def advance(self, to: Mark) -> None:
-        """Everything up to `to` was read."""
+        """Records that everything up to `to` was read."""
         with self._history.lock:
             epoch, present = self._history.epoch_of(to), self._position()
             if epoch < present:
@@ -182,7 +182,7 @@ class ReferenceChangeReader(ChangeReader):
             self._history.forget()
 
     def close(self) -> None:
-        """The store forgets this reader."""
+        """Removes this reader from the store."""
         with self._history.lock:
             if self._life == self._history.at(0):
                 self._history.close_reader(self.name)

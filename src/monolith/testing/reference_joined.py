@@ -1,4 +1,4 @@
-"""A worker at the reference: what was applied of it, and the handle through which it trains."""
+"""A worker at the reference: its applied batches, and the handle through which it trains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceClocks:
-    """The last batch of every worker, and which incarnation of it may push the next one."""
+    """The last batch of every worker, and the incarnation that may push the next one."""
 
     def __init__(self) -> None:
         self.stamps: dict[int, BatchStamp] = {}
@@ -37,7 +37,7 @@ class ReferenceClocks:
         self._begun = 0
 
     def join(self, worker: int) -> int:
-        """Begins an incarnation, whose number no other one had."""
+        """Begins an incarnation with a new number."""
         self._begun += 1
         self._present[worker] = self._begun
         return self._begun
@@ -48,11 +48,11 @@ class ReferenceClocks:
         self._present = {}
 
     def last_of(self, worker: int) -> int:
-        """The number of the worker's last batch."""
+        """Returns the number of the worker's last batch."""
         return self.stamps[worker].seq if worker in self.stamps else NOTHING_APPLIED
 
     def require_current(self, worker: int, incarnation: int) -> None:
-        """Refuses an incarnation that has ended."""
+        """Raises if an incarnation has ended."""
         if self._present.get(worker) != incarnation:
             raise FailedPreconditionError(
                 f"worker {worker}: this incarnation ({incarnation}) is over; the worker or the store began anew:"
@@ -60,7 +60,7 @@ class ReferenceClocks:
             )
 
     def was_applied(self, stamps: Sequence[BatchStamp], previous: int) -> bool:
-        """Whether a push of these batches was applied before; refuses one that does not follow the last one."""
+        """Returns whether a push of these batches was applied before; raises if it does not follow the last one."""
         worker, last = stamps[0].worker, self.last_of(stamps[0].worker)
         old = [stamp.seq <= last for stamp in stamps]
         if all(old):
@@ -77,7 +77,7 @@ class ReferenceClocks:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRows:
-    """What a read found."""
+    """Result of a read."""
 
     values: Tensor
     seen: int
@@ -104,7 +104,7 @@ class ReferenceJoined:
         return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:  # noqa: ARG002 - as in the store
-        """Rows of the plan."""
+        """Reads the rows of the plan."""
         own = self._own(plan)
         with self._lock:
             seen = self._clocks.last_of(self.worker)
@@ -120,7 +120,7 @@ class ReferenceJoined:
             return Finished(ReferenceRows(self._store.values_of(own), seen))
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
-        """One optimizer step per id."""
+        """Makes one optimizer step per id."""
         own = [(self._own(plan), gradient) for plan, gradient in updates]
         plans = [plan for plan, _ in own]
         if not plans or len({id(plan) for plan in plans}) != len(plans):
@@ -151,8 +151,8 @@ class ReferenceJoined:
                 raise FailedPreconditionError(f"discard: the plan was {own.status} already")
             self._store.set_status(own, "discarded")
 
-    def flush(self, *, timeout_seconds: float) -> int:  # noqa: ARG002 - nothing is ever on its way
-        """The last batch applied."""
+    def flush(self, *, timeout_seconds: float) -> int:  # noqa: ARG002 - nothing is ever in flight
+        """Returns the last batch applied."""
         with self._lock:
             self._require_current()
             return self._clocks.last_of(self.worker)
@@ -175,7 +175,7 @@ class ReferenceJoined:
     # Inside
 
     def _evict_in_turn(self, before: int, now: int) -> None:
-        """Each bucket has its turn once in the table's seconds: bucket b at b / NUM_BUCKETS of them."""
+        """Evicts each bucket once per period of the table: bucket b at b / NUM_BUCKETS of the period."""
         for table in self._store.tables:
             seconds = table.config.seconds_between_evictions
             if seconds and before:
@@ -203,7 +203,7 @@ class ReferenceJoined:
         return own
 
     def _bounded(self, rule: Update) -> tuple[Update, int]:
-        """The update without times that lie far ahead, and how many there were."""
+        """Returns the update with times far ahead bounded, and their number."""
         is_per_id = isinstance(rule.times, torch.Tensor)
         given = rule.times.tolist() if isinstance(rule.times, torch.Tensor) else [int(rule.times)]
         times, num_ahead = bounded_times(given, self._store.newest_time)

@@ -1,7 +1,7 @@
-"""How the rows of the reference begin and learn, written plainly in float32.
+"""Initialization and learning of the rows of the reference, in plain float32.
 
-Nothing here is fast. Each line does what the specification says, in the order of operations that the core uses, so the
-two can be compared bit for bit.
+Nothing here is fast. Each line follows the specification, in the order of operations that the core uses, so the two can
+be compared bit for bit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALLEST_DIVISOR = np.float32(2.0**-63)
 
 
 def segment_schema(segment: Segment) -> SegmentSchema:
-    """As the core describes such a segment."""
+    """Returns the schema, as the core describes such a segment."""
     kind, _ = segment.optimizer.kernel()
     return SegmentSchema(
         dim=segment.dim,
@@ -38,7 +38,7 @@ def segment_schema(segment: Segment) -> SegmentSchema:
 
 
 def stored_type(segment: Segment) -> str:
-    """What the weights of a serving row are stored as."""
+    """Returns the stored type of the weights of a serving row."""
     if isinstance(segment.compressor, compressors.Fp32):
         return "<f4"
     if isinstance(segment.compressor, compressors.Fp16):
@@ -47,7 +47,7 @@ def stored_type(segment: Segment) -> str:
 
 
 def initial_weights(segment: Segment, seed: int) -> NDArray[np.float32]:
-    """Of a new row; `seed` belongs to this segment of this id in this table."""
+    """Returns the weights of a new row; `seed` belongs to this segment of this id in this table."""
     initializer = segment.initializer
     if isinstance(initializer, initializers.Zeros):
         return np.zeros(segment.dim, np.float32)
@@ -64,18 +64,18 @@ def initial_weights(segment: Segment, seed: int) -> NDArray[np.float32]:
 
 
 def combine(first: int, second: int) -> int:
-    """Two words made into one; the order matters."""
+    """Combines two words to one; the order matters."""
     return mix64((first + GOLDEN_GAMMA * (second + 1)) & WORD_MASK)
 
 
 def _draw(seed: int, number: int) -> float:
-    """Uniform in [0, 1) with 24 bits; a word of 64 bits serves two draws."""
+    """Draws uniformly from [0, 1) with 24 bits; a word of 64 bits serves two draws."""
     word = combine(seed, number // 2)
     return (word >> 40 if number % 2 else word & 0xFFFFFF) * 2.0**-24
 
 
 def initial_state(segment: Segment) -> NDArray[np.float32]:
-    """What the optimizer keeps beside new weights."""
+    """Returns the initial optimizer state."""
     optimizer = _base(segment.optimizer)
     if isinstance(optimizer, row_optimizers.Sgd):
         return np.zeros(0, np.float32)
@@ -95,7 +95,7 @@ def learn(
     learning_rate: np.float32,
     latest: NDArray[np.float32] | None,
 ) -> None:
-    """One optimizer step in place. Every operand is float32, so every operation rounds as the core's does."""
+    """Makes one optimizer step in place. Every operand is float32, so every operation rounds as the core's does."""
     if isinstance(segment.optimizer, row_optimizers.DelayCompensated) and latest is not None:
         gradient = gradient + np.float32(segment.optimizer.lambda_) * (gradient * gradient) * (weights - latest)
     optimizer = _base(segment.optimizer)

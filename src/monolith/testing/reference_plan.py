@@ -1,4 +1,4 @@
-"""The batches of the reference: the distinct ids of one, and the gradients of several added up."""
+"""The batches of the reference: the distinct ids of a batch, and the summed gradients of several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReferencePlan:
     """The distinct (table, id) pairs of a batch."""
 
     store: object
-    """Who made it."""
+    """The store that made it."""
     stamp: BatchStamp
     pairs: Sequence[Pair]
     """(table, id), by bucket, then table, then first seen."""
@@ -48,7 +48,7 @@ class ReferencePlan:
 
 @dataclass(slots=True)
 class Contribution:
-    """What the plans of an update say of one id."""
+    """The contribution of the plans of an update to one id."""
 
     count: int
     time: int
@@ -78,7 +78,7 @@ def make_plan(
     inputs = list(zip(owners, names, strict=True))
     occurrences = Counter(inputs)
     places = {pair: (pair[1].bucket, pair[0]) for pair in inputs}
-    pairs = sorted(places, key=places.__getitem__)  # stable: first seen stays first inside a place
+    pairs = sorted(places, key=places.__getitem__)  # stable: first seen stays first inside a bucket and table
     positions = {pair: position for position, pair in enumerate(pairs)}
     inverse = [positions[pair] for pair in inputs]
     sizes = np.zeros(NUM_BUCKETS * len(tables) + 1, np.int64)
@@ -98,7 +98,7 @@ def make_plan(
 
 
 def require_ids(keys: Sequence[tuple[DictionaryTable, int]]) -> None:
-    """Refuses keys that do not tell their buckets."""
+    """Raises if keys do not determine their buckets."""
     for table, key in keys:
         if key < 0 and table.config.wide_slots:
             raise InvalidArgumentError(f"table {table.schema.name!r}: key {key} does not tell its bucket, give it, too")
@@ -114,7 +114,7 @@ def _checked(buckets: Tensor, num_ids: int) -> list[int]:
 def merge(
     tables: Sequence[DictionaryTable], updates: Sequence[tuple[ReferencePlan, Tensor]], rule: Update
 ) -> dict[Pair, Contribution]:
-    """By (table, id): gradients summed over the plans in the order given, and the first of the latest rows."""
+    """Returns by (table, id): gradients summed over the plans in the order given, and the first of the latest rows."""
     if rule.latest is not None and len(rule.latest) != len(updates):
         raise InvalidArgumentError(f"latest must be given for each of {len(updates)} plans, got {len(rule.latest)}")
     merged: dict[Pair, Contribution] = {}
@@ -133,7 +133,7 @@ def merge(
             else:
                 before.count += count
                 before.time = max(before.time, time)
-                with np.errstate(over="ignore", invalid="ignore"):  # whoever applies it looks whether it is finite
+                with np.errstate(over="ignore", invalid="ignore"):  # the caller checks whether it is finite
                     before.gradient = before.gradient + gradient
         start += len(plan.inverse)
     return merged
@@ -142,7 +142,7 @@ def merge(
 def _by_pair(
     tables: Sequence[DictionaryTable], pairs: Sequence[Pair], values: Tensor, name: str
 ) -> dict[Pair, NDArray[np.float32]]:
-    """The rows of these pairs, which lie end to end."""
+    """Returns the rows of these pairs from concatenated values."""
     flat = values.detach().numpy()
     ends = np.cumsum([0, *(tables[table].dim for table, _ in pairs)])
     if flat.shape != (ends[-1],):
@@ -151,7 +151,7 @@ def _by_pair(
 
 
 def _newest_times(plan: ReferencePlan, times: int | Tensor, start: int) -> list[int]:
-    """For each pair the newest time of its occurrences; `start` is where the plan's inputs begin in `times`."""
+    """Returns for each pair the newest time of its occurrences; `start` is where the plan's inputs begin in `times`."""
     if not isinstance(times, torch.Tensor):
         return [int(times)] * len(plan.pairs)
     newest = [0] * len(plan.pairs)

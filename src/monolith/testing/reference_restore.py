@@ -1,4 +1,4 @@
-"""Puts the files of a snapshot into the reference."""
+"""Loads the files of a snapshot into the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceRestore(PreparedRestore):
-    """All blocks, read and checked; rows of another shape than the tables' own are refused."""
+    """All blocks, read and checked; rows of another shape than the tables' own are rejected."""
 
     def __init__(
         self, store: ReferenceStore, folder: str, manifest: Manifest, buckets: range, *, ignore_unknown_tables: bool
@@ -43,7 +43,7 @@ class ReferenceRestore(PreparedRestore):
             check_block(store.tables, block, table=self._target(block))
 
     def load(self) -> RestoreReport:
-        """Replaces what the store holds in these buckets."""
+        """Replaces the contents of the store in these buckets."""
         tables = self._store.tables
         with self._store.lock:
             self._store.take(self._blocks, self._target, emptied=self._buckets)
@@ -61,6 +61,6 @@ class ReferenceRestore(PreparedRestore):
         self._blocks = []
 
     def _target(self, block: RowBlock) -> int:
-        """The table that a block's rows go to; -1: to none."""
+        """Returns the target table of a block's rows; -1: none."""
         number: int = self._match.targets[block.table]
         return number

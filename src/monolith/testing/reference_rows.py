@@ -34,7 +34,7 @@ MAX_COUNT = 15
 
 @dataclass(slots=True)
 class Row:
-    """What a table knows of one id."""
+    """The values of one id."""
 
     weights: NDArray[np.float32]
     state: NDArray[np.float32]
@@ -43,7 +43,7 @@ class Row:
     """Epoch of the last change."""
 
     def copy(self) -> Row:
-        """A row that shares nothing with this one."""
+        """Returns a copy that shares nothing with this row."""
         return Row(self.weights.copy(), self.state.copy(), self.time, self.epoch)
 
 
@@ -54,14 +54,14 @@ class DictionaryTable:
         self.config = config
         self.contents = TableContents()
         self.num_evicted = 0
-        """Rows that were removed because they had expired, since the table was made."""
+        """Number of expired rows removed since the table was created."""
         self.schema = TableSchema(
             name=config.name,
             serving=False,
             segments=tuple(segment_schema(segment) for segment in config.segments),
             wide_slots=tuple(config.wide_slots),
         )
-        """As the core describes such a table."""
+        """Schema, as the core describes such a table."""
 
     @property
     def rows(self) -> dict[RowName, Row]:
@@ -74,7 +74,7 @@ class DictionaryTable:
         return self.config.dim
 
     def payload(self, row: Row, *, state: bool) -> bytes:
-        """A row as a block carries it: whole, or the compressed weights for serving."""
+        """Returns a row in the format of a block: complete, or the compressed weights for serving."""
         if state:
             return row.weights.tobytes() + row.state.tobytes()
         ends = np.cumsum([segment.dim for segment in self.config.segments])[:-1]
@@ -82,13 +82,13 @@ class DictionaryTable:
         return b"".join(part.astype(stored_type(segment)).tobytes() for segment, part in parts)
 
     def slot_of(self, name: RowName) -> int:
-        """The number of the slot that a row is of."""
+        """Returns the number of the slot of a row."""
         if name.key < 0 and self.config.wide_slots:
             return self.config.wide_slots[name.key >> 54 & 511]
         return slot_v2(name.key)
 
     def is_admitted(self, name: RowName, count: int) -> bool:
-        """Counts an id that is not in the table; true iff it may come in."""
+        """Counts an id that is not in the table; returns True iff it is admitted."""
         threshold = self.config.slot_min_counts.get(self.slot_of(name), self.config.min_count)
         if threshold <= 0 or not self.config.filters_ids:
             return True
@@ -97,7 +97,7 @@ class DictionaryTable:
         return seen >= threshold
 
     def insert(self, name: RowName, epoch: int) -> Row:
-        """A new row with initial weights and state."""
+        """Inserts a row with initial weights and state."""
         segments, row_seed = self.config.segments, self._row_seed(name)
         weights = [initial_weights(segment, combine(row_seed, number)) for number, segment in enumerate(segments)]
         state = [initial_state(segment) for segment in segments]
@@ -106,14 +106,14 @@ class DictionaryTable:
         return row
 
     def _row_seed(self, name: RowName) -> int:
-        # Equal ids of two tables start differently.
+        # Equal ids of two tables have different initial weights.
         seed = self.config.seed + fnv1a_64(self.config.name)
         if name.key < 0 and self.config.wide_slots:
             return combine(combine(seed, name.key & BELOW_BUCKET), self.slot_of(name))
         return combine(seed, name.key)
 
     def put(self, name: RowName, row: Row) -> None:
-        """The id is there now, whatever it was before."""
+        """Writes a row, replacing an existing one or a tombstone."""
         self.rows[name] = row
         self.contents.tombstones.pop(name, None)
 
@@ -125,7 +125,7 @@ class DictionaryTable:
         learning_rates: Sequence[np.float32],
         latest: NDArray[np.float32] | None,
     ) -> None:
-        """One optimizer step of every segment."""
+        """Makes one optimizer step of every segment."""
         at, state_at = 0, 0
         for segment, learning_rate in zip(self.config.segments, learning_rates, strict=True):
             end, state_end = at + segment.dim, state_at + len(initial_state(segment))
@@ -140,22 +140,22 @@ class DictionaryTable:
             at, state_at = end, state_end
 
     def expired(self, now: int) -> list[RowName]:
-        """Ids whose slot's days have passed since their last update."""
+        """Returns the ids whose slot's days have passed since their last update."""
         return [name for name, row in self.rows.items() if self.has_expired(name, row, now)]
 
     def has_expired(self, name: RowName, row: Row, now: int) -> bool:
-        """Whether its slot's days have passed since its last update."""
+        """Returns whether its slot's days have passed since its last update."""
         days = self.config.slot_expire_days.get(self.slot_of(name), self.config.expire_days)
         return now - row.time >= days * SECONDS_PER_DAY
 
     def take_payload(self, name: RowName, time: int, payload: bytes, epoch: int) -> None:
-        """Writes a row as a full block carries it."""
+        """Writes a row from the payload of a full block."""
         values = np.frombuffer(payload, np.float32)
         self.put(name, Row(values[: self.dim].copy(), values[self.dim :].copy(), time, epoch))
         self.contents.newest_time = max(self.contents.newest_time, time)
 
     def frozen(self) -> DictionaryTable:
-        """The table as it is now; it shares nothing that changes with this one."""
+        """Returns a copy of the table that shares no mutable state with this one."""
         copy = DictionaryTable(self.config)
         copy.contents = self.contents.copy()
         return copy
@@ -163,17 +163,17 @@ class DictionaryTable:
 
 @dataclass(slots=True)
 class TableContents:
-    """All of a table that changes."""
+    """All mutable state of a table."""
 
     rows: dict[RowName, Row] = field(default_factory=dict)
     tombstones: dict[RowName, int] = field(default_factory=dict)
-    """Id -> epoch of its removal; an id that came back is not in it."""
+    """Id -> epoch of its removal; without ids that were inserted again."""
     counts: dict[RowName, int] = field(default_factory=dict)
-    """How often ids outside the table were seen, up to 15."""
+    """Number of occurrences of ids outside the table, up to 15."""
     newest_time: int = 0
-    """Unix seconds of the newest update, also of ids that were kept out."""
+    """Unix seconds of the newest update, including those of ids that were not admitted."""
 
     def copy(self) -> TableContents:
-        """Contents that share nothing with these."""
+        """Returns a copy that shares nothing with these contents."""
         rows = {name: row.copy() for name, row in self.rows.items()}
         return TableContents(rows, dict(self.tombstones), dict(self.counts), self.newest_time)

@@ -1,8 +1,8 @@
-"""A store made of Python dictionaries: what every engine is compared with.
+"""A store made of Python dictionaries, the reference for every engine.
 
-It implements the whole `monolith.tables.store.Store` protocol for tables that learn by SGD or Adagrad (also under
-`DelayCompensated`), begin with constants or `RandomUniform` and count occurrences for admission, and is bit for bit
-what `LocalStore` computes. It knows no cap on rows and no serving tables: the refusal says so. One lock orders calls.
+It implements the complete `monolith.tables.store.Store` protocol for tables that learn by SGD or Adagrad (also under
+`DelayCompensated`), begin with constants or `RandomUniform` and count occurrences for admission. It equals `LocalStore`
+bit for bit. Limits on rows and serving tables are not supported, and raise an error. One lock serializes calls.
 
 Read in this order: `reference_rows` (a table), `reference_learning` (its arithmetic), `reference_times` (its clock),
 `reference_plan` (a batch), `reference_joined` (a worker), `reference_history` (marks and readers), `reference_cut` and
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceStore:
-    """See the module."""
+    """The reference store; see the module."""
 
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
         self.lock = threading.RLock()
@@ -62,7 +62,7 @@ class ReferenceStore:
         self.history = ReferenceHistory(self.tables, self.lock)
         self._open_plans = 0
         self.times_ahead = 0
-        """Times that were set back so far."""
+        """Number of times that were bounded so far."""
 
     # Batches
 
@@ -80,29 +80,29 @@ class ReferenceStore:
         return make_plan(self, self.tables, ids, table_splits, stamp, buckets)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:  # noqa: ARG002 - no compressor here depends on it
-        """Zeros for absent ids."""
+        """Reads rows; zeros for absent ids."""
         return Finished(ReferenceRows(self.values_of(self.own(plan)), NOTHING_APPLIED))
 
     def values_of(self, plan: ReferencePlan) -> Tensor:
-        """The rows of a plan, end to end."""
+        """Returns the concatenated rows of a plan."""
         with self.lock:
             parts = [self._weights(table, name) for table, name in plan.pairs]
             return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *parts]))
 
     def own(self, plan: Plan) -> ReferencePlan:
-        """The plan, if this store made it."""
+        """Returns the plan if this store made it."""
         if not isinstance(plan, ReferencePlan) or plan.store is not self:
             raise InvalidArgumentError(f"plan must come from this store's plan(), got {type(plan).__name__}")
         return plan
 
     def set_status(self, plan: ReferencePlan, status: str) -> None:
-        """How far a plan has come; under the lock."""
+        """Sets the status of a plan; under the lock."""
         self._open_plans += (status == "open") - (plan.status == "open")
         plan.status = status
 
     # History
 
-    def cut(self, *, timeout_seconds: float = 600.0) -> ReferenceCut:  # noqa: ARG002 - nothing is ever on its way
+    def cut(self, *, timeout_seconds: float = 600.0) -> ReferenceCut:  # noqa: ARG002 - nothing is ever in flight
         """Copies everything."""
         with self.lock:
             if self.history.open_cut is not None:
@@ -112,11 +112,11 @@ class ReferenceStore:
             return cut
 
     def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
-        """A follower of changes."""
+        """Opens a reader of changes."""
         return self.history.open_reader(name, at)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
-        """Rows count as changed, absent ids as removed."""
+        """Marks rows as changed, and absent ids as removed."""
         touched = self._table(table)
         with self.lock:
             for name in self._row_names(table, ids, buckets):
@@ -138,7 +138,7 @@ class ReferenceStore:
     # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
-        """Takes rows, tombstones and admission counts over."""
+        """Loads rows, tombstones and admission counts."""
         bucket_bounds(buckets)
         given = list(blocks)
         inside = [block for block in given if block.bucket in buckets]
@@ -154,7 +154,7 @@ class ReferenceStore:
         )
 
     def take(self, blocks: Sequence[RowBlock], table_of: Callable[[RowBlock], int], *, emptied: range | None) -> None:
-        """Writes checked blocks, to emptied buckets or beside what is there; under the lock."""
+        """Writes checked blocks, to cleared buckets or in addition to existing rows; under the lock."""
         if emptied is not None:
             if self.history.open_cut is not None:
                 raise FailedPreconditionError("load: buckets cannot be emptied while a cut is open; release it first")
@@ -174,13 +174,13 @@ class ReferenceStore:
         return ReferenceRestore(self, folder, manifest, buckets, ignore_unknown_tables=ignore_unknown_tables)
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Takes over how far a saved run had come."""
+        """Restores the progress of a saved run."""
         stamps = agreed_stamps(applied, ALL_BUCKETS)
         with self.lock:
             self.clocks.resume(stamps)
             self.history.begin_life(generation)
 
-    # The whole
+    # Calls on all rows
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites or adds to weights."""
@@ -209,7 +209,7 @@ class ReferenceStore:
         return max(table.contents.newest_time for table in self.tables)
 
     def stats(self) -> StoreStats:
-        """Counts only: dictionaries do not say what they weigh."""
+        """Returns counts only: the memory of dictionaries is not measured."""
         with self.lock:
             return StoreStats(
                 rows=sum(len(table.rows) for table in self.tables),
@@ -228,13 +228,13 @@ class ReferenceStore:
             )
 
     def rows_by_slot(self, table: str) -> dict[int, int]:
-        """Rows by the number of their slot."""
+        """Returns rows by the number of their slot."""
         counted = self._table(table)
         with self.lock:
             return dict(Counter(counted.slot_of(name) for name in counted.rows))
 
     def close(self) -> None:
-        """Ends the readers; the rows stay readable."""
+        """Closes the readers; the rows stay readable."""
         with self.lock:
             self.history.readers.clear()
             self.history.forget()
@@ -262,7 +262,7 @@ class ReferenceStore:
 
 
 def _known(config: TableConfig) -> TableConfig:
-    """Refuses what dictionaries do not do."""
+    """Raises for features that dictionaries do not support."""
     if config.serving or config.max_rows is not None or config.max_bytes is not None:
         raise InvalidArgumentError(f"table {config.name!r}: ReferenceStore knows no serving tables and no cap on rows")
     return config

@@ -1,4 +1,4 @@
-"""How far one update may move the clock by which rows of the reference expire, in plain Python.
+"""Bounds on how far one update may move the expiry clock of the reference, in plain Python.
 
 A time more than a day beyond the newest so far is set back to where the data stands: the newest so far or, if that is
 later, the lower median of the update's times, at most a day beyond the newest so far. A store that has seen no time
@@ -18,7 +18,7 @@ _DAY = 86400
 
 
 def bounded_times(times: Sequence[int], newest: int) -> tuple[list[int], int]:
-    """The times as rows take them, and how many of them were set back.
+    """Returns the bounded times, and how many of them were changed.
 
     >>> bounded_times([100, 4_000_000_000, 170], newest=90)
     ([100, 170, 170], 1)

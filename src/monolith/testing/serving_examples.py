@@ -1,11 +1,11 @@
-"""A small model's samples and embedding layout as messages: what serving is tested with.
+"""A small model's samples and embedding layout as messages, for tests of serving.
 
 Three tables, six features of both id layouts, some shared by all rows of a request, one of them a sequence. Slices of a
-row are: 0 the bias, 1 the vector, 2 the factorisation machine, 3 what only the user has.
+row are: 0 the bias, 1 the vector, 2 the factorisation machine, 3 the vector of users only.
 
-The original's generator printed its results and checked nothing. It used slices that are one element off, declared
-other shapes than they have, gave one feature the name of another and left the length of the sequence out; here names,
-slices, shapes and lengths follow from the metadata.
+The generator of ByteDance Monolith printed its results and checked nothing. Its slices were off by one, its declared
+shapes were wrong, one feature had the name of another, and the length of the sequence was missing; here names, slices,
+shapes and lengths follow from the metadata.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class FeatMeta:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether the model sees its ids one by one."""
+        """Whether the model receives its ids one by one."""
         return self.pooling == PoolingType.FIRSTN
 
 
 TABLES = (TableMeta("table1", (1, 4, 4, 8)), TableMeta("table2", (1, 4, 4)), TableMeta("table3", (8,)))
-"""Users, items, sequences."""
+"""Tables of users, items and sequences."""
 
 _SHARED = FeatureListType.SHARED
 _USERS, _ITEMS, _SEQUENCES = TABLES
@@ -91,13 +91,13 @@ FEATURES: Mapping[str, FeatMeta] = {
         FeatMeta(name="f_page", slot=305, table=_ITEMS),
     )
 }
-"""Name to feature."""
+"""Name -> feature."""
 
 
 def generate_example_batch(
     features: Mapping[str, FeatMeta] = FEATURES, *, batch_size: int = BATCH_SIZE, seed: int = 0
 ) -> ExampleBatch:
-    """A batch of random ids; a SHARED list holds one entry, the others one for each row."""
+    """Returns a batch of random ids; a SHARED list holds one entry, the others one for each row."""
     random = np.random.default_rng(seed)
     batch = ExampleBatch(batch_size=batch_size)
     for meta in features.values():
@@ -112,7 +112,7 @@ def generate_example_batch(
 def generate_feature_configs(
     features: Mapping[str, FeatMeta] = FEATURES, *, batch_size: int = BATCH_SIZE
 ) -> FeatureConfigs:
-    """The layout of the model: biases and vectors of all features, what each side has alone, the sequence."""
+    """Returns the layout of the model: biases and vectors of all features, vectors of one side only, the sequence."""
     configs = FeatureConfigs()
     for name, meta in features.items():
         config = configs.feature_configs[name]
@@ -138,12 +138,12 @@ def generate_feature_configs(
 
 def _random_id(meta: FeatMeta, random: np.random.Generator) -> int:
     bits, pack = (SIGNATURE_BITS_V1, pack_v1) if meta.id_layout == 1 else (SIGNATURE_BITS_V2, pack_v2)
-    # Messages carry the unsigned reading of an id.
+    # Messages hold ids as unsigned integers.
     return pack(meta.slot, int(random.integers(1, 1 << bits))) % (1 << 64)
 
 
 def _lay_out(out: OutConfig, out_type: OutType, members: Sequence[FeatMeta], *, part: int, batch_size: int) -> None:
-    """Adds one slice for each feature, and the shapes of what comes out."""
+    """Adds one slice for each feature, and the output shapes."""
     out.out_type = out_type
     dims = []
     for meta in members:

@@ -1,4 +1,4 @@
-"""A model of the interface that a server asks, made of a few lines: scores are sums, and a test can hold it up."""
+"""A model with the interface that a server needs, in a few lines: scores are sums, and a test can block it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SmallModel"]
 
 UNLUCKY = 13
-"""An id that it refuses, as a model may."""
+"""An id that the model rejects."""
 
 
 class _InputSpec(NamedTuple):
@@ -66,7 +66,7 @@ class SmallModel:
     and ``text``.
 
     Args:
-        export: Its version.
+        export: Version of the model.
 
     >>> SmallModel().predict({"tags": Ragged.from_lists([[1, 2], []]), "weight": torch.ones(2)}).outputs["score"]
     tensor([4., 1.])
@@ -95,12 +95,12 @@ class SmallModel:
         self.memory_bytes = 640
         self.closed = threading.Event()
         self.calls: list[int] = []
-        """Examples of each call."""
+        """Number of examples of each call."""
         self.before: Callable[[], None] = lambda: None
         """Called in each call of `predict`."""
 
     def predict(self, inputs: Any, signature: str = "serving_default") -> _Prediction:
-        """Sums."""
+        """Returns sums."""
         score = self._score(inputs)
         self.calls.append(len(score))
         self.before()
@@ -110,7 +110,7 @@ class SmallModel:
         return _Prediction(outputs, self.version, 4, 3)
 
     def close(self) -> None:
-        """Says so by `closed`."""
+        """Sets `closed`."""
         self.closed.set()
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A session without a task: calls hooks around functions, for tests of hooks and for loops of one's own."""
+"""A session without a task: calls hooks around functions, for tests of hooks and for custom loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class StepLoop:
 
     Args:
         hooks: Called in this order.
-        state: What hooks save, restore and look into. The loop counts its steps there, so that a restored one goes on.
+        state: State for hooks to save, restore and inspect. The loop counts its steps there, so that a restored loop
+            continues.
 
     >>> from monolith.hook import Hook
     >>> class Stopper(Hook):
@@ -46,30 +47,30 @@ class StepLoop:
 
     def __init__(self, hooks: Sequence[Hook] = (), *, state: TrainState | None = None) -> None:
         self.last: LastStep | None = None
-        """What the step that ran last has returned, if that is a `LastStep` such as `monolith.train.StepResult`."""
+        """Result of the last step, if it is a `LastStep` such as `monolith.train.StepResult`."""
         self.collections = Collections()
-        """What the last step has left for hooks, and what was there before the first."""
+        """Values of the last step for hooks, and values from before the first step."""
         self.step_lock = threading.RLock()
-        """Held while a step runs, hooks included."""
+        """Held while a step runs, including its hooks."""
         self._hooks = list(hooks)
         self._given_state = state
         self._counted = TrainState() if state is None else state
-        """What knows the step."""
+        """Holds the step."""
         self._stop_requested = False
         self._closing = contextlib.ExitStack()
         self._executor: ThreadPoolExecutor | None = None
 
     @property
     def global_step(self) -> int:
-        """Number of steps that were run; those that its state counts, if it was given one."""
+        """Number of steps run; the step of its state, if it was given one."""
         return self._counted.global_step
 
     @property
     def state(self) -> TrainState:
-        """The one that it was given.
+        """The given state.
 
         Raises:
-            FailedPreconditionError: it was given none.
+            FailedPreconditionError: there is none.
         """
         if self._given_state is None:
             raise FailedPreconditionError(
@@ -79,7 +80,7 @@ class StepLoop:
         return self._given_state
 
     def settle(self) -> None:
-        """As its state does; without one nothing is ever under way."""
+        """Settles its state; without one nothing is ever in flight."""
         self._counted.settle()
 
     @property
@@ -88,15 +89,15 @@ class StepLoop:
         return self._stop_requested
 
     def request_stop(self) -> None:
-        """Asks the loop to end after the step that runs now."""
+        """Requests the loop to end after the current step."""
         self._stop_requested = True
 
     def on_close(self, close: Call) -> None:
-        """Has `close` called when the loop is left; the last one given comes first."""
+        """Registers `close`, called when the loop exits, in reverse order."""
         self._closing.callback(close)
 
     def run(self, step: Callable[[], T]) -> T:
-        """Runs one step, beside it the calls that hooks return, and waits for all of them."""
+        """Runs one step, alongside it the calls that hooks return, and waits for all of them."""
         if self._executor is None:
             raise RuntimeError("StepLoop: run steps inside `with StepLoop(...) as loop:`")
         with self.step_lock:
@@ -148,7 +149,7 @@ class StepLoop:
 
 
 def _each(calls: Any, action: Callable[[Any], Any]) -> Any:
-    """`action` of each of what a hook gave, in the same list or dict."""
+    """Applies `action` to each call of a hook, in the same list or dict."""
     if calls is None:
         return None
     if isinstance(calls, Mapping):

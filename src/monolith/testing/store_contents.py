@@ -1,4 +1,4 @@
-"""What row blocks say, as dictionaries that can be compared."""
+"""The contents of row blocks, as dictionaries that can be compared."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Contents: TypeAlias = dict[NamedRow, tuple[int, bytes]]
 
 
 class Changes(NamedTuple):
-    """What blocks of changes bring."""
+    """The content of blocks of changes."""
 
     rows: Contents
     removed: set[NamedRow]
-    """Rows that are gone; one that was removed and came back is among the rows alone."""
+    """Removed rows; a row that was removed and inserted again is only among the rows."""
 
 
 def changes_of(blocks: Iterable[RowBlock]) -> Changes:
-    """All rows and tombstones of some blocks, tombstones being before the rows."""
+    """Returns all rows and tombstones of some blocks; tombstones precede the rows."""
     changes = Changes({}, set())
     for block in blocks:
         if block.kind is BlockKind.FILTER:
@@ -51,14 +51,14 @@ def changes_of(blocks: Iterable[RowBlock]) -> Changes:
 
 
 def replay(contents: Contents, changes: Changes) -> None:
-    """Brings a copy of the rows up to date."""
+    """Applies changes to a copy of the rows."""
     for pair in changes.removed:
         contents.pop(pair, None)
     contents.update(changes.rows)
 
 
 def stamps_of(clocks: Sequence[OwnerClock]) -> dict[int, BatchStamp]:
-    """Worker -> its last batch, of owners that have the same and, together, all buckets."""
+    """Returns worker -> its last batch, of owners that agree and together have all buckets."""
     end = 0
     for clock in clocks:
         require_same("buckets of an owner begin at", clock.buckets.start, end)

@@ -1,7 +1,7 @@
-"""Runs the same calls on an engine and on the dictionary reference, and compares all that can be seen of them.
+"""Runs the same calls on an engine and on the dictionary reference, and compares all visible results.
 
-For whoever writes a `monolith.tables.store.Store`: build a program of operations (random ones, best), and let
-`StoreContract` run it. Engines whose traits say ``exact`` are compared bit for bit, others within a tolerance.
+For authors of a `monolith.tables.store.Store`: build a program of operations (preferably random ones), and run it with
+`StoreContract`. Engines with the trait ``exact`` are compared bit for bit, others within a tolerance.
 
 >>> from monolith.tables import LocalStore, Segment, TableConfig
 >>> from monolith.testing.store_operations import Batch, CompareAll, Evict, Train
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from monolith.testing.contract_sides import StoreFactory
 
 _FAR_AHEAD = 1_000_000
-"""Epochs: no program has as many."""
+"""Epochs; more than any program has."""
 
 
 class StoreContract:
@@ -175,7 +175,7 @@ class StoreContract:
                 marks = [reader.marks]
                 reader.close()
                 if not self._readers and not reader.is_at_beginning:
-                    self._sides.refuse_marks(marks)  # nobody follows: everything is forgotten
+                    self._sides.refuse_marks(marks)  # without readers all removals are discarded
 
     def _open_reader(self, operation: OpenReader) -> ContractReader:
         name = operation.name
@@ -247,7 +247,7 @@ def _move_by_blocks(cut: Cut, target: Store) -> None:
     low, high = (list(cut.blocks(buckets, state=True)) for buckets in (range(half), range(half, NUM_BUCKETS)))
     applied, generation = cut.applied, cut.mark.generation
     cut.release()
-    # One by one, and many in one buffer: it must not matter.
+    # One by one, and many in one buffer: the result must be the same.
     for buckets, blocks in ((range(half), low), (range(half, NUM_BUCKETS), PackedBlocks.of(high))):
         report = target.load(blocks, buckets=buckets, replace=True)
         require_same("rows loaded", report.rows, len(changes_of(blocks).rows))

@@ -1,4 +1,4 @@
-"""What a program for `monolith.testing.store_contract.StoreContract` is made of."""
+"""The operations of programs for `monolith.testing.store_contract.StoreContract`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A worker reads a batch for training and leaves it open: others may come in between."""
+    """A worker reads a batch for training and keeps it open: other operations may come in between."""
 
     batch: Batch
     worker: int = 0
@@ -35,7 +35,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apply:
-    """A worker applies the batches it has open as one update; then once more when `retry` is set."""
+    """A worker applies its open batches as one update; then once more when `retry` is set."""
 
     worker: int = 0
     time: int = 0
@@ -46,7 +46,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
-    """`Read` of some batches and `Apply` of all that are open."""
+    """`Read` of some batches and `Apply` of all open ones."""
 
     batches: tuple[Batch, ...]
     worker: int = 0
@@ -58,14 +58,14 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """A worker drops the batches it has open."""
+    """A worker discards its open batches."""
 
     worker: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A worker pushes a batch that names a push before it that is not the last one: one got lost."""
+    """A worker pushes a batch whose named predecessor is not the last push: one was lost."""
 
     batch: Batch
     worker: int = 0
@@ -75,7 +75,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """A worker joins again; what it had open is dropped, and its old handle is tried in vain."""
+    """A worker joins again; its open batches are discarded, and its old handle is rejected."""
 
     worker: int = 0
 
@@ -101,7 +101,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touch:
-    """Some ids of one table count as changed."""
+    """Marks some ids of one table as changed."""
 
     table: int
     ids: tuple[Id, ...]
@@ -109,51 +109,51 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erase:
-    """Some ids of one table are removed, with what admission has counted for them."""
+    """Removes some ids of one table, with their admission counts."""
 
     table: int
     ids: tuple[Id, ...]
 
 
 BesideCut: TypeAlias = Read | Apply | Train | Discard | Gap | Restart | Assign | Evict | Touch | Erase
-"""What may happen while a cut is open."""
+"""Operations that may run while a cut is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReader:
-    """A named reader begins to follow the changes, or goes on if it is there."""
+    """A named reader begins to follow the changes, or continues if it exists."""
 
     name: str
     at: Literal["now", "cut", "beginning"] = "now"
-    """Where it begins: here, at the mark of a cut, or before everything."""
+    """Start position: now, the mark of a cut, or before everything."""
     meanwhile: tuple[BesideCut, ...] = ()
-    """Between the cut and the opening."""
+    """Operations between the cut and the opening."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
-    """A reader, if it is open, reads what has changed: a copy that is kept by changes alone is like the whole."""
+    """A reader, if open, reads the changes: a copy that is kept from changes alone must equal the store."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseReader:
-    """A reader, if it is open, ends."""
+    """Closes a reader, if open."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareAll:
-    """Compare every row, state, time and stamp through a cut, and what changed since the mark of an open reader."""
+    """Compares every row, state, time and stamp through a cut, and the changes since the mark of an open reader."""
 
     since: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reload:
-    """Cut, change the store behind the cut's back, and go on from the cut, in a new store or in the same one."""
+    """Cuts, changes the store after the cut, and resumes from the cut, in a new store or in the same one."""
 
     by: Literal["blocks", "files"] = "blocks"
     in_place: bool = False

@@ -1,4 +1,4 @@
-"""The plainest table a test can ask for."""
+"""A minimal table config for tests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["generate_test_hash_table_config"]
 
 
 def generate_test_hash_table_config(dim: int = 2, use_float16: bool = False, learning_rate: float = 1.0) -> TableConfig:
-    """One segment that starts at zero and learns by SGD, so that expected weights can be written down by hand.
+    """Returns a config of one segment that starts at zero and learns by SGD: expected weights are easy to compute.
 
     Args:
         dim: Weights of a row.
-        use_float16: Serving rows keep half precision instead of float32.
-        learning_rate: Of SGD: a gradient g moves a weight by ``-learning_rate * g``.
+        use_float16: Whether serving rows have half precision instead of float32.
+        learning_rate: Learning rate of SGD: a gradient g moves a weight by ``-learning_rate * g``.
 
     >>> generate_test_hash_table_config(dim=4).dim
     4

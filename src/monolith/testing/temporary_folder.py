@@ -1,4 +1,4 @@
-"""Where tests put what they write."""
+"""The folder for files of tests."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["get_test_tmp_dir"]
 
 
 def get_test_tmp_dir() -> str:
-    """The folder for temporary files of tests: ``TEST_TMPDIR``, or ``/tmp``."""
-    return environment.get("TEST_TMPDIR") or "/tmp"  # noqa: S108 - the original's default
+    """Returns the folder for temporary files of tests: ``TEST_TMPDIR``, or ``/tmp``."""
+    return environment.get("TEST_TMPDIR") or "/tmp"  # noqa: S108 - the default of ByteDance Monolith

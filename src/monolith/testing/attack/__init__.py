@@ -1,7 +1,7 @@
-"""Attacks on a whole training: `scripts/attack`, and a shorter version in `tests/system/`.
+"""Attacks on a complete training: `scripts/attack`, and a shorter version in `tests/system/`.
 
-Read `attempt.py` first: an attack makes attempts, one after another, and says of each what became of it. Every attack
-runs in a process of its own and has a file of its own; `ATTACKS` lists them. `monolith.testing.crash` is the attack by
+Read `attempt.py` first: an attack makes attempts, one after another, and reports the outcome of each. Every attack runs
+in a process of its own and has a file of its own; `ATTACKS` lists them. `monolith.testing.crash` is the attack by
 SIGKILL, which came first and whose processes and tasks these use.
 """
 

@@ -1,4 +1,4 @@
-"""What an attack is: attempts, one after another, each with what became of it."""
+"""The interface of an attack: attempts, one after another, each with its outcome."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ _LONGEST_PROBLEM = 800
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One thing that was tried."""
+    """One attempt of an attack."""
 
     what: str
     outcome: str
-    """What became of it, in words to count by."""
+    """Short description of the outcome, used for counting."""
     problem: str | None = None
-    """What must not be; None: it held."""
+    """Violated invariant; None: no problem."""
 
 
 Attempts: TypeAlias = Callable[[int, Path], Iterator[Attempt]]
-"""Seed and an empty folder -> attempts; the same ones for the same seed, as far as moments can be the same."""
+"""Seed and an empty folder -> attempts; the same ones for the same seed, as far as timing allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """A way to do harm, and what must hold all the same."""
+    """A way to do harm, and the invariant that must hold."""
 
     name: str
     does: str
     must: str
     attempts: Attempts
     count: int
-    """Attempts that take some seconds: what the tests do."""
+    """Number of attempts that take some seconds, for the tests."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What an attack came to."""
+    """Results of an attack."""
 
     attack: str
     must: str
@@ -57,17 +57,17 @@ class Report:
     seconds: float = 0.0
 
     def add(self, attempt: Attempt) -> None:
-        """Counts one."""
+        """Counts an attempt."""
         self.attempts += 1
         self.outcomes[attempt.outcome] += 1
         if attempt.problem is not None and len(self.problems) < _MOST_PROBLEMS_SHOWN:
             problem = attempt.problem
-            if len(problem) > _LONGEST_PROBLEM:  # the end of a traceback says most
+            if len(problem) > _LONGEST_PROBLEM:  # the end of a traceback is the most useful part
                 problem = f"{problem[: _LONGEST_PROBLEM // 4]} ... {problem[-_LONGEST_PROBLEM:]}"
             self.problems.append(f"{attempt.what}: {problem}")
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Returns plain values."""
         return {name: getattr(self, name) for name in ("attack", "must", "attempts", "problems")} | {
             "outcomes": dict(self.outcomes.most_common()),
             "seconds": round(self.seconds, 1),
@@ -75,14 +75,14 @@ class Report:
 
 
 def run_attack(attack: Attack, *, seed: int, folder: Path, count: int | None, seconds: float | None = None) -> Report:
-    """Attempts in a process of their own, so that a crash is a finding and not the end.
+    """Runs attempts in a process of their own, so that a crash is a finding and does not end the program.
 
     Args:
-        attack: Which.
-        seed: Of everything that is drawn.
-        folder: Empty, for its files.
-        count: How many; None: until there are no more, or the time is up.
-        seconds: When to begin no further one; None: no limit.
+        attack: The attack.
+        seed: Seed of all random choices.
+        folder: Empty folder for its files.
+        count: Number of attempts; None: until there are no more, or the time is up.
+        seconds: Time after which no further attempt begins; None: no limit.
     """
     report = Report(attack=attack.name, must=attack.must)
     begun = time.monotonic()
@@ -90,10 +90,10 @@ def run_attack(attack: Attack, *, seed: int, folder: Path, count: int | None, se
     files.mkdir()
 
     def work(_: object) -> dict[str, Any]:
-        logging.disable()  # what is logged of hundreds of failures hides the report
+        logging.disable()  # logs of hundreds of failures would hide the report
         for number, attempt in enumerate(attack.attempts(seed, files), start=1):
             report.add(attempt)
-            last.write_text(attempt.what, "utf-8", "backslashreplace")  # for whoever asks after a crash
+            last.write_text(attempt.what, "utf-8", "backslashreplace")  # for the analysis of a crash
             if number == count or (seconds is not None and time.monotonic() - begun > seconds):
                 break
         return report.as_json()
@@ -102,7 +102,7 @@ def run_attack(attack: Attack, *, seed: int, folder: Path, count: int | None, se
     try:
         child.wait()
         found = child.told().get("result")
-    except RuntimeError as error:  # the attack itself failed, which is a finding, too
+    except RuntimeError as error:  # a failure of the attack itself is a finding, too
         found = {"problems": [str(error)]}
     finally:
         child.close()

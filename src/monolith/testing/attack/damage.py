@@ -1,4 +1,4 @@
-"""Checkpoints with flipped bits, missing ends, holes and foreign bytes: refused, or as they were."""
+"""Checkpoints with flipped bits, missing ends, holes and foreign bytes: rejected, or restored unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RESTORED = "restored, bit for bit"
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """Damages one file at a time of a checkpoint of everything, looks, and puts it back."""
+    """Damages one file at a time of a checkpoint with all kinds of state, checks it, and restores the file."""
     torch.set_num_threads(1)
     draw = random.Random(f"{seed} damage")  # noqa: S311 - damage to repeat, not secrets
     saved = fingerprint(_trained(steps=4, model_dir=folder))
@@ -60,7 +60,7 @@ def _attempt(what: str, folder: Path, saved: Mapping[str, str], other: TrainStat
         except OpError as error:
             problem = None if fingerprint(other) == before else "the model had changed already"
             return Attempt(what, f"refused: {type(error).__name__}", problem)
-        except Exception as error:  # noqa: BLE001 - whatever else it is, it is no refusal
+        except Exception as error:  # noqa: BLE001 - any other error is no proper rejection
             return Attempt(what, "failed", f"{type(error).__name__}: {error}")
     after = fingerprint(other)
     differing = [name for name, digest in saved.items() if after[name] != digest]
@@ -68,12 +68,12 @@ def _attempt(what: str, folder: Path, saved: Mapping[str, str], other: TrainStat
 
 
 def _verified(attempt: Attempt, folder: Path, *, is_whole: bool) -> Attempt:
-    """Whether ``monolith checkpoint verify`` would say the same of these files."""
+    """Checks that ``monolith checkpoint verify`` gives the same result for these files."""
     try:
         SavedState(_checkpoint(folder)).verify()
     except OpError as error:
         return replace(attempt, problem=f"verify: nothing was damaged: {error}") if is_whole else attempt
-    except Exception as failure:  # noqa: BLE001 - whatever else it is, it is no refusal
+    except Exception as failure:  # noqa: BLE001 - any other error is no proper rejection
         return replace(attempt, problem=f"verify: {type(failure).__name__}: {failure}")
     return attempt if is_whole else replace(attempt, problem="verify found nothing")
 

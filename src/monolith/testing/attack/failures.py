@@ -1,4 +1,4 @@
-"""Exceptions from everywhere in a user's code: from building, the model, the input and every call of a hook."""
+"""Exceptions from any place of a user's code: from building, the model, the input and every call of a hook."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ENDING: tuple[type[BaseException], ...] = (
     ResourceExhaustedError,
 )
 _STARTING_OVER: tuple[type[BaseException], ...] = (AbortedError, UnavailableError)
-"""After these a session starts over in place."""
+"""After these errors a session is rebuilt in place."""
 _ONCE = ("build", "hook.begin", "hook.after_create_session", "hook.end")
 _EVERY_STEP = (
     *("input before a batch", "input after a batch", "model", "backward", "before the dense step"),
@@ -56,11 +56,11 @@ class _Fault:
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """Lets a run fail once, and another one go on from what it left."""
-    draw = random.Random(f"{seed} failures")  # noqa: S311 - moments to repeat, not secrets
+    """Lets a run fail once, and another one resume from its state."""
+    draw = random.Random(f"{seed} failures")  # noqa: S311 - repeatable times, not secrets
     places = [*_ONCE, *_EVERY_STEP]
     draw.shuffle(places)
-    # Every place with an error that ends a run, then every place with one after which it starts over, and so on.
+    # Every place with an error that ends a run, then every place with one after which it restarts, and so on.
     rounds = ((errors, place) for errors in itertools.cycle([_ENDING, _STARTING_OVER]) for place in places)
     for number, (errors, place) in enumerate(rounds):
         call = draw.randrange(NUM_STEPS) if place in _EVERY_STEP else 0
@@ -93,7 +93,7 @@ class _FaultyTask(CountingTask):
     def model_fn(self, features: Any, mode: Mode) -> Spec:
         self.fault.pass_through("model")
         spec = super().model_fn(features, mode)
-        assert spec.loss is not None  # noqa: S101 - of a task that trains
+        assert spec.loss is not None  # noqa: S101 - the task trains
         spec.loss.register_hook(lambda _: self.fault.pass_through("backward"))  # type: ignore[no-untyped-call]
         return spec
 

@@ -1,6 +1,6 @@
-"""A process killed right before each operation on files that a save or a compaction makes.
+"""A process killed right before each file operation of a save or a compaction.
 
-These are opening, renaming, removing and making.
+The operations are open, rename, remove and create.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class _Work(NamedTuple):
-    """What a process does that is killed."""
+    """The work of a killed process."""
 
     what: str
     begin: Path
-    """A folder as it was before."""
+    """A folder in the state before the work."""
     run: Callable[[Path], dict[str, Any]]
     wrong: Callable[[Path], str | None]
-    """What does not hold in a folder whose process was killed; None: all does."""
+    """Returns the violated invariant of a folder whose process was killed, or None."""
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """Every operation once, in random order, for saves beside and between steps and for a compaction; then no more."""
+    """Kills at every operation once, in random order, for background saves, saves between steps and a compaction."""
     works = [*_saves(folder / "base"), _compaction(folder / "log")]
     moments = [
         (operation, work) for work in works for operation in range(_number_of_operations(work, folder / "counted"))
@@ -85,7 +85,7 @@ def _attempt(operation: int, work: _Work, folder: Path) -> Attempt:
         return Attempt(what, "failed", str(error))
     finally:
         child.close()
-    # A save beside the steps may make fewer operations than the one that was counted.
+    # A save in the background may make fewer operations than the counted one.
     return Attempt(what, f"{work.what}: {'had ended before' if 'result' in told else 'killed'}", work.wrong(folder))
 
 
@@ -163,9 +163,9 @@ def _compacted(place: Path) -> dict[str, Any]:
 
 
 def _on_change(model_dir: Path, call: Callable[[], None]) -> None:
-    """Calls before each change to files of the directory, until the process ends: audit hooks cannot be removed.
+    """Calls `call` before each change to files of the directory, until the process ends: audit hooks cannot be removed.
 
-    What the core writes by itself lies between two of these moments.
+    Writes of the core itself happen between two of these calls.
     """
     root = str(model_dir)
 

@@ -1,4 +1,4 @@
-"""What a process holds: objects, threads, descriptors and memory, to see whether they grow."""
+"""The resources of a process: objects, threads, descriptors and memory, to detect growth."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from monolith.observe.process_memory import resident_bytes
 __all__ = ["Holdings"]
 
 _SPARE_OBJECTS = 200
-"""What caches of libraries may still take up; one object for each step would be more."""
+"""Allowance for caches of libraries; a leak of one object per step would exceed it."""
 _SPARE_BYTES = 16 << 20
-"""What an allocator may still ask for; a kilobyte for each step of a long run would be more."""
+"""Allowance for an allocator; a leak of a kilobyte per step of a long run would exceed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Counts at one moment."""
+    """Resource counts at one point in time."""
 
     objects: int
     threads: int
@@ -27,7 +27,7 @@ class Holdings:
 
     @classmethod
     def now(cls) -> Holdings:
-        """Those of this process."""
+        """Returns the counts of this process."""
         gc.collect()
         return cls(
             objects=len(gc.get_objects()),
@@ -44,7 +44,7 @@ class Holdings:
         spare_threads: int = 0,
         spare_descriptors: int = 0,
     ) -> str | None:
-        """What is more than it was, and more than may be spare."""
+        """Returns the resources that have grown beyond the allowance, or None."""
         found = []
         if self.objects > before.objects + spare_objects:
             found.append(f"{self.objects - before.objects} objects more")

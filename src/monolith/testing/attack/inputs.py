@@ -29,12 +29,12 @@ _WORDS = (
     *(".", "*", "[", "memory://", "nosuch://x", "http:", ":", "a:b:c", "--help-me", "--json", "os:system", "$(true)"),
     *("\u202e", "\udcff", "é", "a\nb", "A" * 4000, "monolith:nothing"),
 )
-"""None of them names a place outside the folder: some stand where a command writes, and whoever tests may be root."""
+"""None of them names a path outside the folder: some are used as output paths, and the tester may be root."""
 _SAMPLE_FILES = ("a.tfrecord", "b.tfrecord.gz", "c.tfrecord.snappy", "d.tfrecord.zst", "e.parquet", "f.tfrecord.zlib")
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """Words in wrong places, and spoilt files in right ones."""
+    """Yields wrong words in command lines, and damaged files in correct ones."""
     draw = random.Random(f"{seed} inputs")  # noqa: S311 - to repeat, not secrets
     os.chdir(folder)
     files = _make_files(folder)
@@ -59,7 +59,7 @@ def _attempt(line: list[str], about: str = "") -> Attempt:
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status: Any = main(line)
-    except SystemExit as ended:  # of the parser of arguments
+    except SystemExit as ended:  # from the argument parser
         status = ended.code
     except Exception as error:  # noqa: BLE001 - whatever it is, a user would see a traceback
         return Attempt(what, "failed", f"{type(error).__name__}: {error}")
@@ -78,7 +78,7 @@ def _too_long(*_: object) -> NoReturn:
 
 
 def _make_files(folder: Path) -> list[Path]:
-    """Sample files, and a checkpoint."""
+    """Creates sample files, and a checkpoint."""
     for name in _SAMPLE_FILES:
         with contextlib.redirect_stderr(io.StringIO()):
             main(["data", "generate", "--examples", "40", "--out", name])
@@ -89,7 +89,7 @@ def _make_files(folder: Path) -> list[Path]:
 
 
 def _spoilt(line: list[str], draw: random.Random) -> list[str]:
-    """A line with one to three words replaced, left out or added; rarely the command itself."""
+    """Returns a line with one to three words replaced, removed or added; rarely the command itself."""
     words = list(line)
     for _ in range(draw.choice([1, 1, 2, 3])):
         at = draw.randrange(0 if draw.random() < 0.1 else 2, max(3, len(words)))
@@ -98,7 +98,7 @@ def _spoilt(line: list[str], draw: random.Random) -> list[str]:
 
 
 def _line_for(path: Path, draw: random.Random, number: int) -> list[str]:
-    """A right command for a spoilt file."""
+    """Returns a correct command for a damaged file."""
     target = f"out-{number}"
     if "model" not in path.parts:
         line = draw.choice(

@@ -1,4 +1,4 @@
-"""Ctrl-C before every line that a step runs: where a signal comes in between two statements that belong together."""
+"""Ctrl-C before every line that a step runs: a signal may come between two statements that belong together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FOLDER = str(Path(train_package.__file__).parent)
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """Every line of `monolith.train` that one step runs, in random order; then no more."""
+    """Interrupts at every line of `monolith.train` that one step runs, in random order; then ends."""
     counted = _Interrupt(at=None)
     train(_task(), folder / "counted", _SAVING, [counted])
     order = list(range(counted.lines))
@@ -62,7 +62,7 @@ class _Interrupt(Hook):
         self._at = at
         self.lines = 0
         self.place: str | None = None
-        """File and line where it was raised."""
+        """File and line at which it was raised."""
 
     def after_run(self, context: StepContext) -> None:
         if context.global_step == _HIT_AFTER_STEP:

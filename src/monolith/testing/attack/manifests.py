@@ -1,4 +1,4 @@
-"""Manifests and graphs that say something else, with checksums that are right: refused, or read without harm."""
+"""Manifests and graphs with changed content and correct checksums: rejected, or read without harm."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ _TEXTS = (
 )
 _OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"": {}}, [None] * 100)
 _GROWTH_BYTES = 512 << 20
-"""Memory that all attempts together may take."""
+"""Memory that all attempts together may use."""
 _DEPTHS = (40, 70, 200)
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """Changes one thing or several in a document, seals it, and lets its reader read it."""
+    """Changes one or several values of a document, seals it, and lets its reader read it."""
     torch.set_num_threads(1)
     draw = random.Random(f"{seed} manifests")  # noqa: S311 - to repeat, not secrets
     targets = [
@@ -70,7 +70,7 @@ def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
         _snapshot_target(folder / "rows"),
     ]
     for _, document, read in targets:
-        read(document)  # what was not changed is read, and what is loaded late is loaded
+        read(document)  # the unchanged document must be readable; also triggers deferred imports
     before = _peak()
     outside = _listing(folder)
     for number in itertools.count():
@@ -90,7 +90,7 @@ def _attempt(what: str, read: Callable[[Any], None], document: Any) -> Attempt:
         read(document)
     except OpError as error:
         return Attempt(what, f"refused: {type(error).__name__}")
-    except Exception as error:  # noqa: BLE001 - whatever else it is, it is no refusal
+    except Exception as error:  # noqa: BLE001 - any other error is no proper rejection
         return Attempt(what, "failed", f"{type(error).__name__}: {error}")
     return Attempt(what, "read")
 
@@ -110,7 +110,7 @@ def _changed(document: Any, draw: random.Random) -> tuple[Any, str]:
     changed, told = copy.deepcopy(document), []
     places = list(_places(changed))
     for _ in range(draw.choice([1, 1, 1, 2, 5])):
-        with suppress(LookupError):  # another change took it away
+        with suppress(LookupError):  # another change removed it
             told.append(_change(*draw.choice(places), draw, places))
     return changed, "; ".join(told)[:300]
 

@@ -1,4 +1,4 @@
-"""Ways to spoil bytes."""
+"""Mutations of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spoilt requests for a server of models: HTTP by bytes and by bodies, gRPC by messages."""
+"""Malformed requests to a model server: HTTP by bytes and by bodies, gRPC by messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["attempts"]
 
 _PATIENCE_SECONDS = 60.0
-"""A request that takes longer hangs."""
+"""A request that takes longer counts as hung."""
 _PATH = "/v1/models/ranker:predict"
 _BODIES: tuple[dict[str, Any], ...] = (
     {"instances": [{"tags": [1, 2], "weight": 0.5}, {"tags": [], "weight": 1}]},
@@ -59,7 +59,7 @@ _CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED")
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """A spoilt request: answered, or refused by a status and a sentence; now and then a right one."""
+    """Sends malformed requests: answered, or rejected by a status and a message; occasionally a correct one."""
     del folder
     draw = random.Random(f"{seed} requests")  # noqa: S311 - to repeat, not secrets
     grpc = importlib.import_module("grpc")
@@ -116,7 +116,7 @@ def _sent(port: int, request: bytes, what: str, *, needs_answer: bool) -> Attemp
 
 
 def _exchange(port: int, request: bytes) -> bytes:
-    """What comes back until the server closes; b"" when it closes without a word."""
+    """Returns the response until the server closes; b"" when it closes without a response."""
     parts = []
     with socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE_SECONDS) as client:
         try:
@@ -124,7 +124,7 @@ def _exchange(port: int, request: bytes) -> bytes:
             while part := client.recv(65536):
                 parts.append(part)
         except ConnectionError:
-            pass  # it did not read all that was sent
+            pass  # the server did not read the complete request
     return b"".join(parts)
 
 

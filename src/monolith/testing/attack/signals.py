@@ -1,4 +1,4 @@
-"""Signals at random moments of a training, most inside a save: SIGTERM, and Ctrl-C once, twice and unhandled."""
+"""Signals at random times of a training, most inside a save: SIGTERM, and Ctrl-C once, twice and unhandled."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST_WAIT_SECONDS = 0.4
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
-    """Which signals, and whether the program listens as ``monolith train`` does."""
+    """The signals, and whether the program handles them as ``monolith train`` does."""
 
     name: str
     signals: tuple[signal.Signals, ...]
@@ -51,8 +51,8 @@ _HITS = (
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """Hits runs some times each; every run then ends and is judged."""
-    draw = random.Random(f"{seed} signals")  # noqa: S311 - moments to repeat, not secrets
+    """Hits runs several times each; every run then ends and is checked."""
+    draw = random.Random(f"{seed} signals")  # noqa: S311 - repeatable times, not secrets
     for number in itertools.count():
         model_dir, saving = folder / str(number), SAVINGS[number % len(SAVINGS)]
         data = draw.randrange(1 << 31)
@@ -83,16 +83,16 @@ def _attempt(hit: _Hit, model_dir: Path, data: int, saving: SavingConfig, draw: 
 
 
 def _train(tell: Tell, hit: _Hit, model_dir: Path, data: int, saving: SavingConfig) -> dict[str, Any]:
-    """In the child: trains, and says how it ended."""
+    """Trains in the child, and returns how the training ended."""
     stop = StopOnSignal(Progress(total=None, file=io.StringIO()))
     hooks = [_TellStart(tell), *([stop] if hit.listens else [])]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it otherwise
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise background jobs of a shell ignore it
     try:
         try:
             step = train(make_task(data), model_dir, saving, hooks)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except KeyboardInterrupt:  # a second one may come while the first is on its way here, and none after that
+    except KeyboardInterrupt:  # a second one may arrive while the first propagates, and none after that
         return {"interrupted": True}
     return {"stopped_at": step if stop.received is not None and step else None}
 

@@ -1,4 +1,4 @@
-"""Many steps of one training: memory, objects, threads and files stay what they were."""
+"""Many steps of one training: memory, objects, threads and files must not grow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WARM_UP_STEPS = 500
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:  # noqa: ARG001 - every attack has this signature
-    """Steps of one endless training, looked at after every 250; the ids of its data are soon all known."""
+    """Checks the resources of one endless training after every 250 steps; the ids of its data soon repeat."""
     torch.set_num_threads(1)
     params = ExampleTask.params()
     params.set(num_batches=1 << 40)

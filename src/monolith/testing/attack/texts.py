@@ -1,4 +1,4 @@
-"""Spoilt texts for every parser of small texts: manifests, verdicts on exports, discovery, addresses, lists."""
+"""Malformed texts for every parser of small texts: manifests, verdicts on exports, discovery, addresses, lists."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WORDS = (b"null", b"[]", b"{}", b"-1", b"1e999", b'"x"', b"[[[[[[", b"NaN", b"\
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
-    """A parser, and a text of its own that was spoilt: taken, or refused by an error that a caller expects."""
+    """Passes mutated texts to their parsers: accepted, or rejected by an error that a caller expects."""
     draw = random.Random(f"{seed} texts")  # noqa: S311 - to repeat, not secrets
     parsers = _parsers(folder)
     for _ in itertools.count():
@@ -60,7 +60,7 @@ def _attempt(name: str, text: bytes, parse: Callable[[bytes], object]) -> Attemp
         parse(text)
     except (OpError, OSError, ValueError):
         return Attempt(what, f"{name}: refused")
-    except Exception as error:  # noqa: BLE001 - nobody expects it from a parser
+    except Exception as error:  # noqa: BLE001 - a caller does not expect it from a parser
         return Attempt(what, "failed", f"{type(error).__name__}: {error}")
     return Attempt(what, f"{name}: taken")
 
@@ -73,7 +73,7 @@ def _spoilt(good: bytes, draw: random.Random) -> bytes:
 
 
 def _parsers(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
-    """Name -> a good text, and what reads it."""
+    """Returns name -> a valid text, and its parser."""
 
     def as_text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
         return lambda text: parse(text.decode())

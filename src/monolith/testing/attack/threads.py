@@ -1,4 +1,4 @@
-"""Calls of every kind on one table from 16 threads, right and wrong ones mixed: rows stay whole, and sums add up."""
+"""Calls of every kind on one table from 16 threads, valid and invalid ones mixed: rows stay intact, and sums add up."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _WAIT_SECONDS = 50.0
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:  # noqa: ARG001 - every attack has this signature
-    """Round after round, each on a table of its own; an attempt is a round of calls by all threads."""
+    """Yields rounds, each on a table of its own; an attempt is a round of calls by all threads."""
     for number in itertools.count():
         problem, calls = _Round(f"{seed} threads {number}").run()
         yield Attempt(f"round {number}", f"{calls} calls", problem)
 
 
 class _Round:
-    """Threads that add to shared ids, and change ids of their own; what is left must be what they did."""
+    """Threads that add to shared ids, and change ids of their own; the final rows must match their calls."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
@@ -49,7 +49,7 @@ class _Round:
         self._torn: list[str] = []
 
     def run(self) -> tuple[str | None, int]:
-        """What is wrong, and how many calls were made."""
+        """Returns the problem, if any, and the number of calls."""
         with ThreadPoolExecutor(NUM_THREADS) as pool:
             working = [pool.submit(self._work, thread) for thread in range(NUM_THREADS)]
             counted = [each.result(_WAIT_SECONDS) for each in working]
@@ -66,7 +66,7 @@ class _Round:
         return "; ".join(problems[:3]) or None, NUM_THREADS * _CALLS_PER_THREAD
 
     def _work(self, thread: int) -> Counter[int]:
-        """Calls of one thread; returns how often it added to which id."""
+        """Makes the calls of one thread; returns how often it added to each id."""
         draw, added = random.Random(f"{self._seed} {thread}"), Counter[int]()  # noqa: S311 - to repeat
         self._together.wait(_WAIT_SECONDS)
         calls: list[Callable[[random.Random, int], NDArray[np.int64] | None]] = [
@@ -109,7 +109,7 @@ class _Round:
             self._table.erase(ids)
 
     def _refused(self, draw: random.Random, _: int) -> None:
-        """Wrong calls have no effect."""
+        """Makes invalid calls, which must have no effect."""
         ids = _some(draw)
         wrong: list[tuple[Any, Any]] = [
             (ids, np.ones((len(ids), _DIM + 1), np.float32)),
@@ -124,7 +124,7 @@ class _Round:
         self._torn.append("a wrong call was taken")
 
     def _whole(self, draw: random.Random, _: int) -> None:
-        """What concerns the whole table."""
+        """Makes calls on the complete table."""
         if draw.random() < 0.3:
             self._table.evict()
         len(self._table)

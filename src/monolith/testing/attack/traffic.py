@@ -1,4 +1,4 @@
-"""Many small requests for one server, over REST and gRPC: what it holds stays what it was."""
+"""Many small requests to one server, over REST and gRPC: its resources must not grow."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ REQUESTS_PER_ATTEMPT = 1000
 """Half of them over REST, half over gRPC."""
 _PATIENCE_SECONDS = 60.0
 _PER_CONNECTION = 50
-"""Requests of a connection over HTTP, before another one is opened."""
+"""Requests per HTTP connection, before another one is opened."""
 _SPARE = {"spare_objects": 4000, "spare_threads": 16, "spare_descriptors": 4}
-"""What comes and goes while it is counted: what the last requests left to be freed, threads that gRPC starts as calls
-happen to meet, connections about to close. One object for each fifty of 200,000 requests would be more."""
+"""Allowance for resources that fluctuate: garbage of the last requests, threads that gRPC starts for concurrent calls,
+closing connections. A leak of one object per fifty of 200,000 requests would exceed it.
+"""
 _PATH = "/v1/models/ranker:predict"
 
 
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:  # noqa: ARG001 - every attack has this signature
-    """Right requests, some of them with texts and some that are refused, looked at after every thousand."""
+    """Sends valid requests, some with texts and some that are rejected; checks resources after every thousand."""
     draw = random.Random(f"{seed} traffic")  # noqa: S311 - to repeat, not secrets
     torch.set_num_threads(1)
     grpc = importlib.import_module("grpc")
@@ -48,7 +49,7 @@ def attempts(seed: int, folder: Path) -> Iterator[Attempt]:  # noqa: ARG001 - ev
         grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
     ):
         ask = channel.unary_unary(path_of(PREDICTION_SERVICE, "Predict"))
-        for _ in range(2):  # what libraries keep of the first ones
+        for _ in range(2):  # fills the caches of libraries
             _thousand(draw, server.port or 0, ask, grpc)
         before = Holdings.now()
         for number in itertools.count(1):
@@ -62,7 +63,7 @@ def attempts(seed: int, folder: Path) -> Iterator[Attempt]:  # noqa: ARG001 - ev
 
 
 def _thousand(draw: random.Random, port: int, ask: Any, grpc: Any) -> int:
-    """How many of a thousand requests were not answered as they must."""
+    """Returns how many of a thousand requests were not answered correctly."""
     wrong = 0
     for _ in range(REQUESTS_PER_ATTEMPT // 2 // _PER_CONNECTION):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_SECONDS)

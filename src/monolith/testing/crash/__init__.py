@@ -1,16 +1,16 @@
-"""Kills training runs and looks whether anything was lost: `scripts/crash-test`, and a shorter version in the tests.
+"""Kills training runs and checks whether anything was lost: `scripts/crash-test`, and a shorter version in the tests.
 
-Read `trial.py` first: a run is started, killed with SIGKILL at a random moment and started again, until it ends; then
-it is judged. `tasks.py` has what is trained and how it is judged, `child.py` the processes, `fingerprint.py` the
-comparison of two states bit for bit.
+Read `trial.py` first: a run is started, killed with SIGKILL at a random time and restarted, until it ends; then it is
+checked. `tasks.py` has the tasks and their checks, `child.py` the processes, `fingerprint.py` the comparison of two
+states bit for bit.
 
-`worker_trial.py` does the same to workers of parameter servers: `counting.py` has what they count. `cluster_trial.py`
-does it to whole jobs, `cluster_task.py` has what those count, and `network.py` the network that is cut between them.
-`rank_trial.py` does it to the ranks of a synchronous run; `rank_program.py` is what torchrun starts. `online_trial.py`
-does it to a tree of producer, joiners, trainer and followers or servers: `online_tree.py` has its processes,
-`online_events.py` what they pass on, `online_judgement.py` what must come of it. `online_servers.py` and
-`online_client.py` are the servers and who asks them, `online_answers.py` says what must hold of every answer, and
-`online_history.py` what the log had said by then.
+`worker_trial.py` does the same to workers of parameter servers; `counting.py` has their task. `cluster_trial.py` does
+it to complete jobs; `cluster_task.py` has their task, and `network.py` the network that is cut between their processes.
+`rank_trial.py` does it to the ranks of a synchronous run; `rank_program.py` is the program for torchrun.
+`online_trial.py` does it to a tree of producer, joiners, trainer and followers or servers: `online_tree.py` has its
+processes, `online_events.py` their events, `online_judgement.py` the final checks. `online_servers.py` and
+`online_client.py` are the servers and their clients, `online_answers.py` has the rules for every answer, and
+`online_history.py` the content of the log over time.
 """
 
 from __future__ import annotations

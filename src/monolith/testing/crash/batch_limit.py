@@ -1,4 +1,4 @@
-"""How far a forked worker may go, said by its parent while it runs."""
+"""A limit on the batches of a forked worker, which its parent raises while it runs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _BYTES = 8
 
 
 class BatchLimit:
-    """A number in memory that a process shares with those it forks. One process sets it, others wait at it."""
+    """A number in memory that a process shares with its forks. One process sets it, others wait for it."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _BYTES)
 
     def set(self, limit: int) -> None:
-        """Batches below this number may be made."""
+        """Allows batches below this number."""
         self._memory[:] = limit.to_bytes(_BYTES, "little")
 
     def wait_below(self, batch: int) -> None:
-        """Returns when this batch may be made."""
+        """Returns when this batch is allowed."""
         while int.from_bytes(self._memory[:], "little") <= batch:
             time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Processes that are made to be killed: forked from one that has imported everything and started no thread."""
+"""Processes made to be killed: forked from a process that has imported everything and started no thread."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 def import_what_torch_puts_off() -> None:
-    """What torch imports with its first optimizer, seconds long: once for all processes that are forked from here."""
+    """Triggers the slow imports that torch defers to its first optimizer, once for all forked processes."""
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
 class Child:
-    """A process that runs a function and tells its parent what comes of it. The parent must have one thread.
+    """A process that runs a function and reports to its parent. The parent must have one thread.
 
     Args:
-        work: Called in the child with a function that tells the parent something; its result is told, too.
+        work: Called in the child with a function that reports to the parent; its result is reported, too.
     """
 
     def __init__(self, work: Callable[[Tell], dict[str, Any]]) -> None:
         self._read, write = os.pipe()
         self._heard = b""
-        """Of a line that has not come to its end."""
+        """An incomplete line."""
         self._told: dict[str, Any] = {}
         self.pid = os.fork()
         if self.pid == 0:
@@ -42,7 +42,7 @@ class Child:
         self._status: int | None = None
 
     def has_ended(self) -> bool:
-        """Whether the process is gone."""
+        """Returns whether the process has ended."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -50,33 +50,33 @@ class Child:
         return self._status is not None
 
     def send(self, number: signal.Signals) -> None:
-        """A signal; one that is gone gets none."""
+        """Sends a signal. Does nothing if the process has ended."""
         if not self.has_ended():
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and waits until it is gone."""
+        """Sends SIGKILL, and waits until the process has ended."""
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
             self._status = os.waitpid(self.pid, 0)[1]
 
     def wait(self) -> None:
-        """Until it ends by itself."""
+        """Waits until the process ends by itself."""
         if self._status is None:
             self._status = os.waitpid(self.pid, 0)[1]
 
     def told(self) -> dict[str, Any]:
-        """Everything it told so far, later values instead of earlier ones of the same name.
+        """Returns all reports so far; later values replace earlier ones of the same name.
 
         Raises:
-            RuntimeError: it failed by itself; with its traceback.
+            RuntimeError: it failed without a kill; with its traceback.
         """
         try:
             while chunk := os.read(self._read, 1 << 16):
                 self._heard += chunk
         except BlockingIOError:
             pass
-        *lines, self._heard = self._heard.split(b"\n")  # one that was killed may stop in the middle of a line
+        *lines, self._heard = self._heard.split(b"\n")  # a killed process may stop in the middle of a line
         for line in lines:
             self._told |= json.loads(line)
         if "error" in self._told:
@@ -84,7 +84,7 @@ class Child:
         return self._told
 
     def close(self) -> None:
-        """Kills what still runs and gives the pipe back."""
+        """Kills the process if it still runs, and closes the pipe."""
         self.kill()
         os.close(self._read)
 
@@ -95,7 +95,7 @@ def _work(work: Callable[[Tell], dict[str, Any]], write: int) -> NoReturn:
 
     try:
         tell({"result": work(tell)})
-    except BaseException:  # noqa: BLE001 - whatever it is, the parent has to know
+    except BaseException:  # noqa: BLE001 - whatever it is, the parent must receive it
         tell({"error": traceback.format_exc()})
         os._exit(1)
     os._exit(0)

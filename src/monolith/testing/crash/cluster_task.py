@@ -1,4 +1,4 @@
-"""What a job of many processes counts while it is disturbed, and how the rows must look in the end.
+"""The task of a job of many processes under faults, and the expected rows in the end.
 
 Rows start at 0; each occurrence has the gradient -1, and the learning rate is 1. Every example of worker w has all
 marks of w, so that a mark's row is the number of the worker's examples in it, on whichever server it is.
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
 __all__ = ["ClusterCountingTask", "ClusterInput", "Disturbed"]
 
 NUM_MARKS = 16
-"""Of each worker: enough that every server has some."""
+"""Marks of each worker: enough that every server has some."""
 _LARGE = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInput:
-    """What some workers count together. Batch k of worker w is the same whenever it is asked for."""
+    """The input of some workers. Batch k of worker w is always the same."""
 
     seed: int
     num_workers: int = 2
     num_batches: int = 400
-    """Of each worker."""
+    """Batches of each worker."""
     batch_size: int = 8
     num_ids: int = 300
-    """Few enough that most ids come again and again, from every worker."""
+    """Few enough that most ids repeat, in every worker."""
 
     def ids(self, worker: int, number: int) -> torch.Tensor:
-        """Ids of a batch."""
+        """Returns the ids of a batch."""
         draw = torch.Generator().manual_seed(hash((self.seed, worker, number)) % _LARGE)
         return torch.randint(self.num_ids, (self.batch_size,), generator=draw)
 
     def marks(self, worker: int) -> list[int]:
-        """Ids that every example of a worker has."""
+        """Returns the ids that every example of a worker has."""
         return [worker * NUM_MARKS + number for number in range(NUM_MARKS)]
 
     def counts(self) -> torch.Tensor:
-        """How often each id is there."""
+        """Returns how often each id occurs."""
         found = torch.zeros(self.num_ids)
         for worker in range(self.num_workers):
             for number in range(self.num_batches):
@@ -63,11 +63,11 @@ class ClusterInput:
 
     @property
     def num_examples(self) -> int:
-        """Of each worker."""
+        """Number of examples of each worker."""
         return self.num_batches * self.batch_size
 
     def write(self, folder: Path, *, batches_per_file: int) -> None:
-        """As files of JSON lines, in which the batches of all workers take turns."""
+        """Writes files of JSON lines, in which the batches of all workers alternate."""
         for first in range(0, self.num_batches, batches_per_file):
             for worker in range(self.num_workers):
                 lines = [
@@ -79,24 +79,24 @@ class ClusterInput:
 
 
 class HasLimit(Protocol):
-    """Says how far a process may go."""
+    """Limits the progress of a process."""
 
     def wait_below(self, number: int) -> None:
-        """Returns when it may make the step of this place."""
+        """Returns when the step at this position may run."""
         ...
 
 
 class Disturbed:
-    """What a process that is disturbed shares with its parent: how far it may go, and how far it has come."""
+    """State that a disturbed process shares with its parent: its limit, and its progress."""
 
     limit: HasLimit | None = None
     tell: Callable[[dict[str, Any]], None] | None = None
     steps: int = 0
-    """That were begun."""
+    """Number of steps begun."""
 
     @classmethod
     def at(cls, place: int) -> None:
-        """A step at this place of the input is about to be made; waits until it may."""
+        """Reports a step at this position of the input, and blocks until it may run."""
         if cls.limit is not None:
             cls.limit.wait_below(place)
         cls.steps += 1
@@ -109,22 +109,22 @@ class ClusterCountingTask(Task):
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """With its input."""
+        """Returns the parameters, with its input."""
         p = super().params()
         p.define("counted", {}, "Fields of a `ClusterInput`.")
         p.define("folder", "", "Where files are that workers share; nothing: each makes its own batches.")
-        p.train.max_pending_seconds_for_barrier = 1.0  # workers that the trial holds back do not come to one
+        p.train.max_pending_seconds_for_barrier = 1.0  # workers that the trial blocks do not reach a barrier
         return p
 
     def build(self) -> None:
-        """One number for each id and mark, and one for all examples."""
+        """Creates one number for each id and mark, and one for all examples."""
         slot = Slot(1, initializer=Zeros())
         self.emb = Embeddings({"id": slot, "mark": slot}, Sgd(learning_rate=1.0))
         self.total = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(self.total.weight)
 
     def input_fn(self, mode: Mode) -> Any:  # noqa: ARG002 - the same for all
-        """The batches of this worker, or those of the files that it is given."""
+        """Returns the batches of this worker, or those of the files that it is given."""
         given = ClusterInput(**self.p.counted)
         if self.p.folder:
             paths = sorted(str(path) for path in Path(self.p.folder).glob("*.jsonl"))
@@ -139,24 +139,25 @@ class ClusterCountingTask(Task):
         return GeneratedDataset(make, given.num_batches)
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """A loss whose gradient is -1 for each occurrence."""
+        """Returns a loss whose gradient is -1 for each occurrence."""
         if mode == "train":
             Disturbed.at(int(features["place"].max()))
         counts = self.emb(features).concat().sum()
         return Spec(loss=-counts - self.total(torch.ones(features.num_rows, 1)).sum())
 
     def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Adds what the gradient says."""
+        """Returns SGD with learning rate 1, which adds the negative gradient."""
         return torch.optim.SGD(model.parameters(), lr=1.0)
 
     def problems(
         self, lost: Mapping[tuple[int, int], int], lost_dense: Mapping[tuple[int, int], int], *, num_ps: int
     ) -> list[str]:
-        """How what was learned differs from a plain count, one line for each difference; for a trained task.
+        """Returns the differences between the learned values and a plain count, one line each; for a trained task.
 
         Args:
-            lost: Worker and server -> updates of the worker that the rows of the server have lost, as the job says.
-            lost_dense: The same of dense weights.
+            lost: Worker and server -> number of the worker's updates that the rows of the server have lost, as the job
+                reports.
+            lost_dense: Lost updates of dense weights, likewise.
             num_ps: Number of servers.
         """
         given = ClusterInput(**self.p.counted)
@@ -177,7 +178,7 @@ class ClusterCountingTask(Task):
         return found if any(lost.values()) else [*found, *self._miscounts(given)]
 
     def miscounts(self) -> list[str]:
-        """How rows differ from a plain count of files, one line for each difference; for a trained task."""
+        """Returns the differences between rows and a plain count of files, one line each; for a trained task."""
         given = ClusterInput(**self.p.counted)
         every = float(given.num_examples)
         marks = [

@@ -1,4 +1,4 @@
-"""A job of real processes that are killed, stopped and cut off at random moments, and what became of its counts."""
+"""A job of real processes that are killed, stopped and disconnected at random times, and checks of its counts."""
 
 from __future__ import annotations
 
@@ -44,33 +44,33 @@ _POLL_SECONDS = 0.002
 _PLACES_PER_FAULT = 12
 """Batches of each worker between two faults."""
 _MOST_AHEAD = 25
-"""Batches that a worker may be beyond the fault that is due, so that a quick machine does not outrun the faults."""
+"""Batches that a worker may be beyond the next fault, so that a fast machine does not outrun the faults."""
 _SHARE_IN_SAVES = 0.4
 _MOST_DELAY_SECONDS = 0.05
 _LONGEST_WAIT_FOR_SAVE = 3.0
 _MOST_PLACES_FOR_SAVE = 60
-"""Batches of each worker while a save is waited for."""
+"""Batches of each worker while the trial waits for a save."""
 _LEASE_SECONDS = 10.0
 _START_AGAIN = 75
 _PARENT_DEATH_SIGNAL = 1
 
 Lost = dict[tuple[int, int], int]
-"""Worker and server -> updates."""
+"""Worker and server -> number of updates."""
 FaultKind = Literal["kill", "pause", "cut"]
 _KINDS: tuple[FaultKind, ...] = ("kill", "pause", "kill", "cut")
-"""In turn; their moments, and whom they meet, are drawn."""
+"""Kinds of faults, cycled; their times and targets are random."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterScenario:
-    """How a job is set up."""
+    """Setup of a job."""
 
     name: str
     partial_recovery: bool = False
     has_shared_files: bool = False
-    """Whether workers take files from a queue; else each makes its own batches."""
+    """Whether workers take files from a queue; else each generates its own batches."""
     options: dict[str, Any] = field(default_factory=dict)
-    """More options of the run."""
+    """Additional options of the run."""
     num_ps: int = 2
     num_workers: int = 2
     must: str = "every example once"
@@ -97,47 +97,47 @@ CLUSTER_SCENARIOS = (
 
 @dataclass(slots=True, kw_only=True)
 class ClusterFault:
-    """What befell a process, and how soon the job went on."""
+    """A fault of a process, and the recovery of the job."""
 
     kind: str
     role: str
     inside_save: bool
     seconds: float
-    """How long it lasted; of a kill 0."""
+    """Duration of the fault; 0 for a kill."""
     recovery_seconds: float = 0.0
-    """From its end until every worker had made a step, or had ended."""
+    """From its end until every worker has made a step, or has ended."""
 
 
 @dataclass(slots=True)
 class ClusterTrial:
-    """One job, and what was found."""
+    """One job, and its results."""
 
     scenario: ClusterScenario
     seed: int
     faults: list[ClusterFault] = field(default_factory=list)
     lost: Lost = field(default_factory=dict)
-    """What rows have lost, as workers said."""
+    """Updates that rows have lost, as workers reported."""
     problems: list[str] = field(default_factory=list)
     has_cuts: bool = True
-    """Whether the machine allows networks that can be cut; else pauses stand for cuts."""
+    """Whether the machine allows networks that can be cut; else processes are paused instead."""
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost that the job does not know of, and nothing counted twice."""
+        """Whether every lost update was reported, and none counted twice."""
         return not self.problems
 
 
 def run_cluster_trial(
     scenario: ClusterScenario, *, num_faults: int, seed: int, longest_seconds: float, folder: Path | None = None
 ) -> ClusterTrial:
-    """Runs a job to its end while faults befall its processes, and judges. The caller has one thread.
+    """Runs a job with faults to its end, and checks it. The caller must have one thread.
 
     Args:
-        scenario: How the job is set up.
-        num_faults: How many, one after another.
-        seed: Of the faults and of the data.
-        longest_seconds: Without a step of any worker, after which the job counts as hung.
-        folder: Where the model and the logs go, and stay; None: a temporary one.
+        scenario: Setup of the job.
+        num_faults: Number of faults, one after another.
+        seed: Seed of the faults and of the data.
+        longest_seconds: Time without a step of any worker after which the job counts as hung.
+        folder: Folder of the model and the logs, which is kept; None: a temporary one.
     """
     trial = ClusterTrial(scenario, seed)
     if folder is not None:
@@ -149,7 +149,7 @@ def run_cluster_trial(
 
 
 class _Hang(Exception):  # noqa: N818 - never leaves this module
-    """Nobody made a step for too long, or a process failed."""
+    """No worker made a step for too long, or a process failed."""
 
 
 class _Job:
@@ -158,7 +158,7 @@ class _Job:
     def __init__(self, trial: ClusterTrial, folder: Path, longest_seconds: float) -> None:
         self._trial = trial
         self._scenario = trial.scenario
-        self._draw = random.Random(f"{trial.seed} {trial.scenario.name}")  # noqa: S311 - moments to repeat, not secrets
+        self._draw = random.Random(f"{trial.seed} {trial.scenario.name}")  # noqa: S311 - repeatable times, not secrets
         self._folder = folder
         self._longest = longest_seconds
         self._model_dir = folder / "model"
@@ -175,7 +175,7 @@ class _Job:
         self._ended: set[Role] = set()
 
     def run(self, num_faults: int) -> None:
-        """Starts the job, disturbs it, waits for its end and judges."""
+        """Starts the job, injects faults, waits for its end and checks it."""
         self._prepare(num_faults)
         import_what_torch_puts_off()
         try:
@@ -211,7 +211,7 @@ class _Job:
             "partial_recovery": scenario.partial_recovery,
             "recovery_interval_seconds": 0.5,
             "retry_wait_in_secs": 0,
-            "serve_controller": False,  # a chief that is killed would leave its socket behind
+            "serve_controller": False,  # a killed chief would not remove its socket
             **scenario.options,
         }
         if scenario.has_shared_files:
@@ -245,12 +245,12 @@ class _Job:
         self._processes[role] = Child(work)
 
     def _enter(self, role: Role) -> None:
-        """In the child."""
+        """Enters the network namespace; runs in the child."""
         if self._network is not None:
             self._network.enter(self._place(role))
 
     def _look(self) -> None:
-        """Starts what has ended and is to be started again.
+        """Restarts processes that have ended and are to be restarted.
 
         Raises:
             _Hang: a process has failed.
@@ -279,7 +279,7 @@ class _Job:
                 raise _Hang(f"{what}: no step for {self._longest:g} s; ended: {sorted(map(str, self._ended))}")
 
     def _told_places(self) -> list[tuple[int, int]]:
-        """Of each worker: which life it is in, and where it said last that it was."""
+        """Returns the incarnation of each worker, and its last reported position."""
         return [
             (self._lives[role], child.told().get("place", -1))
             for role, child in self._processes.items()
@@ -287,14 +287,14 @@ class _Job:
         ]
 
     def _await_steps(self, workers: Sequence[Role]) -> None:
-        """Until each has made a step from now on, or has ended."""
+        """Waits until each worker has made a step from now on, or has ended."""
         before = {role: self._heard(role) for role in workers}
 
         def has_stepped(role: Role) -> bool:
             if role in self._ended:
                 return True
             (life, steps), (life_before, steps_before) = self._heard(role), before[role]
-            # The step that is under way may end whatever has happened, but not the one behind it.
+            # The current step may end whatever has happened, but not the next one.
             return steps >= (2 if life > life_before else steps_before + 2)
 
         def have_stepped() -> bool:
@@ -303,7 +303,7 @@ class _Job:
         self._wait(have_stepped, f"after {self._last_fault()}")
 
     def _heard(self, role: Role) -> tuple[int, int]:
-        """Its life, and the steps that it has begun in it."""
+        """Returns the incarnation of a worker, and the steps begun in it."""
         return self._lives[role], self._processes[role].told().get("steps", 0)
 
     # Faults
@@ -329,14 +329,14 @@ class _Job:
             self._let_pass(seconds)
             self._processes[role].send(signal.SIGCONT)
         begun = time.monotonic()
-        # The places up to the next fault: enough that every worker can make a step.
+        # The positions up to the next fault: enough that every worker can make a step.
         self._limit.set(self._furthest() + _PLACES_PER_FAULT + _MOST_AHEAD)
         self._await_steps(self._workers())
         fault.recovery_seconds = time.monotonic() - begun
 
     def _cut(self, role: Role, seconds: float) -> None:
-        """From all others, or from one of them."""
-        assert self._network is not None  # noqa: S101 - asked for by the caller
+        """Disconnects a process from all others, or from one of them."""
+        assert self._network is not None  # noqa: S101 - checked by the caller
         place = self._place(role)
         other = self._draw.choice([None, *(each for each in range(len(self._roles)) if each != place)])
         self._network.cut(place, other)
@@ -352,7 +352,7 @@ class _Job:
             time.sleep(_POLL_SECONDS)
 
     def _await_save(self, limit: int) -> bool:
-        """Lets workers make step after step until the chief saves; False: it did not."""
+        """Lets workers step until the chief saves; returns False if it did not."""
         for place in range(_MOST_PLACES_FOR_SAVE):
             self._limit.set(limit + place)
             end = time.monotonic() + _LONGEST_WAIT_FOR_SAVE / _MOST_PLACES_FOR_SAVE
@@ -397,7 +397,7 @@ class _Job:
 def _run_role(
     options: dict[str, Any], log: Path, limit: BatchLimit, enter: Callable[[], None], tell: Tell
 ) -> dict[str, Any]:
-    """In the child: a role, until it ends."""
+    """Runs a role until it ends; in the child."""
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     enter()
     out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -421,7 +421,7 @@ _LOST = re.compile(r"worker (\d+): server (\d+) came back without (\d+) of its u
 
 
 def _lost_updates(folder: Path) -> tuple[Lost, Lost]:
-    """What workers have said in their logs: of rows, and of dense weights."""
+    """Returns the lost updates that workers have logged: of rows, and of dense weights."""
     found: tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]] = (Counter(), Counter())
     for log in folder.glob("worker-*.log"):
         for match in _LOST.finditer(log.read_text(encoding="utf-8", errors="replace")):

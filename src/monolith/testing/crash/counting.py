@@ -1,7 +1,7 @@
 """Workers that count on parameter servers: after training, the row of an id is minus the number of its occurrences.
 
-Rows start at 0; each occurrence has the gradient 1, and the learning rate is 1. So a batch that was lost, or applied
-twice, be it on one server only, shows in the rows.
+Rows start at 0; each occurrence has the gradient 1, and the learning rate is 1. So a batch that was lost or applied
+twice, even on one server only, shows in the rows.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ _LARGE = 1 << 31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountingJob:
-    """What some workers count together."""
+    """The input of some workers."""
 
     seed: int
     num_workers: int = 4
     num_batches: int = 150
-    """Of each worker."""
+    """Batches of each worker."""
     batch_size: int = 64
     num_ids: int = 700
-    """Few enough that most ids come again and again, from every worker."""
+    """Few enough that most ids repeat, in every worker."""
     in_flight: int = 3
-    """Pushes of a worker that are on their way at once, at most."""
+    """Maximum number of pushes of a worker in flight."""
     deterministic: bool = True
-    """Whether a worker that starts again reads the same batches from the same position."""
+    """Whether a restarted worker reads the same batches from the same position."""
 
     @property
     def num_occurrences(self) -> int:
-        """Ids in all batches of all workers."""
+        """Number of ids in all batches of all workers."""
         return self.num_workers * self.num_batches * self.batch_size
 
     def batch(self, worker: int, number: int, life: int) -> Tensor:
-        """The ids of a batch; `life` says how often this worker was started before."""
+        """Returns the ids of a batch; `life` is the number of earlier starts of this worker."""
         seed = hash((self.seed, worker, number, 0 if self.deterministic else life)) % _LARGE
         draw = torch.Generator().manual_seed(seed)
         return torch.randint(self.num_ids, (self.batch_size,), generator=draw)
 
     def work(self, store: Store, worker: int, *, life: int, limit: BatchLimit, tell: Tell) -> dict[str, Any]:
-        """Counts to the end, from where the servers say that this worker has come; tells every batch handed over."""
+        """Counts to the end, from the last batch of this worker on the servers; reports every submitted batch."""
         joined = store.join(worker)
         first = 0 if joined.applied is None else int(joined.applied.position)
         tell({"resumed": first, "torn": joined.next_seq - first})
@@ -83,7 +83,7 @@ class CountingJob:
         return {"batches": self.num_batches - first}
 
     def miscounts(self, store: Store) -> list[str]:
-        """How the rows differ from a plain count of the data, one line for each difference; when all have ended."""
+        """Returns the differences between the rows and a plain count, one line each; when all workers have ended."""
         counted = self._counted(store)
         expected = torch.zeros(self.num_ids)
         for worker in range(self.num_workers):
@@ -100,7 +100,7 @@ class CountingJob:
         return wrong
 
     def deviation(self, store: Store) -> int:
-        """By how many occurrences all rows together differ from the data; when all have ended."""
+        """Returns by how many occurrences all rows together differ from the data; when all workers have ended."""
         return abs(int(self._counted(store).double().sum()) - self.num_occurrences)
 
     def _counted(self, store: Store) -> Tensor:

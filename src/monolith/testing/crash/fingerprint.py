@@ -21,7 +21,7 @@ _ALL_BUCKETS = range(1024)
 
 
 def fingerprint(state: TrainState) -> dict[str, str]:
-    """Part -> digest. Where a row lies in memory does not matter; its id, time, weights and optimizer state do."""
+    """Returns part -> digest. It depends on the id, time, weights and optimizer state of a row, not on its location."""
     state.settle()
     parts = {
         "step": repr(state.global_step).encode(),
@@ -53,7 +53,7 @@ def _bytes_of_store(store: Store) -> tuple[bytes, bytes]:
 
 
 def _bytes_of(value: Any) -> bytes:
-    """Type and content of a tree of plain values and tensors."""
+    """Returns type and content of a tree of plain values and tensors."""
     return b"".join(_pieces(value))
 
 

@@ -1,4 +1,4 @@
-"""Processes that somebody else has started, by what tells them from later ones that have their number."""
+"""Processes that this one did not start, identified so that a reused process id is noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["KnownProcess", "descendants_of"]
 
 _STATE, _BIRTH = 0, 19
-"""Places in /proc/PID/stat, behind the name of the process."""
+"""Field indices in /proc/PID/stat, counted after the name of the process."""
 _ENDED = frozenset({"Z", "X"})
 
 
@@ -24,30 +24,30 @@ class KnownProcess:
 
     pid: int
     birth: str
-    """When it began, in ticks of the machine."""
+    """Start time, in clock ticks of the machine."""
 
     @classmethod
     def of(cls, pid: int) -> KnownProcess | None:
-        """The one that has this number now; None: nobody."""
+        """Returns the process that has this id now, or None."""
         fields = _stat(pid)
         return None if fields is None else cls(pid, fields[_BIRTH])
 
     def send(self, number: signal.Signals) -> None:
-        """A signal; one that is gone gets none, nor does another process that has its number by now."""
+        """Sends a signal. Does nothing if the process has ended, even if another process has its id by now."""
         if self.is_there():
             with suppress(OSError):
                 os.kill(self.pid, number)
 
     def is_there(self) -> bool:
-        """Whether it runs, or is stopped; one that has ended and waits for its parent does not."""
+        """Returns whether the process runs or is stopped; False for a zombie."""
         fields = _stat(self.pid)
         return fields is not None and fields[_BIRTH] == self.birth and fields[_STATE] not in _ENDED
 
 
 def descendants_of(pid: int) -> list[KnownProcess]:
-    """The children of a process, theirs, and so on."""
+    """Returns the children of a process, their children, and so on."""
     children: list[int] = []
-    with suppress(OSError):  # it, or a thread of it, has ended
+    with suppress(OSError):  # the process, or a thread of it, has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             children += map(int, (task / "children").read_text(encoding="ascii").split())
     known = [each for child in children if (each := KnownProcess.of(child)) is not None]

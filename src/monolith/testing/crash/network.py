@@ -18,17 +18,17 @@ _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET of Linux."""
 _PREFIX = "10.231.0"
 _NOBODY = "02:00:00:00:00:fe"
-"""A hardware address that no namespace has: what is sent there is lost, and nobody is told."""
+"""A hardware address that no namespace has: packets to it are lost silently."""
 
 
 class Network:
-    """Places 0, 1, 2 ... with an address each, between which packets can be made to disappear without a word.
+    """Places 0, 1, 2 ... with an address each, between which packets can be dropped silently.
 
-    Whoever makes one moves into a namespace of its own for good, with one thread; the namespaces end with the processes
-    in them.
+    The constructor moves its process, which must have one thread, into a namespace of its own permanently; the
+    namespaces end with the processes in them.
 
     Args:
-        num_places: How many.
+        num_places: Number of places.
 
     Raises:
         PermissionError: the machine does not allow namespaces, or has no ``ip``.
@@ -46,15 +46,15 @@ class Network:
         self._places = [self._add(place) for place in range(num_places)]
 
     def address(self, place: int) -> str:
-        """Where the others find a place."""
+        """Returns the address of a place."""
         return f"{_PREFIX}.{place + 2}"
 
     def enter(self, place: int) -> None:
-        """This process is at the place from now on."""
+        """Moves this process to a place."""
         _call("setns", self._places[place], _NEW_NETWORK)
 
     def cut(self, place: int, other: int | None = None) -> None:
-        """Nothing comes from or to a place any more, or from one to another; connections stay open at both ends."""
+        """Drops all packets of a place, or between two places; connections stay open at both ends."""
         if other is None:
             self._run("link", "set", f"hub{place}", "down")
             return
@@ -98,7 +98,7 @@ class Network:
 
 
 def _new_namespace() -> int:
-    """Moves into a new one; the descriptor keeps it."""
+    """Moves into a new namespace; returns a descriptor that keeps it."""
     _call("unshare", _NEW_NETWORK)
     return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 

@@ -1,8 +1,8 @@
-"""What the answers of two servers must be, whatever was killed meanwhile; every rule is a function of what was seen.
+"""Rules for the answers of two servers, whatever was killed meanwhile; every rule is a function of the observations.
 
-An answer names its version: no row in it may be older, none half of one state and half of another, and the dense
-weights must not be ahead of the rows that they were trained with. Versions of one life do not go back. A client that
-asks once more, the other server, is answered.
+An answer names its version: no row in it may be older, no row may mix two states, and the dense weights must not be
+ahead of the rows that they were trained with. Versions of one process do not decrease. A client that retries at the
+other server gets an answer.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ __all__ = [
 ]
 
 _AT_ONCE = 1
-"""Increments whose rows may be read before the version names them: that which is being applied."""
+"""Increments whose rows may be read before the version names them: the one that is being applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedCounts:
-    """How much was asked."""
+    """Numbers of requests."""
 
     requests: int
-    """Of clients."""
+    """Requests of clients."""
     retries: int
-    """Of them that were asked once more."""
+    """Requests that were retried."""
     answers: int
-    """That were judged: those to clients, and those to looks at one server."""
+    """Answers that were checked: those to clients, and those to polls of one server."""
 
     @classmethod
     def of(cls, asked: Sequence[Asked]) -> AskedCounts:
-        """Of all attempts."""
+        """Counts all attempts."""
         attempts = [each.request for each in asked if each.request is not None]
         requests = len(set(attempts))
         return cls(
@@ -64,12 +64,12 @@ class AskedCounts:
 
 
 def read_asked(path: Path) -> list[Asked]:
-    """What clients have written down."""
+    """Reads the recorded attempts of clients."""
     return [Asked.from_line(line) for line in path.read_bytes().splitlines()]
 
 
 def failures(asked: Sequence[Asked]) -> Iterator[str]:
-    """Requests of clients that no server has answered: never were both away."""
+    """Yields requests of clients that no server has answered: at least one server was always up."""
     of_clients = sorted((each for each in asked if each.request is not None), key=lambda each: each.request or 0)
     for number, group in groupby(of_clients, key=lambda each: each.request):
         attempts = list(group)
@@ -80,22 +80,22 @@ def failures(asked: Sequence[Asked]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class LifeOfAnswers:
-    """The answers of one process, in the order in which they were sent for."""
+    """The answers of one process, in the order of their requests."""
 
     name: str
     answers: list[Asked]
 
     def reached(self) -> list[Mapping[str, int] | None]:
-        """Of each answer, the version that one names which was sent for behind it; None: there was none."""
+        """Returns for each answer the version of an answer to a later request, or None."""
         sent = [each.sent for each in self.answers]
         later = [bisect_left(sent, each.came) for each in self.answers]
         return [self.answers[number].sparse if number < len(sent) else None for number in later]
 
 
 def answers_by_life(asked: Sequence[Asked], lives: Mapping[str, Sequence[Life]]) -> list[LifeOfAnswers]:
-    """Every answer belongs to the process that lived when it was sent for and when it came.
+    """Assigns every answer to the process that ran from its request to its arrival.
 
-    One that was on its way when a process was killed is in a life of its own: nobody knows who gave it.
+    An answer in flight when a process was killed gets a group of its own: its sender is uncertain.
     """
     found: dict[str, list[Asked]] = defaultdict(list)
     for each in sorted(asked, key=lambda each: each.sent):
@@ -107,7 +107,7 @@ def answers_by_life(asked: Sequence[Asked], lives: Mapping[str, Sequence[Life]])
 
 
 def versions_going_back(life: LifeOfAnswers) -> Iterator[str]:
-    """Answers whose version is behind that of one which was here before they were sent for."""
+    """Yields answers whose version is older than that of an answer that arrived before their request."""
     here: dict[str, int] = {}
     under_way: list[tuple[float, int, dict[str, int]]] = []
     for number, each in enumerate(life.answers):
@@ -122,7 +122,7 @@ def versions_going_back(life: LifeOfAnswers) -> Iterator[str]:
 
 
 def torn_rows(life: LifeOfAnswers) -> Iterator[str]:
-    """Rows whose columns are not all the same count."""
+    """Yields rows whose columns are not all the same count."""
     for each in life.answers:
         for item, row in each.rows.whole.items():
             if len(set(row)) != 1:
@@ -130,14 +130,14 @@ def torn_rows(life: LifeOfAnswers) -> Iterator[str]:
 
 
 def rows_too_old(life: LifeOfAnswers, history: LogHistory) -> Iterator[str]:
-    """Rows that are behind the version that their answer names."""
+    """Yields rows that are older than the version of their answer."""
     for each, end in zip(life.answers, _ends(life, history), strict=True):
         named = each.sparse.get(history.part, -1)
         yield from _behind(f"{life.name}: version {named}", each, history, begin=named, end=end)
 
 
 def weights_ahead(life: LifeOfAnswers, history: LogHistory) -> Iterator[str]:
-    """Dense weights that are none of their version, or whose rows are not here."""
+    """Yields dense weights that no version had, or whose rows are missing."""
     for each, end in zip(life.answers, _ends(life, history), strict=True):
         needs = _needs(each, history)
         if needs is None:
@@ -151,7 +151,7 @@ def weights_ahead(life: LifeOfAnswers, history: LogHistory) -> Iterator[str]:
 
 
 def dense_ahead_in_log(history: LogHistory) -> Iterator[str]:
-    """Increments of dense weights that count more examples than the rows which they say they need."""
+    """Yields increments of dense weights that count more examples than the rows that they require."""
     for number, weight in history.dense.items():
         rows = history.items[min(weight.needs, history.last) + 1].sum()
         if weight.total > rows:
@@ -159,7 +159,7 @@ def dense_ahead_in_log(history: LogHistory) -> Iterator[str]:
 
 
 def differing_rows(served: Mapping[str, Any], trained: Mapping[str, Mapping[int, Any]]) -> Iterator[str]:
-    """How the last rows of a server differ from those of the trainer."""
+    """Yields differences between the last rows of a server and those of the trainer."""
     for slot, rows in trained.items():
         shown = {int(key): value for key, value in served[slot].items()}
         wrong = [key for key, row in rows.items() if shown.get(key) != row]
@@ -175,12 +175,12 @@ def _named(each: Asked) -> dict[str, int]:
 
 
 def _ends(life: LifeOfAnswers, history: LogHistory) -> list[int]:
-    """Of each answer the last increment that its rows may be of."""
+    """Returns for each answer the last increment that its rows may come from."""
     return [history.last if reached is None else reached.get(history.part, -1) + _AT_ONCE for reached in life.reached()]
 
 
 def _behind(where: str, each: Asked, history: LogHistory, *, begin: int, end: int) -> Iterator[str]:
-    """Rows of an answer that are older than all states from one number to another."""
+    """Yields rows of an answer that are older than all states from one number to another."""
     items, events = history.least(history.items, begin, end), history.least(history.events, begin, end)
     for item, row in each.rows.whole.items():
         if min(row) < items[item]:
@@ -191,7 +191,7 @@ def _behind(where: str, each: Asked, history: LogHistory, *, begin: int, end: in
 
 
 def _needs(each: Asked, history: LogHistory) -> int | None:
-    """Number of the rows that the weights of an answer were trained with; None: such weights never were."""
+    """Returns the number of the rows that the weights of an answer were trained with, or None for unknown weights."""
     if each.dense < 0:
         return -1 if each.rows.total == 0.0 else None
     found = [

@@ -1,4 +1,4 @@
-"""How a server of an online tree is asked, over REST and over gRPC, and what is written down of it."""
+"""Clients for a server of an online tree, over REST and over gRPC, and the record of their requests."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["Asked", "AskingError", "GrpcLine", "Line", "RestLine", "Rows"]
 
 _HOST = "127.0.0.1"
 _SECONDS = 20.0
-"""For an answer: nothing here may hang."""
+"""Timeout of a request: nothing here may hang."""
 _VERSION = "x-model-version"
 
 
 class AskingError(Exception):
-    """There was no answer."""
+    """A request got no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What an answer says of rows and weights."""
+    """Rows and weights of an answer."""
 
     event: dict[int, float] = field(default_factory=dict)
     """Event -> its row."""
@@ -47,30 +47,30 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One attempt to ask a server."""
+    """One request to a server."""
 
     request: int | None
-    """Which request of a client it is for; None: it only looks at one server."""
+    """Number of the client's request; None: a poll of one server."""
     server: str
     over: str
     sent: float
     came: float
-    """When it was sent and when the answer was here, on the monotonic clock of the machine."""
+    """When it was sent and when the answer arrived, on the monotonic clock of the machine."""
     error: str | None = None
     """Why there was no answer."""
     export: int = -1
     dense: int = -1
     sparse: dict[str, int] = field(default_factory=dict)
-    """The version that the answer names."""
+    """The version of the answer."""
     rows: Rows = field(default_factory=Rows)
 
     def to_line(self) -> bytes:
-        """As JSON."""
+        """Returns the record as a line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Asked:
-        """What `to_line` wrote."""
+        """Parses a line of `to_line`."""
         found = json.loads(line)
         rows = found.pop("rows")
         columns = {name: {int(key): value for key, value in rows[name].items()} for name in _COLUMN_IDS}
@@ -78,29 +78,29 @@ class Asked:
 
 
 _COLUMN_IDS = {"event": "events", "passing": "events", "whole": "items", "taste": "items"}
-"""Column -> of what its ids are."""
+"""Column -> kind of its ids."""
 
 
 class Line(Protocol):
-    """A connection to one server, made anew after an error. Of one thread."""
+    """A connection to one server, re-established after an error. Not thread-safe."""
 
     over: str
 
     def ask(self, events: Sequence[int]) -> tuple[dict[str, Any], Rows]:
-        """The version and the rows of an answer: of some events, or of all items where there are no events.
+        """Requests rows of some events, or of all items without events; returns the version and the rows.
 
         Raises:
-            AskingError: there was none.
+            AskingError: there was no answer.
         """
         ...
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         ...
 
 
 class RestLine:
-    """Over HTTP, with one connection for all requests."""
+    """A connection over HTTP, kept alive for all requests."""
 
     over = "rest"
 
@@ -117,10 +117,10 @@ class RestLine:
         return json.loads(response.headers[_VERSION]), _rows(columns, answer["outputs"])
 
     def why_not_ready(self) -> str | None:
-        """What ``/readyz`` says; None: it is ready.
+        """Returns the reason that ``/readyz`` reports, or None if the server is ready.
 
         Raises:
-            AskingError: it does not answer.
+            AskingError: the server does not answer.
         """
         response, answer = self._call("GET", "/readyz", None)
         return None if response.status == http.client.OK else str(answer["error"])
@@ -140,7 +140,7 @@ class RestLine:
 
 
 class GrpcLine:
-    """Over gRPC."""
+    """A connection over gRPC."""
 
     over = "grpc"
 
@@ -178,7 +178,7 @@ class GrpcLine:
 
 
 def _columns(events: Sequence[int]) -> dict[str, list[int]]:
-    """The ids that are asked for; a column of one stands for all examples."""
+    """Returns the requested ids; a column of one stands for all examples."""
     ids = {"events": list(events) or [0], "items": [0] if events else list(range(NUM_ITEMS))}
     return {name: ids[of] for name, of in _COLUMN_IDS.items()}
 

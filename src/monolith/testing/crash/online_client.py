@@ -1,7 +1,7 @@
-"""The clients of an online tree with servers: they ask all the time, and write down what they were answered.
+"""The clients of an online tree with servers: they query continuously, and record the answers.
 
-Two threads are users, over REST and over gRPC: each asks the servers in turn, and the other one once where there was no
-answer. One thread for each server looks whether it is ready, and which events it has.
+Two threads are users, over REST and over gRPC: each queries the servers alternately, and retries once at the other one
+after an error. One thread for each server polls whether it is ready, and which events it has.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ __all__ = ["Clients"]
 
 _LOOK_SECONDS = 0.01
 _USER_SECONDS = {"rest": 0.005, "grpc": 0.02}
-"""From an answer to the next request."""
+"""Seconds from an answer to the next request."""
 _MOST_EVENTS = 256
-"""That are asked for at once."""
+"""Maximum number of events per request."""
 
 
 class Clients:
-    """Asks until SIGTERM, then until both servers have all of the log.
+    """Queries until SIGTERM, then until both servers have all of the log.
 
     Args:
-        traffic: Whose events are looked for.
-        ports: Of each server.
-        log: What the servers follow.
-        written: Beginning of the names of the files that they write.
-        tell: Tells the parent of each server whether it is ready, which chunks it has, and how many events.
-        watched: Every so many-th event is looked for when it should be there, beside the marks of chunks; None: marks
-            alone until all chunks have come.
+        traffic: Events to check for.
+        ports: Ports of each server.
+        log: Log that the servers follow.
+        written: Prefix of the names of the output files.
+        tell: Reports to the parent for each server whether it is ready, which chunks it has, and how many events.
+        watched: Every `watched`-th event is checked when it is due, in addition to the marks of chunks; None: only
+            marks until all chunks have arrived.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Clients:
         self._tell = tell
         self._watched = watched
         self._end = threading.Event()
-        """No requests of users any more."""
+        """Set when users make no more requests."""
         self._last: dict[str, int] = {}
-        """Part of rows -> number that servers must have before the looks end; set before `_end`."""
+        """Part of rows -> number that servers must have before the polling ends; set before `_end`."""
         self._listening = threading.Barrier(len(SERVERS) + len(_USER_SECONDS))
         """Users begin when every server listens."""
         self._numbers = itertools.count()
@@ -83,9 +83,11 @@ class Clients:
         """Name -> numbers of every base that servers may have begun at."""
 
     def run(self) -> dict[str, Any]:
-        """Of the main thread of a process. Returns where it has written what servers had, and the bases of the log."""
+        """Runs in the main thread of a process. Returns the paths of the records of servers and of the log's bases."""
         asked_to_end: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, _: asked_to_end.append(number))  # an event may be held just then
+        signal.signal(
+            signal.SIGTERM, lambda number, _: asked_to_end.append(number)
+        )  # not an Event: its lock may be held when the signal arrives
         looks = {server: _Look(self._traffic, self._watched) for server in SERVERS}
         threads = [threading.Thread(target=self._guard(self._look, server, looks[server])) for server in SERVERS]
         threads += [threading.Thread(target=self._guard(self._use, over)) for over in _USER_SECONDS]
@@ -117,8 +119,8 @@ class Clients:
         return run
 
     def _note_bases(self) -> None:
-        """Before they go, with the checkpoints that they name."""
-        with suppress(OpError):  # there is no log yet
+        """Records the bases before they are deleted with their checkpoints."""
+        with suppress(OpError):  # the log does not exist yet
             self._bases |= {base.name: base.numbers for base in self._log.bases()}
 
     # Users
@@ -150,7 +152,7 @@ class Clients:
         os.write(self._asked, found.to_line())
         return found
 
-    # Looks
+    # Polling
 
     def _look(self, server: str, look: _Look) -> None:
         line = RestLine(self._ports[server].http)
@@ -183,7 +185,7 @@ class Clients:
             self._look_at_everything(server, look, line)
 
     def _look_at_everything(self, server: str, look: _Look, line: RestLine) -> None:
-        """The end: every event and every item, of a server that has the whole log."""
+        """Queries every event and every item, at the end, of a server that has the complete log."""
         events: dict[str, dict[int, float]] = {"event": {}, "passing": {}}
         for begin in range(0, self._traffic.num_events, _MOST_EVENTS):
             wanted = range(begin, min(begin + _MOST_EVENTS, self._traffic.num_events))
@@ -198,28 +200,28 @@ class Clients:
 
 
 class _Look:
-    """Which events a server has shown, and since when."""
+    """The events that a server has shown, and when."""
 
     def __init__(self, traffic: OnlineTraffic, watched: int | None) -> None:
         self._traffic = traffic
         self._came = np.full(traffic.num_events, np.nan)
         known = range(0, traffic.num_events, watched) if watched is not None else range(0)
         self._due = sorted(known, key=traffic.known_ms)
-        """Events that are waited for, in the order in which they can be known."""
+        """Pending events, in the order in which they are due."""
         self.chunks = 0
         self.tastes: dict[int, list[float]] = {}
-        """Chunks that are here -> the logits of the items."""
+        """Number of visible chunks -> the logits of the items."""
         self.last: dict[str, Any] = {}
         """All rows in the end."""
         self.is_over = False
 
     @property
     def num_events(self) -> int:
-        """That were here; all of them are looked for once every chunk has come."""
+        """Number of visible events; all events are checked once every chunk has arrived."""
         return int((~np.isnan(self._came)).sum()) if self.chunks == self._traffic.num_chunks else 0
 
     def wanted(self) -> list[int]:
-        """The marks of the next chunk, and what should be here by now."""
+        """Returns the marks of the next chunk, and the events that are due."""
         traffic = self._traffic
         if self.chunks == traffic.num_chunks:
             missing = np.flatnonzero(np.isnan(self._came))
@@ -229,7 +231,7 @@ class _Look:
         return [*traffic.marks(self.chunks), *due]
 
     def take(self, rows: Rows) -> bool:
-        """What an answer has of it; whether a chunk is here that was not before."""
+        """Records the events of an answer; returns whether a new chunk is visible."""
         now = time.time()
         here = [event for event, row in rows.event.items() if row]
         self._came[here] = np.fmin(self._came[here], now)
@@ -241,6 +243,6 @@ class _Look:
         return self.chunks > before
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it; see `monolith.testing.crash.online_follower` for ``came`` and ``tastes``."""
+        """Returns the record as JSON values; ``came`` and ``tastes`` as in `monolith.testing.crash.online_follower`."""
         came = [None if np.isnan(each) else each for each in self._came.tolist()]
         return {"came": came, "tastes": self.tastes, "last": self.last}

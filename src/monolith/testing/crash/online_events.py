@@ -1,7 +1,8 @@
-"""What users see and do while a tree of online processes is disturbed, and what must have been trained in the end.
+"""The events of users in a disturbed online tree, and the expected training result.
 
-Impressions and actions in the order of their times, cut into chunks. Each chunk ends with a *mark* in every partition:
-an impression that is clicked at once, so that whoever has the rows of all marks has seen the chunk pass.
+Impressions and actions are in the order of their times, and are divided into chunks. Each chunk ends with a *mark* in
+every partition: an impression that is clicked immediately, so that a reader with the rows of all marks has seen the
+chunk.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EventKind = Literal["impressions", "actions"]
 
 NUM_ITEMS = 10
 STEPS_BEHIND = 2
-"""From the close of the last window to the last marks."""
+"""Steps from the close of the last window to the last marks."""
 _CLICK = 1
 
 
@@ -43,17 +44,17 @@ class _Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class OnlineTraffic:
-    """Events of some partitions; a function of its fields.
+    """Events of some partitions, determined by the fields.
 
     Args:
-        seed: Of items and clicks.
+        seed: Seed of items and clicks.
         start_ms: Time of the first impression.
-        step_ms: From one impression to the next.
+        step_ms: Milliseconds from one impression to the next.
         num_chunks: Chunks, the last of which closes all windows.
         chunk_events: Impressions of a chunk, without its marks.
-        partitions: In which events lie by their request.
+        partitions: Number of partitions; events are assigned by their request.
         window_steps: The window of the join, in steps.
-        flip: Number of the chunk from which on users like the other half of the items; None: they like all the same.
+        flip: First chunk in which users like the other half of the items; None: they like all items alike.
     """
 
     seed: int
@@ -65,60 +66,60 @@ class OnlineTraffic:
     window_steps: int = 8
     flip: int | None = None
     share_of_clicks: ClassVar[float] = 0.5
-    """Of impressions that are no marks, about."""
+    """Approximate share of clicks among impressions that are not marks."""
 
     @property
     def window_ms(self) -> int:
-        """Within which an action counts."""
+        """Window within which an action counts."""
         return round(self.window_steps * self.step_ms)
 
     @property
     def events_per_chunk(self) -> int:
-        """With its marks."""
+        """Number of events of a chunk, including marks."""
         return self.chunk_events + self.partitions
 
     @property
     def num_events(self) -> int:
-        """Impressions in all; each has its own request, and the number of its event."""
+        """Number of impressions; each has its own request, and the number of its event."""
         return self.num_chunks * self.events_per_chunk
 
     def marks(self, chunk: int) -> range:
-        """The events that end a chunk, one for each partition."""
+        """Returns the events that end a chunk, one for each partition."""
         end = (chunk + 1) * self.events_per_chunk
         return range(end - self.partitions, end)
 
     def known_ms(self, event: int) -> int:
-        """Since when the example of an event could be known: its action, or else the close of its window."""
+        """Returns when the example of an event is complete: at its action, or else at the close of its window."""
         shown = self._shown[event]
         return shown.time_ms + self.window_ms if shown.clicked_ms is None else shown.clicked_ms
 
     def is_mark(self, event: int) -> bool:
-        """Whether it ends a chunk."""
+        """Returns whether an event ends a chunk."""
         return event % self.events_per_chunk >= self.chunk_events
 
     def item(self, event: int) -> int:
-        """What was shown."""
+        """Returns the item shown."""
         return self._shown[event].item
 
     def is_clicked(self, event: int) -> bool:
-        """Whether there is an action."""
+        """Returns whether the event has an action."""
         return self._shown[event].clicked_ms is not None
 
     def time_ms(self, event: int) -> int:
-        """When it was shown."""
+        """Returns the time of the impression."""
         return self._shown[event].time_ms
 
     def clicks(self) -> Counter[int]:
-        """Item -> how often it was clicked."""
+        """Returns item -> number of clicks."""
         return Counter(each.item for each in self._shown if each.clicked_ms is not None)
 
     def views(self) -> Counter[int]:
-        """Item -> how often it was shown."""
+        """Returns item -> number of impressions."""
         return Counter(each.item for each in self._shown)
 
     @cached_property
     def chunks(self) -> list[list[Sent]]:
-        """What the producer writes for each chunk; all of it in the order of time."""
+        """Returns the records of each chunk for the producer; all of them in the order of time."""
         ends = [self._shown[self.marks(chunk)[-1]].time_ms for chunk in range(self.num_chunks)]
         records: list[list[Sent]] = [[] for _ in ends]
         chunk = 0
@@ -148,9 +149,9 @@ class OnlineTraffic:
         for event in range(self.num_events):
             chunk, place = divmod(event, self.events_per_chunk)
             is_mark = place >= self.chunk_events
-            # The last marks come when every window before them has closed.
+            # The last marks come after every earlier window has closed.
             ahead = self.window_steps + STEPS_BEHIND if is_mark and chunk == self.num_chunks - 1 else 0
-            last = (chunk + 1) * self.events_per_chunk - 1  # all marks of a chunk come at one time, its last
+            last = (chunk + 1) * self.events_per_chunk - 1  # all marks of a chunk have one time, its last
             time_ms = self.start_ms + round(((last if is_mark else event) + ahead) * self.step_ms)
             item = draw.randrange(NUM_ITEMS)
             delay = round(draw.uniform(0.0, self.window_steps - 1) * self.step_ms)
@@ -160,7 +161,7 @@ class OnlineTraffic:
         return found
 
     def _share(self, item: int, chunk: int) -> float:
-        """How likely a click is."""
+        """Returns the probability of a click."""
         if self.flip is None:
             return self.share_of_clicks
         likes_first = chunk < self.flip

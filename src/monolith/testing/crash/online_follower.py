@@ -1,4 +1,4 @@
-"""A follower of an online tree: tells which chunks it has seen, writes down its versions, and in the end its rows."""
+"""A follower of an online tree: reports the chunks it has seen, and records its versions and finally its rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ALL_BUCKETS = range(1024)
 
 
 def rows_of(store: Store) -> dict[str, str]:
-    """Table, key and time of every row -> its serving bytes."""
+    """Returns table, key and time of every row -> its serving bytes."""
     names = store.schema.names
     found: dict[str, str] = {}
     cut = store.cut()
@@ -57,7 +57,7 @@ def rows_of(store: Store) -> dict[str, str]:
 
 
 def slot_keys(slot: str, ids: range) -> tuple[str, torch.Tensor]:
-    """The table of a slot of `StreamCountingTask`, and the keys of some ids, which are small and follow each other."""
+    """Returns the table of a slot of `StreamCountingTask`, and the keys of some ids, small and consecutive."""
     task = StreamCountingTask()
     task.make_model()
     address = slot_addresses(task.emb, STORE)[slot]
@@ -66,16 +66,18 @@ def slot_keys(slot: str, ids: range) -> tuple[str, torch.Tensor]:
 
 
 def follow(traffic: OnlineTraffic, log: DeltaLog, written: Path, tell: Tell) -> dict[str, Any]:
-    """Follows until SIGTERM, then applies what is left of the log.
+    """Follows until SIGTERM, then applies the rest of the log.
 
     Args:
-        traffic: Whose events are looked for.
-        log: What is followed.
-        written: Beginning of the names of the files that it writes.
-        tell: Tells the parent that the log is there, and the chunks and events that are here.
+        traffic: Events to check for.
+        log: Log to follow.
+        written: Prefix of the names of the output files.
+        tell: Reports to the parent that the log exists, and the visible chunks and events.
     """
     asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))  # an event may be held just then
+    signal.signal(
+        signal.SIGTERM, lambda number, _: asked.append(number)
+    )  # not an Event: its lock may be held when the signal arrives
     stores = _stores(log, asked)
     seen = _Seen(traffic, stores[STORE])
     versions = os.open(written.with_suffix(".versions"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -100,7 +102,7 @@ def follow(traffic: OnlineTraffic, log: DeltaLog, written: Path, tell: Tell) -> 
 
 
 def _stores(log: DeltaLog, asked: list[int]) -> dict[str, LocalStore]:
-    """As the log says that rows look, once it is there; `asked` has something when the end is asked for."""
+    """Creates stores with the schema of the log, once it exists; `asked` is not empty when a stop is requested."""
     while True:
         try:
             stores = stores_of_log(log)
@@ -114,7 +116,7 @@ def _stores(log: DeltaLog, asked: list[int]) -> dict[str, LocalStore]:
 
 
 class _Seen:
-    """Which events are here, and since when."""
+    """The visible events, and since when."""
 
     def __init__(self, traffic: OnlineTraffic, store: LocalStore) -> None:
         self._traffic = traffic
@@ -133,7 +135,7 @@ class _Seen:
         self._tastes: dict[int, list[float]] = {}
 
     def look(self, tell: Tell) -> None:
-        """Tells how many chunks are here, and events, of which all are looked for once every chunk has come."""
+        """Reports the number of visible chunks, and of events, which are all checked once every chunk has arrived."""
         traffic = self._traffic
         while self._chunk < traffic.num_chunks and self._count(traffic.marks(self._chunk)) == traffic.partitions:
             self._chunk += 1
@@ -144,7 +146,7 @@ class _Seen:
             tell({"ready": True, "chunks": self._chunk, "events": events})
 
     def note(self, found: Increment) -> None:
-        """Events of an increment are here now."""
+        """Records the events of an increment as visible now."""
         if found.kind is not IncrementKind.ROWS or not found.payload:
             return
         now, first = time.time(), int(self._keys[0])
@@ -158,16 +160,16 @@ class _Seen:
                 self._passed[self._events(block.keys - self._first_passing)] = True
 
     def to_dict(self) -> dict[str, Any]:
-        """What was seen, as JSON has it.
+        """Returns the observations as JSON values.
 
-        ``came`` is of each event the second when it was here first, ``tastes`` the logits of the items by the number of
-        chunks that were here.
+        ``came`` holds for each event the second when it was first visible, ``tastes`` the logits of the items by the
+        number of visible chunks.
         """
         came = [None if np.isnan(each) else each for each in self._came.tolist()]
         return {"came": came, "tastes": self._tastes}
 
     def oldest_passed(self) -> int | None:
-        """The first event whose row of the slot that expires has come, be it here or gone by now; None: none has."""
+        """Returns the first event whose row of the expiring slot has arrived, even if expired since; None: none has."""
         found = self._passed.nonzero()[0]
         return int(found[0]) if len(found) else None
 

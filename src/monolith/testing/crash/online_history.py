@@ -1,4 +1,4 @@
-"""What a delta log has said, increment by increment: the counts of items and events at each of its numbers."""
+"""The content of a delta log over time: the counts of items and events after each of its increments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WEIGHT = "total.weight"
 
 
 class DenseWeight(NamedTuple):
-    """Of an increment of dense weights."""
+    """An increment of dense weights."""
 
     total: float
     needs: int
@@ -37,7 +37,7 @@ class DenseWeight(NamedTuple):
 
 
 class BaseNumbers(NamedTuple):
-    """Of a base: it has these increments, and perhaps something of the next ones."""
+    """A base: it has these increments, and perhaps a part of the next ones."""
 
     dense: int
     rows: int
@@ -45,16 +45,16 @@ class BaseNumbers(NamedTuple):
 
 @dataclass(slots=True)
 class LogHistory:
-    """Of one part of rows and the dense weights."""
+    """The history of one part of rows, and of the dense weights."""
 
     part: str
     items: list[NDArray[np.float32]]
-    """Number of an increment of rows, and one more -> the counts of items behind it; the first are those before all."""
+    """Index n + 1 -> the counts of items after increment n of rows; index 0: before all increments."""
     events: list[NDArray[np.float32]]
     dense: dict[int, DenseWeight] = field(default_factory=dict)
-    """By their number."""
+    """Dense weights by the number of their increment."""
     bases: list[BaseNumbers] = field(default_factory=list)
-    """States that a reader may have begun at."""
+    """States at which a reader may have begun."""
 
     @property
     def last(self) -> int:
@@ -62,7 +62,7 @@ class LogHistory:
         return len(self.items) - 2
 
     def least(self, of: list[NDArray[np.float32]], begin: int, end: int) -> NDArray[np.float32]:
-        """The least counts from one number to another, both included: a run that was killed may have gone back."""
+        """Returns the minimum counts from one number to another, inclusive: a killed run may have gone back."""
         begin = min(max(begin, -1), self.last)
         end = min(max(end, begin), self.last)
         least: NDArray[np.float32] = np.min(of[begin + 1 : end + 2], axis=0)
@@ -70,13 +70,13 @@ class LogHistory:
 
 
 def read_history(log: DeltaLog, export: Path, num_events: int, bases: Iterable[Mapping[str, int]]) -> LogHistory:
-    """Applies the log from its very beginning, one increment after another.
+    """Applies the log from its beginning, one increment after another.
 
     Args:
-        log: All of it: nothing was trimmed.
-        export: What servers serve.
-        num_events: Whose rows are looked at.
-        bases: The numbers of every base that there was; they go with their checkpoints.
+        log: The complete log: nothing was trimmed.
+        export: Export of the servers.
+        num_events: Number of events whose rows are read.
+        bases: The numbers of every base, including those deleted with their checkpoints.
     """
     stores = ExportVersions(str(export)).newest().with_rows.new_stores()
     tables = TableGroup.of_store(stores[STORE])

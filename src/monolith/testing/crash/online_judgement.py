@@ -1,4 +1,4 @@
-"""What an online tree must have come to when all of its processes have ended."""
+"""Checks of an online tree after all of its processes have ended."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 __all__ = ["Passing", "judge_tree", "miscounts", "row_differences", "versions_that_go_back", "written_lines"]
 
 _MOST = 5
-"""Problems of one kind that are told."""
+"""Maximum number of reported problems of one kind."""
 _EXPIRE_SECONDS = 86_400
 
 
 def judge_tree(trial: OnlineTrial, tree: OnlineTree) -> None:
-    """Adds what is wrong to the problems of a trial."""
+    """Checks a tree and adds the problems to the trial."""
     child = Child(partial(_look, tree))
     try:
         child.wait()
@@ -59,7 +59,7 @@ def judge_tree(trial: OnlineTrial, tree: OnlineTree) -> None:
 
 
 def _look(tree: OnlineTree, tell: Tell) -> dict[str, Any]:  # noqa: ARG001 - of a child
-    """In a process of its own: the parent starts no threads."""
+    """Checks in a process of its own: the parent starts no threads."""
     torch.set_num_threads(1)
     task = StreamCountingTask()
     load(task.make_model(), str(tree.model_dir))
@@ -87,7 +87,7 @@ def _judge_followers(tree: OnlineTree, trained: dict[str, str], passing: Passing
 
 
 def _judge_servers(tree: OnlineTree, task: StreamCountingTask, problems: list[str]) -> dict[str, int]:
-    """Adds what is wrong with the answers; returns how many there were."""
+    """Adds the problems of the answers; returns their numbers."""
     asked = read_asked(tree.asked)
     bases = tree.found("bases").values()
     history = read_history(tree.places.open_log(), tree.export, tree.traffic.num_events, bases)
@@ -108,7 +108,7 @@ def _judge_servers(tree: OnlineTree, task: StreamCountingTask, problems: list[st
 
 
 def _trained_rows(task: StreamCountingTask, traffic: OnlineTraffic) -> dict[str, dict[int, Any]]:
-    """What servers show of the rows of the trainer."""
+    """Returns the rows of the trainer as servers show them."""
     events, items = torch.arange(traffic.num_events), torch.arange(NUM_ITEMS)
     rows = {slot: task.emb.lookup(slot, events)[:, 0].tolist() for slot in ("event", "passing")}
     rows["whole"] = task.emb.lookup("whole", items).tolist()
@@ -116,7 +116,7 @@ def _trained_rows(task: StreamCountingTask, traffic: OnlineTraffic) -> dict[str,
 
 
 def miscounts(task: StreamCountingTask, traffic: OnlineTraffic) -> Iterator[str]:
-    """How what was trained differs from a plain count of the events, a line for each difference."""
+    """Yields the differences between the trained values and a plain count of the events."""
     expected = {
         "event": dict.fromkeys(range(traffic.num_events), 1),
         "item": traffic.views(),
@@ -134,7 +134,7 @@ def miscounts(task: StreamCountingTask, traffic: OnlineTraffic) -> Iterator[str]
 
 
 def row_differences(trained: dict[str, str], followed: dict[str, str]) -> Iterator[str]:
-    """How the rows of a follower differ from the serving rows of the trainer, a line for each difference."""
+    """Yields the differences between the rows of a follower and the serving rows of the trainer."""
     for key in sorted(trained.keys() - followed.keys())[:_MOST]:
         yield f"row {key} of the trainer is not there"
     for key in sorted(followed.keys() - trained.keys())[:_MOST]:
@@ -145,12 +145,12 @@ def row_differences(trained: dict[str, str], followed: dict[str, str]) -> Iterat
 
 
 def written_lines(path: Path) -> list[dict[str, Any]]:
-    """What one life of a follower wrote down; one that was killed may have stopped in a line."""
+    """Reads the records of one incarnation of a follower; a killed one may have stopped inside a line."""
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def versions_that_go_back(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Where the version of a line is not as far as that of the line before."""
+    """Yields lines whose version is older than that of the line before."""
     before: dict[str, int] = {}
     for number, line in enumerate(lines):
         version = line["version"]
@@ -162,7 +162,7 @@ def versions_that_go_back(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """Which events have rows in the slot whose rows expire, and which have none any more."""
+    """The events with rows in the expiring slot, and the events whose rows have expired."""
 
     times: dict[int, int]
     """Event -> time of its row."""
@@ -170,14 +170,14 @@ class Passing:
 
     @classmethod
     def of(cls, rows: dict[str, str], traffic: OnlineTraffic) -> Passing:
-        """Of some serving rows."""
+        """Extracts them from serving rows."""
         table, keys = slot_keys("passing", range(traffic.num_events))
         found = {tuple(each.split()[:2]): int(each.split()[2]) for each in rows}
         times = {event: found[table, str(key)] for event, key in enumerate(keys.tolist()) if (table, str(key)) in found}
         return cls(times, set(range(traffic.num_events)) - times.keys())
 
     def problems(self, traffic: OnlineTraffic) -> Iterator[str]:
-        """What should have expired, or should not. A row has the newest time of the batch it was last trained in."""
+        """Yields rows that should have expired, or should not. A row has the newest time of its last batch."""
         newest = max(traffic.time_ms(event) for event in range(traffic.num_events)) // 1000
         end = newest - _EXPIRE_SECONDS
         old = [event for event, seen in self.times.items() if seen < end]

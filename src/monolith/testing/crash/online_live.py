@@ -1,4 +1,4 @@
-"""An online tree that nobody disturbs, in real time: how soon both readers have what users do, and what they like."""
+"""An undisturbed online tree in real time: the delay until both readers have the events and preferences of users."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 __all__ = ["LiveScenario", "LiveTree", "run_live_tree"]
 
 _START_SECONDS = 0.5
-"""From the moment that all who read are there to the first event."""
+"""From the time at which all readers are ready to the first event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveScenario:
-    """What comes, and how fast."""
+    """The traffic, and its rate."""
 
     seed: int = 0
     events_per_second: float = 2000.0
-    """Impressions and actions together, about."""
+    """Impressions and actions together, approximately."""
     num_chunks: int = 20
     chunk_events: int = 600
     window_seconds: float = 1.0
     flip: int | None = None
-    """Chunk from which on users like the other half of the items; the tree has all chunks before it first."""
+    """First chunk in which users like the other half of the items; the tree has all earlier chunks before it begins."""
     batch_size: int = 512
     kafka: bool = False
     serve: bool = False
-    """Whether two servers have what was trained, and are asked for it; else two followers."""
+    """Whether two servers follow the trainer and are queried; else two followers."""
     watched: int = 1
-    """Servers are asked for every so many-th event."""
+    """Servers are queried for every `watched`-th event."""
 
     def traffic(self) -> OnlineTraffic:
-        """That begins soon."""
+        """Returns traffic that begins soon."""
         step_ms = 1000 * (1 + OnlineTraffic.share_of_clicks) / self.events_per_second
         return OnlineTraffic(
             seed=self.seed,
@@ -57,20 +57,20 @@ class LiveScenario:
 
 @dataclass(frozen=True, slots=True)
 class LiveTree:
-    """What was seen of one tree."""
+    """Observations of one tree."""
 
     traffic: OnlineTraffic
     found: dict[str, dict[str, Any]]
-    """Of each reader; see `monolith.testing.crash.online_follower`."""
+    """Records of each reader; see `monolith.testing.crash.online_follower`."""
     watched: int = 1
-    """Every so many-th event was looked for."""
+    """Every `watched`-th event was checked."""
 
     def delays(self, *, clicked: bool, chunks: range) -> list[float]:
-        """Seconds until both readers had an event, from its action on, or else from the close of its window; rising.
+        """Returns sorted delays of events in seconds, from the action, or else the end of the window, to both readers.
 
         Args:
             clicked: Events with an action, or those without.
-            chunks: Whose events count. When events end, nothing tells that the last windows have closed.
+            chunks: Chunks whose events count. When events end, no later event closes the last windows.
         """
         size = self.traffic.events_per_chunk
         events = [
@@ -85,12 +85,12 @@ class LiveTree:
 
 
 def run_live_tree(scenario: LiveScenario, folder: Path, *, longest_seconds: float = 120.0) -> LiveTree:
-    """Runs a tree to the end of its events. The caller has one thread.
+    """Runs a tree to the end of its events. The caller must have one thread.
 
     Args:
-        scenario: What comes.
-        folder: Where everything is; an empty one of its own.
-        longest_seconds: Without any news the tree hangs.
+        scenario: The traffic.
+        folder: Folder of the tree; empty.
+        longest_seconds: Time without progress after which the tree counts as hung.
 
     Raises:
         StuckError: it hangs, or one of its processes has failed.
@@ -103,9 +103,9 @@ def run_live_tree(scenario: LiveScenario, folder: Path, *, longest_seconds: floa
         watch = TreeWatch(tree, longest_seconds)
         try:
             watch.start_readers()
-            traffic = tree.traffic = scenario.traffic()  # the same events, from now on
+            traffic = tree.traffic = scenario.traffic()  # the same events, starting now
             for role in tree.helpers:
-                tree.start(role)  # again, with the times of the events
+                tree.start(role)  # restarted with the times of the events
             tree.allow(traffic.num_chunks if scenario.flip is None else scenario.flip)
             tree.start(PRODUCER)
             watch.wait(lambda: watch.chunks() >= (scenario.flip or 0), "the chunks before the flip")

@@ -1,4 +1,4 @@
-"""Where the processes of an online tree meet: files of one folder, or topics of Kafka's mock."""
+"""How the processes of an online tree communicate: files of one folder, or topics of Kafka's mock."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _FLUSH_SECONDS = 60.0
 _POLL_SECONDS = 0.01
 _ERRORS_ONLY = 4
 _QUICK = "fetch.wait.max.ms=20"
-"""A broker answers a fetch when something comes; the mock only when its time is over."""
+"""A real broker answers a fetch when data arrives; the mock only when the wait is over."""
 _TOPICS = ("impressions", "actions", "examples")
 
 
 class Sender(Protocol):
-    """Writes events; of one process."""
+    """Writes events; used by one process."""
 
     def send(self, records: Sequence[Sent]) -> None:
-        """Returns when they are where nothing takes them away."""
+        """Writes records; returns when they are durable."""
         ...
 
 
@@ -42,23 +42,23 @@ class Places(Protocol):
     """The arguments by which every process finds its neighbours."""
 
     def joiner(self) -> list[str]:
-        """Of ``monolith joiner``."""
+        """Returns arguments of ``monolith joiner``."""
         ...
 
     def trainer(self) -> list[str]:
-        """Of ``monolith train``."""
+        """Returns arguments of ``monolith train``."""
         ...
 
     def open_sender(self) -> Sender:
-        """For the producer."""
+        """Opens a sender for the producer."""
         ...
 
     def log(self) -> str:
-        """Of ``monolith serve --follow``."""
+        """Returns the log, as in ``monolith serve --follow``."""
         ...
 
     def open_log(self) -> DeltaLog:
-        """For a follower."""
+        """Opens the log for a follower."""
         ...
 
 
@@ -70,26 +70,26 @@ class FilePlaces:
         self._partitions = partitions
 
     def joiner(self) -> list[str]:
-        """Paths with the number of the partition."""
+        """Returns paths with a placeholder for the partition."""
         places = {"impressions": "impressions", "actions": "actions", "output": "examples"}
         given = [f"--{name}={self._folder / file}-{{partition}}" for name, file in places.items()]
         return [*given, f"--partitions={self._partitions}"]
 
     def trainer(self) -> list[str]:
-        """The files of the joiners, and a folder."""
+        """Returns the files of the joiners, and the folder of the log."""
         stream = [f"--stream={self._folder / 'examples'}-{{partition}}", f"--stream_partitions={self._partitions}"]
         return [*stream, f"--delta_log={self.log()}"]
 
     def open_sender(self) -> Sender:
-        """Behind the last whole record of each file."""
+        """Opens a sender that appends after the last complete record of each file."""
         return _FileSender(self._folder)
 
     def log(self) -> str:
-        """A folder."""
+        """Returns the folder of the log."""
         return str(self._folder / "log")
 
     def open_log(self) -> DeltaLog:
-        """Of the folder."""
+        """Opens the log in its folder."""
         return DeltaLog(self.log())
 
 
@@ -109,7 +109,7 @@ class _FileSender:
             os.write(self._files[name], data)
 
     def _open(self, name: str) -> int:
-        """A producer that was killed may have left half a record: nobody has read it."""
+        """Truncates half a record of a killed producer, which no reader has read."""
         descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
         end = 0
@@ -127,25 +127,25 @@ class TopicPlaces:
         self._brokers = brokers
 
     def joiner(self) -> list[str]:
-        """Topics, which tell how many partitions they have."""
+        """Returns topics; the number of partitions is in their metadata."""
         inputs = [f"--{name}={self._place(name)}" for name in _TOPICS[:2]]
         return [*inputs, f"--output={self._place('examples')}", f"--kafka={_QUICK}"]
 
     def trainer(self) -> list[str]:
-        """Topics as well."""
+        """Returns topics of the examples and the log."""
         log = [f"--delta_log={self.log()}", f"--delta_log_base_dir={self._base_folder}"]
         return [f"--stream={self._place('examples')}", f"--stream_kafka={_QUICK}", *log]
 
     def open_sender(self) -> Sender:
-        """That waits for the broker."""
+        """Opens a sender that waits for the broker."""
         return _TopicSender(self._brokers)
 
     def log(self) -> str:
-        """A topic."""
+        """Returns the topic of the log."""
         return self._place("log")
 
     def open_log(self) -> DeltaLog:
-        """Of the topic."""
+        """Opens the log in its topic."""
         return DeltaLog(self.log(), base_folder=str(self._base_folder))
 
     def _place(self, topic: str) -> str:
@@ -165,7 +165,7 @@ class _TopicSender:
 
 @contextmanager
 def open_places(folder: Path, partitions: int, *, kafka: bool) -> Iterator[Places]:
-    """Files of a folder, or topics of a mock cluster that lives as long as this."""
+    """A context manager for files of a folder, or for topics of a mock cluster, which ends with the block."""
     if not kafka:
         yield FilePlaces(folder, partitions)
         return
@@ -178,7 +178,7 @@ def open_places(folder: Path, partitions: int, *, kafka: bool) -> Iterator[Place
 
 
 class Broker:
-    """librdkafka's mock cluster in a process of its own; it makes topics of four partitions."""
+    """librdkafka's mock cluster in a process of its own; it creates topics of four partitions."""
 
     partitions = 4
 
@@ -187,22 +187,22 @@ class Broker:
         self.brokers = ""
 
     def wait(self) -> None:
-        """Until it can be asked."""
+        """Waits until the cluster is ready."""
         while not (told := self._child.told()) and not self._child.has_ended():
             time.sleep(_POLL_SECONDS)
         self.brokers = told["brokers"]
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the cluster."""
         self._child.close()
 
 
 def _serve(tell: Tell) -> dict[str, Any]:
-    """In the child, until it is killed."""
+    """Serves in the child, until it is killed."""
     producer = confluent_kafka().Producer({"test.mock.num.brokers": 1, "linger.ms": 0, "log_level": _ERRORS_ONLY})
     found = producer.list_topics(timeout=_FLUSH_SECONDS).brokers.values()
     for topic in _TOPICS:
-        producer.produce(topic, None, partition=0)  # a topic begins with its first message; this one is no record
+        producer.produce(topic, None, partition=0)  # a topic is created with its first message; this one is no record
     if producer.flush(_FLUSH_SECONDS):
         raise TimeoutError(f"the mock cluster did not begin within {_FLUSH_SECONDS:g} s")
     tell({"brokers": ",".join(f"{each.host}:{each.port}" for each in found)})

@@ -1,4 +1,4 @@
-"""The servers of an online tree: where they listen, what they serve, and how they are started."""
+"""The servers of an online tree: their ports, their export, and their arguments."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ __all__ = ["MODEL", "SERVERS", "ServerPorts", "export_untrained", "serve_argumen
 SERVERS = ("server-0", "server-1")
 MODEL = "counts"
 _PORTS = range(15_000, 32_000)
-"""Below those that the machine gives to whoever connects: no client may get the port of a server that is away."""
+"""Below the ephemeral ports: no client connection may occupy the port of a stopped server."""
 _TRIES = 1000
 _PATIENCE_MS = 60_000
-"""What waits is answered: a busy machine is no overload here."""
+"""Queue timeout: a busy machine must not look like an overload."""
 
 
 class ServerPorts(NamedTuple):
-    """Where a server listens, in each of its lives."""
+    """Ports of a server, the same after each restart."""
 
     http: int
     grpc: int
 
     @classmethod
     def draw(cls) -> ServerPorts:
-        """Two that nobody has now."""
+        """Draws two free ports."""
         found: set[int] = set()
         draw = random.SystemRandom()
         for _ in range(_TRIES):
@@ -59,7 +59,7 @@ def _is_free(port: int) -> bool:
 
 
 def export_untrained(folder: Path) -> None:
-    """Writes the model as it is before its first example: all that servers have comes from the log."""
+    """Exports the untrained model: all rows of servers come from the log."""
     child = Child(partial(_export, folder))  # the parent starts no threads
     try:
         child.wait()
@@ -76,6 +76,6 @@ def _export(folder: Path, tell: Tell) -> dict[str, Any]:  # noqa: ARG001 - of a 
 
 
 def serve_arguments(export: Path, log: str, ports: ServerPorts) -> list[str]:
-    """Of ``monolith serve``."""
+    """Returns arguments of ``monolith serve``."""
     places = [f"--follow={log}", f"--port={ports.http}", f"--grpc_port={ports.grpc}"]
     return ["serve", f"{MODEL}={export}", *places, f"--max_wait_ms={_PATIENCE_MS}", "--json"]

@@ -1,6 +1,6 @@
-"""The processes of an online tree: producer, joiners, trainer, and who has what was trained: followers, or servers.
+"""The processes of an online tree: producer, joiners, trainer, and its readers: followers or servers.
 
-Each is started as often as it was killed.
+Each process is restarted after every kill.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FOLLOWERS = ("follower-0", "follower-1")
 CLIENTS = "clients"
 
 INTERRUPTED = 130
-"""Status of a run that was asked to end."""
+"""Exit status of a run that was requested to stop."""
 TASK = "monolith.testing.crash.stream_task:StreamCountingTask"
 _PARENT_DEATH_SIGNAL = 1
 _BATCH_RECORDS = 8
@@ -63,34 +63,34 @@ _IDLE_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineSettings:
-    """How the tree runs."""
+    """Settings of the tree."""
 
     task: str = TASK
     is_live: bool = False
-    """Whether events are written when their time has come; else as soon as they may be."""
+    """Whether events are written at their event time; else as soon as allowed."""
     trainer: tuple[str, ...] = field(default=())
-    """More arguments of the trainer."""
+    """Additional arguments of the trainer."""
     serve: bool = False
-    """Whether servers have what was trained, and clients ask them; else followers."""
+    """Whether the readers are servers, which clients query; else followers."""
     watched: int = 1
-    """Of a tree that is live, clients look for every so many-th event."""
+    """In a live tree, clients check for every `watched`-th event."""
 
 
 class Life(NamedTuple):
-    """From the start of a process to its end, on the monotonic clock."""
+    """Start and end of a process, on the monotonic clock."""
 
     begun: float
     ended: float = math.inf
 
 
 class OnlineTree:
-    """All processes, forked from this one, which has one thread. Closing it ends whatever still runs.
+    """All processes, forked from this one, which must have one thread. Closing it kills running processes.
 
     Args:
-        traffic: What users see and do.
-        places: Where the processes meet.
-        folder: For the model, the state of the joiners, and what every process says.
-        settings: How they run.
+        traffic: Events of users.
+        places: Files or topics by which the processes communicate.
+        folder: Folder for the model, the state of the joiners, and the output of every process.
+        settings: Settings of the tree.
     """
 
     def __init__(
@@ -103,26 +103,26 @@ class OnlineTree:
         self.model_dir = folder / "model"
         readers = SERVERS if self.settings.serve else FOLLOWERS
         self.readers: tuple[str, ...] = readers
-        """Who has what was trained."""
+        """Names of the processes that follow the trainer."""
         self.roles = (PRODUCER, *JOINERS, TRAINER, *readers)
-        """What may be killed."""
+        """Names of the processes that may be killed."""
         self.helpers = (CLIENTS,) if self.settings.serve else ()
-        """What must live all the time."""
+        """Names of the processes that must run all the time."""
         self.export = folder / "export"
         self.lives: dict[str, list[Life]] = {}
-        """Of each process, in their order."""
+        """Lifetimes of each process, in order."""
         self._ports = {role: ServerPorts.draw() for role in readers} if self.settings.serve else {}
         self._limit = BatchLimit()
         self._children: dict[str, Child] = {}
 
     def allow(self, chunks: int) -> None:
-        """The producer may write so many chunks."""
+        """Allows the producer to write the given number of chunks."""
         self._limit.set(chunks)
 
     def start(self, role: str) -> None:
-        """Starts a process, again if it had ended."""
+        """Starts a process, or restarts it after its end."""
         for command in ("joiner", "train", *(["serve"] if self.settings.serve else [])):
-            cli.load_command(command)  # imported once for all that are forked from here
+            cli.load_command(command)  # imported once for all forked processes
         if role in self._ports and not self.export.exists():
             export_untrained(self.export)
         if role in self._children:
@@ -131,41 +131,41 @@ class OnlineTree:
         self._children[role] = Child(partial(self._run, role))
 
     def kill(self, role: str) -> None:
-        """SIGKILL, and waits until it is gone."""
+        """Sends SIGKILL, and waits until the process has ended."""
         life = self.lives[role].pop()
         self.lives[role].append(life._replace(ended=time.monotonic()))
         self._children[role].kill()
 
     def ask_to_end(self, role: str) -> None:
-        """SIGTERM."""
+        """Sends SIGTERM."""
         self._children[role].send(signal.SIGTERM)
 
     def dump_stacks(self) -> None:
-        """Every process writes to its log where its threads are."""
+        """Makes every process write the stacks of its threads to its log."""
         for child in self._children.values():
             child.send(signal.SIGUSR1)
 
     def has_ended(self, role: str) -> bool:
-        """Whether it is gone."""
+        """Returns whether the process has ended."""
         return self._children[role].has_ended()
 
     def told(self, role: str) -> dict[str, Any]:
-        """What it told in this life.
+        """Returns the reports of a process since its last start.
 
         Raises:
-            RuntimeError: it failed by itself.
+            RuntimeError: it failed without a kill.
         """
         return self._children[role].told()
 
     def seen(self, reader: str) -> dict[str, Any]:
-        """What is told of a reader: chunks and events that it has. Of a server the clients tell it."""
+        """Returns the reports about a reader: its chunks and events. For a server the clients report them."""
         if not self.settings.serve:
             return self.told(reader)
         seen: dict[str, Any] = self.told(CLIENTS).get(reader, {}) if CLIENTS in self._children else {}
         return seen
 
     def found(self, name: str) -> dict[str, Any]:
-        """What was written down of a reader, or of the ``bases`` of a log, in the end; see `follow` and `Clients`."""
+        """Returns the final record of a reader, or of the ``bases`` of a log; see `follow` and `Clients`."""
         teller = CLIENTS if self.settings.serve else name
         path = Path(self.told(teller)["result"]["found"])
         written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -174,18 +174,18 @@ class OnlineTree:
 
     @property
     def asked(self) -> Path:
-        """What clients were answered, a line each."""
+        """Path of the answers to clients, one per line."""
         return self._written(CLIENTS).with_suffix(".asked")
 
     def last_words(self, role: str) -> str:
-        """The end of its log."""
+        """Returns the end of the log of a process."""
         try:
             return self._log(role).read_text(encoding="utf-8", errors="replace")[-1500:]
         except OSError:
             return ""
 
     def close(self) -> None:
-        """Kills what still runs."""
+        """Kills running processes."""
         for child in self._children.values():
             child.close()
         self._children.clear()
@@ -213,7 +213,7 @@ class OnlineTree:
         return {"status": cli.main(self._command(role))}
 
     def _written(self, role: str) -> Path:
-        """Beginning of the names of what a life of a process writes down."""
+        """Prefix of the names of the files that the current incarnation of a process writes."""
         return self.folder / f"{role}-{len(self.lives[role])}"
 
     def _ask(self, tell: Tell) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class OnlineTree:
 
     def _trainer(self) -> list[str]:
         publishing = ["--enable_realtime_training", "--delta_log_interval_secs=0.1"]
-        publishing += ["--serve_controller=false"]  # a trainer that is killed would leave its socket behind
+        publishing += ["--serve_controller=false"]  # a killed trainer would not remove its socket
         return [
             *("train", self.settings.task, f"--model_dir={self.model_dir}"),
             *self.places.trainer(),
@@ -243,7 +243,7 @@ class OnlineTree:
         ]
 
     def _produce(self, tell: Tell) -> dict[str, Any]:
-        """Writes chunk after chunk; one that was killed writes its chunk once more, and joiners leave that out."""
+        """Writes chunk after chunk; a killed producer writes its chunk again, and joiners skip the duplicates."""
         sender = self.places.open_sender()
         progress = self.folder / "produced"
         done = int(progress.read_text(encoding="ascii")) if progress.exists() else 0
@@ -263,5 +263,5 @@ class OnlineTree:
 
 
 def _due(records: Sequence[Sent]) -> int:
-    """How many of the records have happened."""
+    """Returns how many of the records are due."""
     return bisect_right(records, 1000 * time.time(), key=lambda each: each.time_ms)

@@ -1,8 +1,8 @@
-"""An online tree whose processes are killed at random moments, and what its rows have become.
+"""An online tree whose processes are killed at random times, and checks of its rows.
 
-Whatever is killed, every event is trained once, both followers have the rows of the trainer bit for bit, what it
-removed is gone there, and the version of a follower never goes back. With servers instead of followers, every answer
-keeps the promises of `monolith.testing.crash.online_answers`.
+Whatever is killed, every event is trained once, both followers have the rows of the trainer bit for bit and lack the
+rows that it removed, and the version of a follower never decreases. With servers instead of followers, every answer
+satisfies the rules of `monolith.testing.crash.online_answers`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ if TYPE_CHECKING:
 __all__ = ["OnlineKill", "OnlineTrial", "run_online_trial"]
 
 _STACK_SECONDS = 0.5
-"""Within which processes have written where their threads are."""
+"""Within which processes have written the stacks of their threads."""
 _MOST_DELAY_SECONDS = 0.4
 _SHARE_IN_SAVES = 0.5
-"""Of the kills of the trainer."""
+"""Share of the kills of the trainer."""
 _SAVE_STEPS = 4
 _DAYS = 2.0
-"""Of event time, from the first event to the last: rows that expire after one go on the way. No batch is a day ahead of
-those before, which the clock of the run would not believe."""
+"""Event time from the first event to the last: rows that expire after one day are evicted in between. No batch is more
+than a day ahead of earlier ones, since the clock of the run would bound such times.
+"""
 _LEAST_CHUNKS = 6
 _CHUNKS_PER_KILL = 3
-"""One that is on its way, one that is written behind the kill, and one behind the recovery."""
+"""One chunk in flight, one that is written after the kill, and one after the recovery."""
 _DAY_MS = 86_400_000
 _TRAINER = (
     *("--save_checkpoints_steps", str(_SAVE_STEPS), "--checkpoints_max_to_keep", "2"),
@@ -51,19 +52,19 @@ _TRAINER = (
 
 @dataclass(slots=True, kw_only=True)
 class OnlineKill:
-    """What was killed, and how soon events came through again."""
+    """A kill, and its recovery."""
 
     role: str
     inside_save: bool
     recovery_seconds: float = 0.0
-    """From the kill until both readers had a chunk that was written behind it, and servers were ready."""
+    """From the kill until both readers have a chunk that was written after it, and servers are ready."""
     following_seconds: float = 0.0
-    """After the recovery, from the moment that the next chunk is written until both readers have it."""
+    """After the recovery, from the write of the next chunk until both readers have it."""
 
 
 @dataclass(slots=True)
 class OnlineTrial:
-    """One tree, and what was found."""
+    """One tree, and its results."""
 
     seed: int
     transport: str
@@ -71,13 +72,13 @@ class OnlineTrial:
     problems: list[str] = field(default_factory=list)
     num_events: int = 0
     num_evicted: int = 0
-    """Ids that the trainer had removed in the end."""
+    """Number of ids that the trainer had removed in the end."""
     asked: dict[str, int] = field(default_factory=dict)
-    """How much clients have asked servers, see `AskedCounts`."""
+    """Number of requests of clients to servers, see `AskedCounts`."""
 
     @property
     def is_good(self) -> bool:
-        """Whether everything held."""
+        """Whether all checks passed."""
         return not self.problems
 
 
@@ -90,15 +91,15 @@ def run_online_trial(
     serve: bool = False,
     longest_seconds: float = 120.0,
 ) -> OnlineTrial:
-    """Runs a tree through so many kills to the end of its events, and judges. The caller has one thread.
+    """Runs a tree with `num_kills` kills to the end of its events, and checks it. The caller must have one thread.
 
     Args:
-        num_kills: One after another; every process is met in turn, in an order that is drawn.
-        seed: Of the events, and of whom it meets when.
-        folder: Where everything is; an empty one of its own.
-        kafka: Whether processes meet in topics of Kafka's mock, whose broker is not killed; else in files.
-        serve: Whether two servers have what was trained, and clients ask them all the time; else two followers.
-        longest_seconds: Without any news the tree hangs, which is a problem.
+        num_kills: Number of kills, one after another; every process is killed once per round, in random order.
+        seed: Seed of the events, and of the order and times of kills.
+        folder: Folder of the tree; empty.
+        kafka: Whether processes communicate by topics of Kafka's mock, whose broker is not killed; else by files.
+        serve: Whether two servers follow the trainer, with clients that query them continuously; else two followers.
+        longest_seconds: Time without progress after which the tree counts as hung, which is a problem.
     """
     trial = OnlineTrial(seed, "kafka" if kafka else "files")
     import_what_torch_puts_off()
@@ -114,7 +115,7 @@ def run_online_trial(
 
 
 def _traffic(seed: int, num_chunks: int) -> OnlineTraffic:
-    """Of some days, the last of which is not over."""
+    """Returns traffic of some days, the last of which is not over."""
     events = num_chunks * (OnlineTraffic.chunk_events + OnlineTraffic.partitions)
     step_ms = _DAYS * _DAY_MS / (events + OnlineTraffic.window_steps + STEPS_BEHIND)
     start_ms = int(1000 * time.time() - (_DAYS + 0.5) * _DAY_MS)
@@ -127,10 +128,10 @@ class _Course:
         self._tree = tree
         self._watch = TreeWatch(tree, longest_seconds)
         self._num_kills = num_kills
-        self._draw = random.Random(f"{trial.seed} kills")  # noqa: S311 - moments to repeat, not secrets
+        self._draw = random.Random(f"{trial.seed} kills")  # noqa: S311 - repeatable times, not secrets
 
     def run(self) -> None:
-        """All kills, the rest of the events, the end, the judgement."""
+        """Injects all kills, processes the rest of the events, stops the tree, and checks it."""
         tree, watch = self._tree, self._watch
         try:
             tree.allow(1)
@@ -147,16 +148,16 @@ class _Course:
         judge_tree(self._trial, tree)
 
     def _victims(self) -> list[str]:
-        """Every process in turn, each turn in another order."""
+        """Returns every process once per round, each round in another order."""
         found: list[str] = []
         while len(found) < self._num_kills:
             found += self._draw.sample(self._tree.roles, len(self._tree.roles))
         return found[: self._num_kills]
 
     def _befall(self, role: str, *, chunk: int) -> None:
-        """Kills a process while a chunk is on its way, and waits for the next one, which is written behind the kill."""
+        """Kills a process while a chunk is in flight, and waits for the next one, which is written after the kill."""
         tree = self._tree
-        if role == PRODUCER:  # while it has something to do
+        if role == PRODUCER:  # while it has work
             time.sleep(self._draw.uniform(0.0, 0.01))
             tree.allow(chunk + 1)
             time.sleep(self._draw.uniform(0.0, 0.05))
@@ -183,6 +184,6 @@ class _Course:
         self._trial.kills.append(kill)
 
     def _await_save(self, chunk: int) -> None:
-        """Returns inside a save, if there is one on the way to the end of the chunk."""
+        """Returns inside a save, if one happens before the end of the chunk."""
         model_dir = self._tree.model_dir
         self._watch.wait(lambda: is_inside_save(model_dir) or self._watch.chunks() > chunk, "a save")

@@ -1,4 +1,4 @@
-"""Waits for an online tree: that events come through, that nobody ends by itself, and for its end."""
+"""Waits for the progress of an online tree, checks that no process ends by itself, and waits for its end."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class StuckError(Exception):
 
 
 class TreeWatch:
-    """Looks at the processes of a tree. Used by the thread that started them.
+    """Monitors the processes of a tree. Used by the thread that started them.
 
     Args:
         tree: The processes.
-        longest_seconds: Without any news the tree hangs.
+        longest_seconds: Time without progress after which the tree counts as hung.
     """
 
     def __init__(self, tree: OnlineTree, longest_seconds: float) -> None:
         self._tree = tree
         self._longest_seconds = longest_seconds
         self._ending: str | None = None
-        """The process that was asked to end."""
+        """The process that was requested to stop."""
 
     def start(self) -> None:
         """Starts all processes."""
@@ -50,15 +50,15 @@ class TreeWatch:
         self.wait(self.are_ready, "the beginning of the log")
 
     def chunks(self) -> int:
-        """That both readers have."""
+        """Returns the number of chunks that both readers have."""
         return min(int(self._tree.seen(role).get("chunks", 0)) for role in self._tree.readers)
 
     def are_ready(self) -> bool:
-        """Whether both readers say that they have what the log has."""
+        """Returns whether both readers report that they have caught up with the log."""
         return all(self._tree.seen(role).get("ready") for role in self._tree.readers)
 
     def end(self) -> None:
-        """Lets the rest of the events through, then ends one process after another, in the order in which events pass.
+        """Processes the rest of the events, then stops one process after another, in the order of the data flow.
 
         Raises:
             StuckError: one hangs, fails, or ends with another status than it should.
@@ -76,10 +76,10 @@ class TreeWatch:
                 raise StuckError(f"{role} ended with status {status}; {tree.last_words(role)}")
 
     def wait(self, is_there: Callable[[], bool], what: str) -> None:
-        """Until something is there.
+        """Waits for a condition.
 
         Raises:
-            StuckError: it did not come, or a process has failed.
+            StuckError: the condition did not hold in time, or a process has failed.
         """
         begun, news = time.monotonic(), ""
         while not is_there():
@@ -92,10 +92,10 @@ class TreeWatch:
             time.sleep(_POLL_SECONDS)
 
     def look(self) -> None:
-        """Nobody may end by itself.
+        """Checks that no process has ended by itself.
 
         Raises:
-            StuckError: one has.
+            StuckError: a process has ended.
         """
         tree = self._tree
         for role in tree.lives:

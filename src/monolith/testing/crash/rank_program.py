@@ -1,4 +1,4 @@
-"""One rank of a run that is disturbed: torchrun starts this file, or forks it, with ``FOLDER LAUNCH``."""
+"""One rank of a disturbed run: torchrun starts this file, or forks it, with ``FOLDER LAUNCH``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.005
 
 
 class _Limit:
-    """Waits at a place of the input until it may go on."""
+    """Blocks at a position of the input until it is allowed."""
 
     def __init__(self, folder: RankFolder) -> None:
         self._folder = folder

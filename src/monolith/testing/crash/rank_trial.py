@@ -1,6 +1,6 @@
-"""A synchronous run under torchrun whose ranks are killed, stopped and started in other numbers while they count.
+"""A synchronous run under torchrun whose ranks are killed, stopped and resized while they count.
 
-Whatever befalls it, the run goes on from its last checkpoint, and in the end every example has counted once.
+After every fault the run resumes from its last checkpoint, and in the end every example has counted once.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ from torch.distributed.run import main
 multiprocessing.set_forkserver_preload(["{_PROGRAM}", "torch._dynamo"])
 main()
 """
-"""torchrun whose ranks are forked from a process that has imported what they import."""
+"""torchrun whose ranks are forked from a process that has imported their modules."""
 _SHORT_FOLDER = "/tmp"  # noqa: S108 - for sockets, whose paths may have 107 bytes; a folder of its own is made there
 _POLL_SECONDS = 0.001
 _MOST_DELAY_SECONDS = 0.3
 _MOST_PAUSE_SECONDS = 0.5
 _PLACES_PER_FAULT = 12
-"""Batches of the input, in its order, between two faults."""
+"""Batches of the input, in order, between two faults."""
 _BATCHES_PER_FILE = 5
 _SAVE_STEPS = 4
 _SPARE_RESTARTS = 5
-"""Of torchrun, besides those that the faults cost: a slow machine may take a slow rank for a lost one."""
+"""Restarts of torchrun in addition to those of the faults: on a slow machine a slow rank may count as lost."""
 _KINDS: tuple[RankFaultKind, ...] = ("kill", "kill in save", "resize", "kill", "pause", "kill in save", "hang")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankScenario:
-    """How a run is set up, and what befalls it."""
+    """Setup of a run, and its faults."""
 
     num_ranks: int = 2
-    """That it begins with."""
+    """Initial number of ranks."""
     sizes: tuple[int, ...] = (3, 1, 2)
-    """Numbers of ranks that it goes on with, in turn."""
+    """Numbers of ranks after each resize, cycled."""
     kinds: tuple[RankFaultKind, ...] = _KINDS
-    """In turn; their moments, and whom they meet, are drawn."""
+    """Kinds of faults, cycled; their times and targets are random."""
     options: dict[str, Any] = field(default_factory=dict)
-    """More options of the run."""
+    """Additional options of the run."""
     timeout_seconds: float = 20.0
-    """After which ranks take one that does not answer for lost."""
+    """After which ranks count another rank that does not answer as lost."""
     forks: bool = False
-    """Whether ranks are forked, so that a start takes no seconds; else they start as those of a user do."""
+    """Whether ranks are forked, so that a start takes no seconds; else they start as for a user."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RankFault:
-    """What befell a run, and how soon it went on."""
+    """A fault of a run, and its recovery."""
 
     kind: RankFaultKind
     rank: int
     num_ranks: int
-    """When it happened."""
+    """Number of ranks at the time of the fault."""
     inside_save: bool
     recovery_seconds: float = 0.0
     """From its beginning until the next step."""
@@ -84,14 +84,14 @@ class RankFault:
 
 @dataclass(slots=True)
 class RankTrial:
-    """One run, and what was found."""
+    """One run, and its results."""
 
     scenario: RankScenario
     seed: int
     faults: list[RankFault] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    """Numbers of ranks of all its launches."""
+    """Numbers of ranks of all launches."""
 
     @property
     def is_good(self) -> bool:
@@ -102,14 +102,14 @@ class RankTrial:
 def run_rank_trial(
     scenario: RankScenario, *, num_faults: int, seed: int, folder: Path, longest_seconds: float = 300.0
 ) -> RankTrial:
-    """Runs it to its end through so many faults, and judges what it has counted.
+    """Runs a scenario with `num_faults` faults to its end, and checks the counts.
 
     Args:
-        scenario: How.
-        num_faults: Of all kinds.
-        seed: Of the data and the moments.
-        folder: Where it runs; an empty one of its own.
-        longest_seconds: Without any step it hangs, which is a problem.
+        scenario: Setup of the run.
+        num_faults: Number of faults of all kinds.
+        seed: Seed of the data and of the times of faults.
+        folder: Folder of the run; empty.
+        longest_seconds: Time without a step after which the run counts as hung, which is a problem.
     """
     trial = RankTrial(scenario, seed)
     run = _Run(trial, folder, num_faults, longest_seconds)
@@ -130,7 +130,7 @@ class _Run:
         self._scenario = trial.scenario
         self._longest_seconds = longest_seconds
         self._num_faults = num_faults
-        self._draw = random.Random(f"{trial.seed} ranks")  # noqa: S311 - moments to repeat, not secrets
+        self._draw = random.Random(f"{trial.seed} ranks")  # noqa: S311 - repeatable times, not secrets
         self._input = ClusterInput(
             seed=trial.seed, num_workers=3, num_batches=_PLACES_PER_FAULT * (num_faults + 2), batch_size=4
         )
@@ -150,10 +150,10 @@ class _Run:
         self._torchrun: subprocess.Popen[bytes] | None = None
         self._start(trial.scenario.num_ranks)
 
-    # The course of it
+    # Course of the trial
 
     def disturb(self) -> None:
-        """All faults, then the rest of the input, then the judgement."""
+        """Injects all faults, processes the rest of the input, and checks the result."""
         try:
             for number in range(self._num_faults):
                 kind = self._scenario.kinds[number % len(self._scenario.kinds)]
@@ -171,7 +171,7 @@ class _Run:
         self._judge()
 
     def close(self) -> None:
-        """Ends what still runs."""
+        """Ends all processes."""
         self._kill_launch()
         self._scratch.cleanup()
 
@@ -205,18 +205,18 @@ class _Run:
         self._trial.faults.append(fault)
 
     def _hang(self, ranks: dict[int, KnownProcess], rank: int) -> None:
-        """Stops a rank until the others have given it up; torchrun kills what does not end."""
+        """Stops a rank until the others count it as lost; torchrun kills ranks that do not end."""
         ranks[rank].send(signal.SIGSTOP)
         others = [process for each, process in ranks.items() if each != rank]
         if others:
             self._wait(lambda: not any(each.is_there() for each in others), "the end of the others")
-        if self._draw.random() < 0.5 or not others:  # else torchrun kills it, after its half minute
+        if self._draw.random() < 0.5 or not others:  # else torchrun kills it after half a minute
             ranks[rank].send(signal.SIGCONT)
         if not others:
             ranks[rank].send(signal.SIGKILL)
 
     def _resize(self) -> None:
-        """Another number of ranks: by asking torchrun to end, or by ending all of it at once."""
+        """Restarts with another number of ranks: after a request to torchrun to end, or by killing all processes."""
         assert self._torchrun is not None  # noqa: S101 - started with the object
         if self._draw.random() < 0.5:
             self._torchrun.send_signal(signal.SIGTERM)
@@ -226,7 +226,7 @@ class _Run:
         self._start(sizes[(len(self._trial.sizes) - 1) % len(sizes)])
 
     def _await_save(self) -> None:
-        """Returns inside a save if there is one on the way to the place up to which ranks may go."""
+        """Returns inside a save, if one happens before the position up to which ranks may go."""
         last = self._folder.allowed() - 1
         self._wait(lambda: is_inside_save(self._folder.model_dir) or (self._reached() or 0) >= last, "a save")
 
@@ -251,12 +251,12 @@ class _Run:
             )
 
     def _kill_launch(self) -> None:
-        """Ends torchrun and its ranks, at once."""
+        """Kills torchrun and its ranks."""
         if self._torchrun is None:
             return
         ended = [*self._ranks().values()]
         if self._torchrun.poll() is None:
-            self._torchrun.send_signal(signal.SIGSTOP)  # it starts nobody meanwhile
+            self._torchrun.send_signal(signal.SIGSTOP)  # so that it starts no new rank
             ended += descendants_of(self._torchrun.pid)
             self._torchrun.kill()
         for each in ended:
@@ -268,30 +268,30 @@ class _Run:
     def _has_ended(self) -> bool:
         return self._torchrun is not None and self._torchrun.poll() is not None
 
-    # What ranks have told
+    # Reports of the ranks
 
     def _newest_start(self) -> tuple[int, int]:
         names = sorted(path.name for path in (self._folder.path / "told").iterdir())
         return (int(names[-1][:4]), int(names[-1][5:9])) if names else (-1, -1)
 
     def _told(self) -> dict[int, dict[str, Any]]:
-        """Rank -> the last values that it told, in the newest start of the newest launch."""
+        """Returns rank -> its last reported values, in the newest start of the newest launch."""
         launch, restart = self._newest_start()
         told: dict[int, dict[str, Any]] = {}
         if launch != self._launch:
             return told
         for path in (self._folder.path / "told").glob(f"{launch:04d}-{restart:04d}-*.jsonl"):
-            lines = path.read_bytes().split(b"\n")[:-1]  # one that was killed may stop in the middle of a line
+            lines = path.read_bytes().split(b"\n")[:-1]  # a killed rank may stop in the middle of a line
             told[int(path.stem[-2:])] = {key: value for line in lines for key, value in json.loads(line).items()}
         return told
 
     def _ranks(self) -> dict[int, KnownProcess]:
-        """Rank -> process."""
+        """Returns rank -> process."""
         told = self._told().items()
         return {rank: KnownProcess(each["pid"], each["birth"]) for rank, each in told if "pid" in each}
 
     def _reached(self) -> int | None:
-        """The furthest place of the input at which a step was begun in this start; None: there was none."""
+        """Returns the furthest position of the input at which this start began a step, or None."""
         return max((told["place"] for told in self._told().values() if "place" in told), default=None)
 
     def _steps(self) -> int:
@@ -306,10 +306,10 @@ class _Run:
         )
 
     def _wait(self, is_there: Callable[[], bool], what: str, *, while_reached: bool = False) -> None:
-        """Until something is there.
+        """Waits for a condition.
 
         Raises:
-            _StuckError: nothing came for too long; or the run has ended.
+            _StuckError: the condition did not hold in time; or the run has ended.
         """
         begun, steps = time.monotonic(), (self._newest_start(), 0)
         while not is_there():
@@ -327,7 +327,7 @@ class _Run:
         log = self._folder.path / f"launch-{self._launch}.log"
         return f"the log in {log} ends with: " + log.read_text(encoding="utf-8", errors="replace")[-1500:]
 
-    # Judgement
+    # Checks
 
     def _judge(self) -> None:
         if newest(self._folder.model_dir) is None:

@@ -1,4 +1,4 @@
-"""How runs are trained and saved while they are killed, and what must hold for them in the end."""
+"""How runs train and save while they are killed, and what must hold in the end."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Scenario:
     saving: SavingConfig
     pipeline: PipelineConfig
     evict_every_steps: int | None = None
-    """Steps between removals of expired rows; None: they stay."""
+    """Steps between removals of expired rows; None: rows stay."""
     must: str
-    """What holds for a run that was killed."""
+    """Invariant of a killed run."""
     store: StoreFactory | None = None
-    """Makes the store that keeps the rows; None: a `LocalStore`."""
+    """Creates the store of the rows; None: a `LocalStore`."""
 
     def train(self, model_dir: str, seed: int, started: Callable[[int], None]) -> dict[str, Any]:
-        """Runs or resumes to the end; calls `started` with the step that it goes on from. Returns what to judge."""
-        # One thread: killed and uninterrupted runs then also share what is left of a machine under load.
+        """Runs or resumes to the end; calls `started` with the step that it resumes from. Returns the data to check."""
+        # One thread: killed and uninterrupted runs then compute alike on a machine under load.
         torch.set_num_threads(1)
         params = self.task.params()
         params.seed = seed

@@ -1,9 +1,9 @@
-"""What a run on a stream counts while it is disturbed: every event, and every item, in a row each.
+"""The task of a disturbed run on a stream: counts every event, and every item, in a row each.
 
 Rows start at 0; each occurrence has the gradient -1, and the learning rate is 1: the row of an event is 1 if it was
-trained once, and the row of an item is the number of its examples. Only ``taste`` learns: how likely a click is.
+trained once, and the row of an item is the number of its examples. Only ``taste`` learns the probability of a click.
 
-Predictions show the rows and weights themselves, so that whoever asks can tell what an answer was made with.
+Predictions return the rows and weights themselves, so that a client can check which state an answer was computed with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WHOLE_DIM = 16
 
 
 def counted_sample(event: int, item: int) -> bytes:
-    """The sample of an impression, for `StreamCountingTask`."""
+    """Returns the sample of an impression, for `StreamCountingTask`."""
     example = Example()
     for name in COLUMNS:
         value = event if name in _EVENT_COLUMNS else item
@@ -43,21 +43,21 @@ def counted_sample(event: int, item: int) -> bytes:
 
 
 class StreamCountingTask(Task):
-    """Counts events and items in rows, those of ``passing`` for a day only, and what was clicked in ``liked``.
+    """Counts events and items in rows, those of ``passing`` for a day only, and clicks in ``liked``.
 
-    The row of an item in ``whole`` counts as that in ``item`` does, in every one of its many columns: a row that is
-    half of one count and half of another shows. The row in ``taste`` is the logit of a click.
+    The row of an item in `whole` counts like that in `item`, in each of its many columns, so that a torn row shows. The
+    row in ``taste`` is the logit of a click.
     """
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """With the size of its batches."""
+        """Returns the parameters, with the size of its batches."""
         p = super().params()
         p.define("batch_size", 32, "Examples of a batch, at most.")
         return p
 
     def build(self) -> None:
-        """One number for each id, and one for all examples."""
+        """Creates one number for each id, and one for all examples."""
         slot, passing = Slot(1, initializer=Zeros()), Slot(1, initializer=Zeros(), expire_days=1)
         taste = Slot(1, initializer=Zeros(), learning_rate=_LEARNING_RATE)
         whole = Slot(_WHOLE_DIM, initializer=Zeros(), compressor=Fp32())
@@ -67,12 +67,12 @@ class StreamCountingTask(Task):
         nn.init.zeros_(self.total.weight)
 
     def input_fn(self, mode: Mode) -> Any:  # noqa: ARG002 - it is only trained
-        """The stream of the run."""
+        """Returns the stream of the run."""
         parser = Parser("example", [*map(Ids, COLUMNS), LineIdField("req_time"), Label()])
         return self.ctx.examples(self.p.batch_size).parse(parser)
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """A loss whose gradient is -1 for each occurrence, and for each click in ``liked``; ``taste`` learns clicks."""
+        """Returns a loss with gradient -1 for each occurrence and each click in ``liked``; ``taste`` learns clicks."""
         looked_up = self.emb(features)
         if mode == "predict":
             shown = {name: looked_up[name][:, 0] for name in ("event", "passing", "taste")}
@@ -86,5 +86,5 @@ class StreamCountingTask(Task):
         return Spec(loss=surprise - counts - clicks - examples)
 
     def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Adds what the gradient says."""
+        """Returns SGD with learning rate 1, which adds the negative gradient."""
         return torch.optim.SGD(model.parameters(), lr=1.0)

@@ -1,4 +1,4 @@
-"""What is trained while it is killed: a model with everything that a checkpoint has to hold, and one that counts."""
+"""The tasks of killed runs: a model with every kind of state that a checkpoint holds, and one that counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CrashTask(Task):
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """With the size and the seed of its input."""
+        """Returns the parameters, with the size and the seed of its input."""
         p = super().params()
         p.define("num_steps", 40, "Batches of the input.")
         p.define("batch_size", 256, "Examples of a batch.")
@@ -37,16 +37,16 @@ class CrashTask(Task):
         return p
 
     def input_fn(self, mode: Mode) -> ClickStream:  # noqa: ARG002 - the same for all
-        """Clicks."""
+        """Returns clicks."""
         p = self.p
         return ClickStream(p.num_steps * p.batch_size, batch_size=p.batch_size, seed=p.seed, world=WORLD)
 
 
 class EverythingTask(CrashTask):
-    """Admission, expiry, dropout, a schedule, Adam and Adagrad: a state of every kind that must come back."""
+    """Admission, expiry, dropout, a schedule, Adam and Adagrad: every kind of state that must be restored."""
 
     def build(self) -> None:
-        """A small network over four slots."""
+        """Creates a small network over four slots."""
         slots = {
             "user": Slot(8, min_count=1, expire_days=3),
             "item": Slot(8, expire_days=1),
@@ -57,40 +57,40 @@ class EverythingTask(CrashTask):
         self.deep = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - trained only
-        """Log loss of the clicks."""
+        """Returns the log loss of the clicks."""
         logits = self.deep(self.emb(features).concat())
         loss = nn.functional.binary_cross_entropy_with_logits(logits, features["label"])
         return Spec(loss, predictions=logits.sigmoid(), label=features["label"])
 
     def schedules(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> Mapping[str, Any]:
-        """A learning rate that falls."""
+        """Returns a decaying learning rate."""
         return {name: torch.optim.lr_scheduler.ExponentialLR(each, 0.99) for name, each in optimizers.items()}
 
 
 class CountingTask(CrashTask):
-    """Counts: after training, the row of an id is the number of times that it was in the data.
+    """Counts: after training, the row of an id is the number of its occurrences in the data.
 
     Rows start at 0; each occurrence has the gradient -1, and the learning rate is 1.
     """
 
     def build(self) -> None:
-        """One number for each id, and one for all examples."""
+        """Creates one number for each id, and one for all examples."""
         slot = Slot(1, initializer=Zeros())
         self.emb = Embeddings({"user": slot, "item": slot, "tags": slot}, Sgd(learning_rate=1.0))
         self.total = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(self.total.weight)
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - trained only
-        """A loss whose gradient is -1 for each occurrence."""
+        """Returns a loss whose gradient is -1 for each occurrence."""
         counts = self.emb(features).concat().sum()
         return Spec(loss=-counts - self.total(torch.ones(features.num_rows, 1)).sum())
 
     def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Adds what the gradient says."""
+        """Returns SGD with learning rate 1, which adds the negative gradient."""
         return torch.optim.SGD(model.parameters(), lr=1.0)
 
     def miscounts(self) -> list[str]:
-        """How the rows differ from a plain count of the data, one line for each difference; for a trained task."""
+        """Returns the differences between the rows and a plain count of the data, one line each; for a trained task."""
         expected: dict[str, dict[int, int]] = {name: {} for name in self.emb.slots}
         num_examples = 0
         for batch in self.input_fn("train"):

@@ -1,4 +1,4 @@
-"""One run that is killed and resumed until it ends, and what became of it."""
+"""One run that is killed and resumed until it ends, and its checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MANIFEST = re.compile(r"model\.ckpt-(\d+)\.manifest$")
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What a SIGKILL met."""
+    """State of a run at a SIGKILL."""
 
     committed: int | None
     """Step of the newest checkpoint; None: there was none."""
@@ -35,7 +35,7 @@ class Kill:
 
 @dataclass(slots=True)
 class Trial:
-    """A run that was killed some times."""
+    """A run that was killed several times."""
 
     scenario: Scenario
     seed: int
@@ -56,16 +56,16 @@ def run_trials(
     folder: Path | None = None,
     report: Callable[[Trial], None] = lambda _: None,
 ) -> list[Trial]:
-    """Kills runs of one scenario `num_kills` times in all, some times each; every run then ends and is judged.
+    """Kills runs of one scenario `num_kills` times in all, several times each; every run then ends and is checked.
 
     Args:
-        scenario: How they train and save.
-        num_kills: SIGKILLs that meet a running process; those that come too late are not counted.
-        seed: Of the moments and the data.
-        folder: On the disk to save to; None: the temporary one.
-        report: Called with each run that was judged.
+        scenario: How the runs train and save.
+        num_kills: SIGKILLs that hit a running process; those that come too late are not counted.
+        seed: Seed of the times of kills and of the data.
+        folder: Folder on the disk to save to; None: a temporary one.
+        report: Called with each checked run.
     """
-    draw = random.Random(f"{seed} {scenario.name}")  # noqa: S311 - moments to repeat, not secrets
+    draw = random.Random(f"{seed} {scenario.name}")  # noqa: S311 - repeatable times, not secrets
     import_what_torch_puts_off()
     trials, left = [], num_kills
     while left > 0:
@@ -86,18 +86,18 @@ class _Runner:
         self._draw = draw
 
     def run(self, num_kills: int) -> None:
-        """Trains once without and once with kills, and judges."""
+        """Trains once without and once with kills, and checks the result."""
         begun = time.monotonic()
         expected = self._to_end(self._reference_dir)
         usual_seconds = time.monotonic() - begun
         while len(self._trial.kills) < num_kills and self._attempt(usual_seconds):
             pass
         self._judge(self._to_end(self._model_dir), expected)
-        # What lies on the disk in the end is what was in memory: a new process finds nothing left to do.
+        # The final state on disk equals the one in memory: a new process finds no work left.
         self._judge(self._to_end(self._model_dir), expected)
 
     def _attempt(self, usual_seconds: float) -> bool:
-        """Starts the run and kills it; False if it was quicker and has come to its end."""
+        """Starts the run and kills it; returns False if it ended first."""
         child = self._start(self._model_dir)
         try:
             for _ in self._moments(child, usual_seconds):
@@ -113,7 +113,7 @@ class _Runner:
             child.close()
 
     def _moments(self, child: Child, usual_seconds: float) -> Iterator[None]:
-        """Ends at the moment to kill: some time after the start, or while some save is under way."""
+        """Iterates until the time of the kill: some time after the start, or during a save."""
         start = time.monotonic()
         if self._draw.random() >= _SHARE_IN_SAVES:
             until = start + self._draw.uniform(0.0, usual_seconds / 2)
@@ -161,13 +161,13 @@ class _Runner:
 
 
 def newest(model_dir: Path) -> int | None:
-    """Step of the newest committed checkpoint."""
+    """Returns the step of the newest committed checkpoint, or None."""
     steps = [int(match[1]) for path in _names(model_dir) if (match := _MANIFEST.match(path))]
     return max(steps, default=None)
 
 
 def is_inside_save(model_dir: Path) -> bool:
-    """Whether a save has begun and not ended."""
+    """Returns whether a save has begun and not ended."""
     return any(name.endswith(".saving") for name in _names(model_dir))
 
 

@@ -1,4 +1,4 @@
-"""Workers of parameter servers that are killed, paused and replaced while they count, and what became of the counts."""
+"""Workers of parameter servers that are killed, paused and replaced while they count, and checks of the counts."""
 
 from __future__ import annotations
 
@@ -29,42 +29,43 @@ __all__ = ["Fault", "WorkerTrial", "run_worker_trial"]
 
 _POLL_SECONDS = 0.001
 _LAST_BATCHES = 40
-"""Of a worker, before which its last fault is due: a fault meets a worker that still has something to do."""
+"""The last fault of a worker comes before its last batches, so that it hits a worker that still has work."""
 _MOST_AHEAD = 20
-"""Batches that a worker may be beyond the fault that is due, so that a quick machine does not outrun the faults."""
+"""Batches that a worker may be beyond the next fault, so that a fast machine does not outrun the faults."""
 _MOST_DELAY_SECONDS = 0.01
-"""After the batch at which a fault is due: it then meets a worker anywhere in a step."""
+"""After the batch at which a fault is due, so that it hits a worker anywhere in a step."""
 _MOST_PAUSE_SECONDS = 0.3
 
 FaultKind = Literal["kill", "pause", "replace"]
 _KINDS: tuple[FaultKind, ...] = ("kill", "pause", "kill", "replace", "kill")
-"""In turn; their moments, and whom they meet, are drawn."""
+"""Kinds of faults, cycled; their times and targets are random."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
-    """What befalls a worker, and when."""
+    """A fault of a worker, and its time."""
 
     batch: int
-    """It has handed over this batch, perhaps a few more."""
+    """The worker has submitted this batch, perhaps a few more."""
     kind: FaultKind
-    """``kill``: SIGKILL, and it is started again. ``pause``: SIGSTOP, and SIGCONT some time later. ``replace``:
-    SIGSTOP, another process is started under its number, and SIGCONT wakes the old one, which must be refused."""
+    """``kill``: SIGKILL and a restart. ``pause``: SIGSTOP, and SIGCONT some time later. ``replace``: SIGSTOP, another
+    process is started under its number, and SIGCONT wakes the old one, which must be rejected.
+    """
 
 
 @dataclass(slots=True)
 class WorkerTrial:
-    """One run, and what was found."""
+    """One run, and its results."""
 
     job: CountingJob
     faults: dict[str, int] = field(default_factory=lambda: {"kill": 0, "pause": 0, "replace": 0})
     torn: list[int] = field(default_factory=list)
-    """For each start of a worker, how many of its batches some servers had and others had not."""
+    """For each start of a worker, the number of its batches that some servers had and others had not."""
     refused: list[str] = field(default_factory=list)
-    """What workers were told that had been replaced."""
+    """Errors of workers that had been replaced."""
     problems: list[str] = field(default_factory=list)
     deviation: int = 0
-    """By how many occurrences all rows together differ from the data."""
+    """Number of occurrences by which all rows together differ from the data."""
 
     @property
     def is_good(self) -> bool:
@@ -79,18 +80,18 @@ def run_worker_trial(
     open_store: Callable[[], AbstractContextManager[Store]],
     server_pids: Sequence[int] = (),
 ) -> WorkerTrial:
-    """Lets the workers of a job count while `num_faults` faults befall them, and judges. Servers must be empty.
+    """Runs the workers of a job with `num_faults` faults, and checks the counts. Servers must be empty.
 
-    The parent must have one thread, and no connection to the servers: workers are its forks.
+    The parent must have one thread, and no connection to the servers: workers are forked from it.
 
     Args:
-        job: What is counted.
-        num_faults: In all; drawn, with their moments, from the job's seed.
-        open_store: Called in each worker: a store at the servers, closed when the worker ends.
-        server_pids: Servers of which one stands still around every second kill: what the worker had sent to it may then
-            get lost, while the others have it.
+        job: Input of the workers.
+        num_faults: Total number of faults; their times are drawn from the job's seed.
+        open_store: Called in each worker; opens a store at the servers, closed when the worker ends.
+        server_pids: Servers of which one is paused around every second kill: requests of the worker to it may then get
+            lost, while the others receive theirs.
     """
-    draw = random.Random(f"{job.seed} faults")  # noqa: S311 - moments to repeat, not secrets
+    draw = random.Random(f"{job.seed} faults")  # noqa: S311 - repeatable times, not secrets
     faults: list[deque[Fault]] = [deque() for _ in range(job.num_workers)]
     kinds = [_KINDS[number % len(_KINDS)] for number in range(num_faults)]
     drawn = [Fault(draw.randrange(job.num_batches - _LAST_BATCHES), kind) for kind in kinds]
@@ -131,7 +132,7 @@ def run_worker_trial(
 
 
 class _Worker:
-    """One worker through all of its lives."""
+    """One worker with all of its incarnations."""
 
     def __init__(
         self,
@@ -155,11 +156,11 @@ class _Worker:
         self._limit = BatchLimit()
         self._set_limit()
         self._replaced: dict[Child, int] = {}
-        """Processes that were replaced and still run -> the last batch that each had told when it was stopped."""
+        """Replaced processes that still run -> the last batch that each had reported when it was stopped."""
         self._child = self._start()
 
     def look(self) -> bool:
-        """Lets a fault that is due happen; True when the worker has ended, and all of its faults are over."""
+        """Injects a fault that is due; returns True when the worker has ended, and all of its faults are over."""
         for child in [child for child in self._replaced if child.has_ended()]:
             self._end_replaced(child, stopped_at=self._replaced.pop(child))
         told = self._child.told()
@@ -178,7 +179,7 @@ class _Worker:
         self._limit.set(self._faults[0].batch + _MOST_AHEAD if self._faults else self._trial.job.num_batches)
 
     def _befall(self, kind: FaultKind) -> None:
-        if self._child.has_ended():  # it was quicker than we looked: the fault meets it while it starts again
+        if self._child.has_ended():  # it ended before the check: the fault hits it during its restart
             self._end(self._child)
             self._child = self._start()
         time.sleep(self._draw.uniform(0.0, _MOST_DELAY_SECONDS))
@@ -201,7 +202,7 @@ class _Worker:
             self._child.kill()
             self._end(self._child)
             self._child = self._start()
-            if paused is not None:  # what was sent to it, and the new one's join, then meet each other
+            if paused is not None:  # its pending requests then race with the join of the new process
                 time.sleep(self._draw.uniform(0.0, _MOST_PAUSE_SECONDS))
         finally:
             if paused is not None:
@@ -244,14 +245,14 @@ class _Worker:
         return child
 
     def _count(self, life: int, tell: Tell) -> dict[str, Any]:
-        """In the child."""
+        """Counts; in the child."""
         torch.set_num_threads(1)
         with self._open_store() as store:
             return self._trial.job.work(store, self._number, life=life, limit=self._limit, tell=tell)
 
 
 def _judge(job: CountingJob, open_store: Callable[[], AbstractContextManager[Store]]) -> dict[str, Any]:
-    """In a process of its own: the parent stays without connections."""
+    """Checks the counts in a process of its own, so that the parent has no connections."""
 
     def look(_: Tell) -> dict[str, Any]:
         with open_store() as store:
