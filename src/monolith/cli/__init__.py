@@ -1,9 +1,9 @@
 """The command line: ``monolith <command>``. Thin: parse, build a config, call.
 
-Every module of this package is a command; its docstring's first line is its line in ``monolith --help``. It brings two
-functions: ``add_parser(subparsers)`` describes its arguments, ``run(args)`` does the work and returns the exit status.
-A command that imports much has the first of them in `_arguments`, so that help comes at once. `doctor` is the one to
-read first. The package may import every other one.
+Every module of this package is a command; its docstring's first line is its line in ``monolith --help``. It has two
+functions: ``add_parser(subparsers)`` declares its arguments, ``run(args)`` does the work and returns the exit status. A
+command with slow imports has the first of them in `_arguments`, so that help is fast. Read `doctor` first. The package
+may import every other one.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Arguments(Protocol):
 
 
 class Command(Protocol):
-    """What a module of this package offers.
+    """Interface of a module of this package.
 
-    It may also have ``add_flags(parser)``, for arguments that only its imports know; help does without them.
+    It may also have ``add_flags(parser)``, for arguments that depend on its imports; help omits them.
     """
 
     def run(self, args: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ class Command(Protocol):
 
 
 class _OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line that says where help is."""
+    """An argument parser whose error is one line that names the help command."""
 
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
@@ -84,14 +84,14 @@ def load_arguments(name: str) -> Arguments:
 
 
 def _summary_of(name: str) -> str:
-    """What the docstring of a command says it does, read without importing it."""
+    """Returns the summary of a command from its docstring, without importing it."""
     source = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
     first_line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
     return first_line.partition(": ")[2].rstrip(".")
 
 
 def _unknown(given: Sequence[str], parser: argparse.ArgumentParser, meant: Mapping[str, str]) -> str:
-    """What to say of arguments that nobody knows: what they mean here, or which known one is close."""
+    """Returns the message for unknown arguments: their meaning here, or similar known ones."""
     flag = given[0].partition("=")[0]
     if flag in meant:
         return f"unrecognized arguments: {' '.join(given)}; {meant[flag]}"
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def outcome_of(args: argparse.Namespace, work: Callable[[], int]) -> int:
-    """The exit status of some work of a command; what the user did wrong is told in one line."""
+    """Returns the exit status of a command's work; prints user errors as one line."""
     try:
         status = work()
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""How a command says that it failed: one line for a wrong call, and the user's own frames for the user's code."""
+"""Error output of commands: one line for a usage error, and the user's own frames for errors in the user's code."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 
 
 def failure_of(error: Exception, *, command: str, task: str | None = None) -> tuple[str, int] | None:
-    """What to print and the exit status; None for a fault of ours, which keeps its whole traceback.
+    """Returns the text to print and the exit status; None for an internal error, which keeps its full traceback.
 
     Args:
-        error: What ended the command.
+        error: The error that ended the command.
         command: Its name.
-        task: ``module:Class`` of the task, whose package is the user's wherever it is installed; None: no code of a
-            user's takes part.
+        task: ``module:Class`` of the task, whose package is the user's wherever it is installed; None: no user code is
+            involved.
     """
     status = STORAGE_FAILED if _is_of_storage(error) else FAILED
     root = _root_of(task)

@@ -28,23 +28,23 @@ _OF_ROLES = ("monolith.cli.ps", "monolith.cli.worker", "grpc", "torch._dynamo")
 
 
 def role_body() -> Body:
-    """What a fork of this process does to be a role; imports what any of them will need."""
+    """Returns the main function of a role in a fork; imports modules that roles need."""
     for name in _OF_ROLES:
-        with contextlib.suppress(ImportError):  # a role that needs it says so itself
+        with contextlib.suppress(ImportError):  # a role that needs it raises by itself
             importlib.import_module(name)
     threads = torch.get_num_threads()
 
     def body(arguments: Sequence[str]) -> int:
         given = (environment.get(_THREADS) or "").partition(",")[0]
-        torch.set_num_threads(int(given) if given.isdecimal() else threads)  # nobody has computed with them before
-        np.random.seed()  # noqa: NPY002 - what users draw from; forks would all draw the same
+        torch.set_num_threads(int(given) if given.isdecimal() else threads)  # the thread pool has not started yet
+        np.random.seed()  # noqa: NPY002 - used by users' code; forks would all draw the same
         return main(arguments)
 
     return body
 
 
 def look_for_task(args: argparse.Namespace) -> int:
-    """Looks for a task in a fork: what its module does when it is imported stays out of this process; the exit code."""
+    """Imports a task in a fork, to keep side effects out of this process; returns the exit code."""
     look = ForkedProcess(
         lambda _: outcome_of(args, lambda: 0 if find_task(args.task) else 1),
         [args.command, args.task],

@@ -28,7 +28,7 @@ __all__ = ["Way", "alone_options", "launch", "plan_of", "resources_of", "way_of"
 Way: TypeAlias = Literal["alone", "role", "local", "ray"]
 
 _PLACES = ("server_type", "index", "discovery_type", "tf_config")
-"""Options that say which process of a job this one is, or how it finds the others."""
+"""Options of this process's identity in a job, or of how it discovers the others."""
 
 
 def way_of(options: RunnerConfig, args: argparse.Namespace) -> Way:
@@ -83,7 +83,7 @@ def _require_no_place(options: RunnerConfig) -> None:
 
 
 def alone_options(options: RunnerConfig) -> RunnerConfig:
-    """The options without those of a job, for a look at the task in this process."""
+    """Returns the options without those of a job, to inspect the task in this process."""
     kept = {
         name: value
         for name, value, origin in options.describe()
@@ -93,10 +93,10 @@ def alone_options(options: RunnerConfig) -> RunnerConfig:
 
 
 def plan_of(options: RunnerConfig, args: argparse.Namespace) -> LaunchPlan:
-    """What is to be started.
+    """Returns the processes to start.
 
     Raises:
-        ValueError: the job cannot run; says which argument, and what to give.
+        ValueError: the job cannot run; names the argument, and a valid value.
     """
     limit = MAX_RESTARTS if args.max_restarts is None else args.max_restarts
     if limit < 0:
@@ -112,7 +112,7 @@ def plan_of(options: RunnerConfig, args: argparse.Namespace) -> LaunchPlan:
 
 
 def resources_of(args: argparse.Namespace) -> dict[RoleKind, Resources]:
-    """What each kind of process was promised; kinds of which nothing was said are left out."""
+    """Returns the requested resources of each kind of process; omits kinds without any."""
     found: dict[RoleKind, Resources] = {}
     kinds: tuple[RoleKind, ...] = ("ps", "worker")
     for kind in kinds:
@@ -126,7 +126,7 @@ def resources_of(args: argparse.Namespace) -> dict[RoleKind, Resources]:
 
 
 def launch(plan: LaunchPlan, args: argparse.Namespace, *, body: Body | None = None) -> int:
-    """Run a job on this machine, where roles may be forks, or on Ray to its end, and say what came of it."""
+    """Runs a job to its end on this machine, where roles may be forks, or on Ray, and reports the outcome."""
     launcher: LocalLauncher | RayLauncher
     with contextlib.ExitStack() as stack:
         if args.launcher == "ray":

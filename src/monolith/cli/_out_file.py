@@ -1,4 +1,4 @@
-"""Where ``--out`` points to, looked at before the work begins."""
+"""Checks of ``--out`` before the work starts."""
 
 from __future__ import annotations
 

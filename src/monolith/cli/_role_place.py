@@ -1,4 +1,4 @@
-"""Which process of a job this one is, and how it finds the others; what is wrong is said before it starts."""
+"""Identity of this process in a job, and how it discovers the others; errors are raised before it starts."""
 
 from __future__ import annotations
 

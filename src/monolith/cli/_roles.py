@@ -52,7 +52,7 @@ def run_role_command(args: argparse.Namespace) -> int:
 
 
 def run_role(options: RunnerConfig, args: argparse.Namespace) -> int:
-    """Run one process of a job to its end; the exit code says what a launcher is to do with it."""
+    """Runs one process of a job to its end; the launcher restarts it by the exit code."""
     if not options.model_dir:
         raise ValueError("--model_dir: say where the model is to be kept, on storage that all processes reach")
     require_service(options)
@@ -97,7 +97,7 @@ _LOST = (AbortedError, CancelledError, DeadlineExceededError, UnavailableError)
 
 @contextlib.contextmanager
 def _ending_by_signals() -> Iterator[None]:
-    """Inside, a signal ends this process at once: while it looks for the others, and later the second one."""
+    """Inside, a signal ends this process immediately: during discovery, and later on the second signal."""
 
     def end(number: int, _: object) -> NoReturn:
         tell(f"stopped by {signal.Signals(number).name}")
@@ -112,7 +112,7 @@ def _ending_by_signals() -> Iterator[None]:
 
 
 def _tell_result(trainer: Trainer, options: RunnerConfig, pipe: ProgressPipe | None, *, as_json: bool) -> None:
-    """The chief says what came of the job."""
+    """Prints the outcome of the job, on the chief."""
     latest = next((each for each in list_checkpoints(options.model_dir) if each.latest), None)
     found = {
         "global_step": 0 if latest is None else latest.step,

@@ -19,7 +19,7 @@ __all__ = ["command_of", "config_text", "find_tasks_here", "options_of", "tell"]
 
 
 def options_of(args: argparse.Namespace, **said: Any) -> RunnerConfig:
-    """The options of a run: what the command says, then flags before variables before the file before defaults."""
+    """Returns the options of a run, by priority: the command's own, flags, variables, the file, defaults."""
     options = flags.take_flags(RunnerConfig(), args)
     return options.update({"task": args.task, **said}, Origin.CODE)
 
@@ -35,18 +35,18 @@ def config_text(options: RunnerConfig, *, as_json: bool) -> str:
 
 
 def find_tasks_here() -> None:
-    """Look for tasks in the working directory, too, as ``python -m`` does."""
+    """Makes tasks in the working directory importable, too, as ``python -m`` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 
 
 def command_of(args: argparse.Namespace) -> str:
-    """The command that was given, which is also the one that goes on."""
+    """Returns the command line, which also resumes the run."""
     return shlex.join(["monolith", *getattr(args, "arguments", sys.argv[1:])])
 
 
 def tell(text: str) -> None:
-    """A line for the person who gave the command."""
+    """Prints a line for the user of the command."""
     sys.stderr.write(f"{text}\n")
 
 

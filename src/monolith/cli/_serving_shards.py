@@ -1,4 +1,4 @@
-"""``monolith serve`` where the rows of a model are at shards: one of them, or the entry that asks them."""
+"""``monolith serve`` for a model whose rows are on shards: one of the shards, or the entry that queries them."""
 
 from __future__ import annotations
 

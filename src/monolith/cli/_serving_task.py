@@ -24,7 +24,7 @@ def open_task(task: str, model_dir: str | None, *, follow: str | None) -> TaskMo
             "--follow: a log has rows for serving, and --task has those of training; newer checkpoints of --model_dir"
             " take over instead. Export the model to follow a log"
         )
-    # Who serves exports alone needs nothing that trains.
+    # Serving of exports needs no training code.
     importlib.import_module("monolith.cli._run_options").find_tasks_here()
     found = importlib.import_module("monolith.train").find_task(task)
     made: TaskModel = importlib.import_module("monolith.serving.task_model").TaskModel(found, model_dir)

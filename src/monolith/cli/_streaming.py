@@ -1,4 +1,4 @@
-"""A run on a stream of examples, as ``monolith train`` was told."""
+"""A run on a stream of examples, by the arguments of ``monolith train``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["stream_hooks", "stream_of", "stream_result"]
 
 
 def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> ExampleStream | None:
-    """The stream that the command names; None: it names none.
+    """Returns the stream that the command names, or None.
 
     Raises:
-        ValueError: arguments that do not fit; says which, and what to give.
+        ValueError: arguments that do not fit; names them, and valid ones.
     """
     if args.stream is None:
         for name in STREAM_ONLY:
@@ -50,7 +50,7 @@ def stream_hooks(stream: ExampleStream | None, args: argparse.Namespace, bar: Pr
 
 
 def stream_result(stream: ExampleStream | None) -> dict[str, Any]:
-    """What became of the examples, for the result of a command."""
+    """Returns the counts of examples by outcome, for the result of a command."""
     return {} if stream is None else {"stream": stream.counts.to_dict()}
 
 

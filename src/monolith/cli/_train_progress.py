@@ -32,12 +32,12 @@ class PredictionProgress(Hook):
 
 
 def progress_hooks(bar: Progress) -> list[Hook]:
-    """Show how far training is, and its last state while what is shown can still be asked for."""
+    """Returns hooks that show the progress of training, and its last state while servers are still up."""
     return [ProgressHook(bar), _LastState(bar)]
 
 
 class _LastState(Hook):
-    """Closes the bar with the session: the number of rows is asked of servers that end with the job."""
+    """Closes the bar with the session, as the number of rows comes from servers that end with the job."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar

@@ -1,4 +1,4 @@
-"""``monolith bench``: how fast the tables are on this machine, beside what else could be used."""
+"""``monolith bench``: measures the speed of tables on this machine, compared to alternatives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def setting_of(args: argparse.Namespace) -> Setting:
 
 
 def rows_of(args: argparse.Namespace) -> Sequence[Row]:
-    """The rows asked for, in the order of the table."""
+    """Returns the requested rows, in the order of the table."""
     return [row for row in ROWS if args.rows is None or row.key in args.rows]
 
 

@@ -1,4 +1,4 @@
-"""``monolith control``: stops, resumes and saves a running training, says how far it is, and shows its rows."""
+"""``monolith control``: stops, resumes and saves a running training, and shows its progress and rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEBUG_SECONDS = 10.0
 
 
 def run(args: argparse.Namespace) -> int:
-    """Call the controller and print what it said."""
+    """Calls the controller and prints its response."""
     return _show_row(args) if args.action == "debug" else _call(args)
 
 

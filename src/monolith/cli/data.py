@@ -1,4 +1,4 @@
-"""``monolith data``: look at samples, convert them, count them, make some."""
+"""``monolith data``: shows, converts, counts and generates samples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; 130 after Ctrl-C, which leaves no half file."""
+    """Runs the subcommand; returns 130 after Ctrl-C, which leaves no partial file."""
     command: Callable[[argparse.Namespace], int] = args.data_run
     try:
         return command(args)
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         return _INTERRUPTED
     except MemoryError as error:
         raise ResourceExhaustedError(f"not enough memory: {error}; give smaller numbers") from error
-    except ImportError as error:  # of a file system or format whose package is optional; says what to install
+    except ImportError as error:  # of an optional package of a file system or format; names what to install
         raise FailedPreconditionError(str(error)) from error
 
 

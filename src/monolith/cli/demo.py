@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _CtrlC:
-    """Takes the first Ctrl-C as a wish to end in good order; the second one ends at once, as usual."""
+    """Handles the first Ctrl-C as a request to stop gracefully; the second one ends immediately, as usual."""
 
     def __init__(self) -> None:
         self.was_pressed = False

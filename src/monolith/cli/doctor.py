@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import argparse
 
 DISTRIBUTION = "monolith-torch"
-"""What is installed; `monolith` is what it is imported as, and on the package index somebody else's program."""
+"""Name of the distribution; it is imported as `monolith`, which on the package index is an unrelated project."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def diagnose() -> Diagnosis:
-    """Look at the machine; changes nothing."""
+    """Inspects the machine; changes nothing."""
     huge_pages = _core.huge_pages()
     share = _core.cpu_share()
     threads = _core.num_threads()

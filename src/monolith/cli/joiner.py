@@ -27,12 +27,12 @@ _PROCESS = (
 )
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 COLLECTED_EVERY = (100_000, 20, 100)
-"""What waits is many objects, none of them in a circle: looking for circles at the usual pace takes a third of the
-time."""
+"""Thresholds of the garbage collector. Waiting events are many objects without cycles: the default thresholds cost a
+third of the time."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Join until the end is asked for."""
+    """Joins until requested to stop."""
     joiner = Joiner(_config(args))
     with ExitStack() as stack:
         stack.callback(gc.set_threshold, *gc.get_threshold())
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Teller:
-    """Says which partitions are joined here, and how far they are."""
+    """Prints which partitions are joined here, and their progress."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -53,7 +53,7 @@ def _opened(args: argparse.Namespace) -> Iterator[DeltaLog]:
     if args.kafka and not args.place.startswith("kafka:"):
         raise ValueError(f"--kafka: '{args.place}' is no topic; leave it out")
     with DeltaLog(args.place, **options) as log:
-        log.parts()  # says so where there is no log
+        log.parts()  # raises if there is no log
         yield log
 
 

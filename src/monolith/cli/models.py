@@ -1,4 +1,4 @@
-"""``monolith models``: tells a server which versions of its models answer: labels, canary, shadow, rollback."""
+"""``monolith models``: sets which versions of its models a server uses: labels, canary, shadow, rollback."""
 
 from __future__ import annotations
 

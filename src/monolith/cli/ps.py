@@ -28,7 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until the end is asked for."""
+    """Serves until requested to stop."""
     if getattr(args, "role", None) is not None:
         from monolith.cli import _roles  # noqa: PLC0415 - see above
 

@@ -32,7 +32,7 @@ _PLACES = ("host", "tls_certificate", "tls_key", "tls_client_ca", "lame_duck_sec
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until the end is asked for."""
+    """Serves until requested to stop."""
     refuse_options(args)
     allow_operations(*args.allow_operation)
     if args.trust_exports:
@@ -116,7 +116,7 @@ def _require_used(option: str, left: dict[str, str]) -> None:
 
 
 def _named(text: str) -> tuple[str | None, str]:
-    """Name and place; a place may have a '=' of its own behind its first '/'."""
+    """Returns name and path; a path may contain '=' after its first '/'."""
     name, equals, place = text.partition("=")
     if not equals or "/" in name or not name:
         return None, text

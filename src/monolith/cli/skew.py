@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay, say what differs, and judge it."""
+    """Replays requests, prints the differences, and returns 1 if they exceed the limits."""
     _require_sense(args)
     find_tasks_here()
     models = ReplayModels(

@@ -24,7 +24,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Erase, and say how many rows there were."""
+    """Erases rows, and prints how many there were."""
     ids = _ids(args)
     client = None if args.dry_run or args.offline else _controller(args)
     if client is None:

@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, or what else was asked for; 0 done, 130 stopped by a signal."""
+    """Runs the requested mode; returns 0 when done, 130 when stopped by a signal."""
     options = options_of(args)
     way = way_of(options, args)
     stream = stream_of(options, args, way)
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _launch(options: RunnerConfig, args: argparse.Namespace) -> int:
-    """Start all processes of a job; a task that is not there is found out before."""
+    """Starts all processes of a job; checks first that the task exists."""
     plan = plan_of(options, args)
     if args.dry_run:
         trainer = make_trainer(alone_options(options), find_task(args.task), deterministic=args.deterministic)
@@ -175,8 +175,8 @@ def _predict(trainer: Trainer, args: argparse.Namespace) -> int:
 
 
 def _write_predictions(trainer: Trainer, args: argparse.Namespace) -> int:
-    """To a file that is complete or not there: an interrupted command begins anew."""
-    prediction_file_for(args.out)  # a name that says no format is refused before a checkpoint is read
+    """Writes predictions atomically to a file: an interrupted command leaves no file, and can be repeated."""
+    prediction_file_for(args.out)  # refuse a name without a known format before reading a checkpoint
     try:
         with Progress(unit="rows", file=io.StringIO() if args.json else None) as bar:
             hooks = [PredictionProgress(bar)]
@@ -192,7 +192,7 @@ def _write_predictions(trainer: Trainer, args: argparse.Namespace) -> int:
 
 
 def _dry_run(trainer: Trainer, *, as_json: bool, plan: LaunchPlan | None = None) -> str:
-    """Builds the model and looks at one batch, without a trace in tables or files; of a job also who would start."""
+    """Builds the model and runs one batch without changing tables or files; of a job also lists its processes."""
     task, model_dir = trainer.task, trainer.config.model_dir
     state = None if model_dir is None else get_checkpoint_state(model_dir)
     with Session(task, mode="eval") as session, session.feed(task.input_fn("train")) as feed:

@@ -1,4 +1,4 @@
-"""``monolith validate``: what a task is worth in service, by how often its copies take over what was trained."""
+"""``monolith validate``: measures a task's quality in serving, by how often its replicas load updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Validate, show a table, write the page."""
+    """Validates, prints a table, and writes the page."""
     if args.out is not None:
         require_writable(args.out)
     find_tasks_here()

@@ -1,6 +1,6 @@
-"""What commands take, apart from what they do: a module here describes the command of its name.
+"""Arguments of commands, separate from their work: a module here declares those of the command of its name.
 
-Help and complaints are answered from here at once: nothing of torch is imported, nor what imports it.
+Help and usage errors need only this package, which is fast: it does not import torch.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import argparse
 
 RESOURCES = ("ps_cpus", "ps_memory", "worker_cpus", "worker_memory")
-"""What a process of each kind asks of its machine."""
+"""Resources that each kind of process requests."""
 MAX_RESTARTS = 10
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_resources(group: argparse._ArgumentGroup, condition: str = "") -> None:
-    """What the processes of a job are promised by who places them."""
+    """Adds the options of the resources that a scheduler reserves for the processes of a job."""
     for kind, name in (("ps", "server"), ("worker", "worker")):
         group.add_argument(
             f"--{kind}_cpus", metavar="N", type=float, help=f"{condition}processors of a {name} (default: 1)"

@@ -18,7 +18,7 @@ ENTRY_OPTIONS = (
     "shard_tls_certificate",
     "shard_tls_key",
 )
-"""Which say how shards are asked."""
+"""Options of the requests to shards."""
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import argparse
 
 EXAMPLES = 1_200_000
-"""What a demo ends with if nothing else is said: thirty days of traffic."""
+"""Default number of examples of a demo: thirty days of traffic."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:

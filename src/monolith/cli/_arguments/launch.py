@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["FINDING", "MEANT", "add_parser"]
 
 FINDING = ("discovery_type", "discovery_dir", "zk_server", "deep_insight_name", "uuid")
-"""Options that say how processes find each other, where the scheduler does not."""
+"""Options of discovery, for processes without a scheduler."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:

@@ -108,7 +108,7 @@ _LEARNING_RATE = (
 _GPU = "did you mean --enable_gpu_training true? The dense part then computes on a GPU; tables live in memory"
 _ALERTS = "alerts are not sent from here, nor were they by the published original: watch the emitted metrics instead"
 ALERTS = {"--monolith_alert_proto": _ALERTS, "--monolith_chief_alert_proto": _ALERTS}
-"""Flags of the original about alerts, which every command of a job refuses."""
+"""Flags of ByteDance Monolith about alerts, which every command of a job refuses."""
 MEANT = {
     "--lr": _LEARNING_RATE,
     "--learning_rate": _LEARNING_RATE,

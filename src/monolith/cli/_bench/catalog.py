@@ -19,7 +19,7 @@ class Row:
     key: str
     title: str
     needed_bytes: Callable[[Setting], int]
-    """Memory it takes at most, so that a machine without it is told and not killed."""
+    """Maximum memory in bytes, so that a smaller machine skips the row instead of being killed."""
 
 
 ROWS = (

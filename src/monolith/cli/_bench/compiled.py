@@ -1,4 +1,4 @@
-"""Programs in C++ beside which ours is measured, compiled in the run for the machine it runs on."""
+"""C++ programs to compare with, compiled in the run for this machine."""
 
 from __future__ import annotations
 

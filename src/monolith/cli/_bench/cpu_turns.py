@@ -1,4 +1,4 @@
-"""Processor time of contestants that take turns: a machine that does other things tells nearly the same."""
+"""CPU time of alternating contestants, which other load on the machine hardly affects."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def bytes_of(files: list[Path]) -> int:
 
 
 def write_plainly(file: Path, num_bytes: int) -> None:
-    """One sequential file of so many random bytes, on the disk when the call returns."""
+    """Writes one sequential file of `num_bytes` random bytes, which is on disk when the call returns."""
     chunk = memoryview(np.random.default_rng(0).bytes(CHUNK_BYTES))
     with file.open("wb", buffering=0) as out:
         left = num_bytes

@@ -50,7 +50,7 @@ class FollowedTables:
         return follower
 
     def touch(self, count: int) -> Mark:
-        """So many rows, drawn evenly, count as changed; the mark behind them."""
+        """Marks `count` uniformly drawn rows as changed; returns the mark after them."""
         rows = self._random.choice(self.num_rows, size=min(count, self.num_rows), replace=False)
         self.store.touch(TABLE, torch.from_numpy(mixed_ids(rows)))
         return self.reader.next_mark()

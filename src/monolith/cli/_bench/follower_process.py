@@ -1,9 +1,9 @@
-"""A follower in a process of its own, which tells when it had the rows of which step.
+"""A follower in a process of its own, which reports when it had the rows of which step.
 
     python -m monolith.cli._bench.follower_process LOG
 
-It says "ready" once it has what is in the log, follows until its input ends, and then tells step and moment of every
-increment that came since, as JSON. Moments are those of `time.monotonic`, which all processes of a machine share.
+It prints "ready" once it has loaded the log, follows until its input ends, and then prints step and time of every
+increment that arrived since, as JSON. Times are those of `time.monotonic`, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def follower_process(log: str) -> Iterator[list[Arrival]]:
     command = [sys.executable, "-m", __name__, log]
     arrivals: list[Arrival] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program
-        assert process.stdout is not None  # noqa: S101 - it was asked for
+        assert process.stdout is not None  # noqa: S101 - requested above
         if process.stdout.readline().strip() != "ready":
             raise RuntimeError(f"the follower of '{log}' did not begin; it says why above")
         yield arrivals

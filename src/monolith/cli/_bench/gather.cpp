@@ -4,7 +4,7 @@
 // The array lies on huge pages where the system grants them and is written once; rows are 128 bytes. Then each line of
 // standard input is a way to copy and a number of seconds, and the answer to it is one line with the rows copied per
 // second by all threads together. The ways:
-//   fixed    the compiler knows the row size and copies with a few vector instructions
+//   fixed    the row size is a compile-time constant; copies with a few vector instructions
 //   library  memcpy of a size known at run time only, as any engine with configurable rows would call it
 // The process ends at the end of input. Row numbers are drawn before the clock starts; eight rows are prefetched
 // ahead (4 to 64 measured equal on a Neoverse N1). Nothing is shared between threads but the array, which is read only.

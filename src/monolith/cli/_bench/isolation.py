@@ -26,14 +26,14 @@ INTERRUPTED = 130
 
 
 class ChildFailedError(Exception):
-    """The process ended without an answer; what it had to say is on standard error."""
+    """The process ended without a result; its output is on standard error."""
 
 
 def call(function: str, setting: Setting, **arguments: Any) -> Any:
     """Calls `module:function(setting, **arguments)` in a fresh process and returns its JSON-able result.
 
     Raises:
-        RowSkippedError: The function said so.
+        RowSkippedError: The function raised it.
         ChildFailedError: The process died, or the function raised.
         KeyboardInterrupt: The child was interrupted.
     """
@@ -81,7 +81,7 @@ def _main(function: str, answer_file: str) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        # One line for the report; the whole story follows on standard error.
+        # One line for the report; the full traceback follows on standard error.
         Path(answer_file).write_text(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}))
         raise
     Path(answer_file).write_text(json.dumps(answer))

@@ -37,7 +37,7 @@ class JobDeepFm(DeepFm):
         return p
 
     def build(self) -> None:
-        """As the setting says."""
+        """Builds the model of the setting."""
         self._setting = Setting.from_json(self.p.setting)
         self.slots = [f"slot_{number}" for number in range(self._setting.features)]
         self._batches = training_batches(self._setting, self.slots)
@@ -59,7 +59,7 @@ class JobDeepFm(DeepFm):
         return super().model_fn(features, mode)
 
     def _new_batch(self, number: int) -> dict[str, torch.Tensor]:
-        """Ids that were not there before, until there are as many rows as the setting says; then the first ones."""
+        """Returns new ids, until the number of rows of the setting is reached; then the first ones."""
         setting = self._setting
         per_slot = setting.large_rows // len(self.slots)
         first = number * setting.examples % max(1, per_slot)

@@ -73,7 +73,7 @@ class Job:
         return time.monotonic()
 
     def wait_for_steps(self, count: int) -> None:
-        """Waits until every worker has begun so many steps in all."""
+        """Waits until every worker has started `count` steps in total."""
         self.wait(lambda: all(len(self.times(worker)) >= count for worker in range(self._num_workers)))
 
     def turn(self, seconds: float) -> float:
@@ -93,7 +93,7 @@ class Job:
             os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """They go on."""
+        """Resumes the processes."""
         for pid in self._pids():
             os.kill(pid, signal.SIGCONT)
 
@@ -109,10 +109,10 @@ class Job:
 def running_job(
     setting: Setting, folder: Path, *, num_ps: int, num_workers: int, new_ids: bool = False, **options: Any
 ) -> Iterator[Job]:
-    """A job with these options of a run; its processes end with the block.
+    """Runs a job with these options; its processes end with the block.
 
     Raises:
-        RowSkippedError: grpcio is not installed, or processes cannot be looked for.
+        RowSkippedError: grpcio is not installed, or processes cannot be listed.
     """
     if importlib.util.find_spec("grpc") is None:
         raise RowSkippedError("servers are controlled over gRPC; pip install 'monolith-torch[ps]'")

@@ -1,4 +1,4 @@
-"""A process that asks a server, so that what the server's process computes is the server's alone.
+"""A client process of a server, so that the CPU time of the server's process is the server's alone.
 
 It is forked before the process that measures has threads, and may have cores of its own.
 """
@@ -28,7 +28,7 @@ _OK, _OVERLOADED = 200, 429
 
 
 class Load(NamedTuple):
-    """What became of requests that were sent at their times; moments in ms."""
+    """Outcome of requests that were sent on schedule; times in ms."""
 
     offered: float
     """Requests a second, as they were sent."""
@@ -63,24 +63,24 @@ class LoadClient:
         self._process.start()
 
     def get_in_turn(self, port: int, path: str, requests: int) -> None:
-        """So many requests without a body, one after the other."""
+        """Sends `requests` requests without a body, one after the other."""
         self._call(_ask_in_turn, port, http_request(path), requests)
 
     def ask_in_turn(self, port: int, request: bytes, requests: int) -> None:
-        """So many requests, one after the other."""
+        """Sends `requests` requests, one after the other."""
         self._call(_ask_in_turn, port, request, requests)
 
     def ask_grpc_in_turn(self, port: int, request: bytes, requests: int) -> None:
-        """So many calls of Predict with the bytes of its message, one after the other."""
+        """Makes `requests` calls of Predict with the bytes of its message, one after the other."""
         self._call(_ask_grpc_in_turn, port, request, requests)
 
     def ask_always(self, port: int, request: bytes, seconds: float, *, connections: int) -> float:
-        """Answers a second, where each connection asks again as soon as it is answered or refused."""
+        """Returns responses per second; each connection sends again as soon as it is answered or refused."""
         found: float = self._call(_ask_always, port, request, seconds, connections)
         return found
 
     def ask_on_time(self, port: int, request: bytes, rate: float, seconds: float) -> Load:
-        """So many requests a second, each at its time, whatever became of those before it."""
+        """Sends `rate` requests per second on schedule, independent of the outcome of earlier ones."""
         found: Load = self._call(_ask_on_time, port, request, rate, seconds)
         return found
 
@@ -114,7 +114,7 @@ def encoded_http_request(encoded: bytes, path: str = PREDICT) -> bytes:
 
 
 class _Connection:
-    """An open connection over HTTP that asks the same again and again: as little work as a client can have."""
+    """An open HTTP connection that repeats the same request, with minimal work for the client."""
 
     def __init__(self, port: int, request: bytes) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -151,12 +151,12 @@ def _serve_calls(pipe: Any, cores: Sequence[int] | None) -> None:
         function, arguments = asked
         try:
             pipe.send(function(*arguments))
-        except Exception as error:  # noqa: BLE001 - raised again where it was asked for
+        except Exception as error:  # noqa: BLE001 - raised again in the caller
             pipe.send(error)
 
 
 _ASKS: dict[tuple[int, bytes], Callable[[], object]] = {}
-"""Of the process that asks: connections that are open."""
+"""Open connections of the client process."""
 
 
 def _ask_in_turn(port: int, request: bytes, requests: int) -> None:
@@ -231,7 +231,7 @@ def _in_threads(count: int, work: Callable[[int], None]) -> None:
     def run(place: int) -> None:
         try:
             work(place)
-        except Exception as error:  # noqa: BLE001 - raised by who waits
+        except Exception as error:  # noqa: BLE001 - raised by the waiting thread
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(place,)) for place in range(count)]

@@ -32,7 +32,7 @@ def peak_resident_bytes() -> int:
 
 
 def available_bytes() -> int | None:
-    """Memory that can be taken without swapping; None where the system does not say."""
+    """Returns the memory that can be allocated without swapping; None if the system does not report it."""
     try:
         return _kilobytes(Path("/proc/meminfo").read_text(), "MemAvailable")
     except OSError:
@@ -40,7 +40,7 @@ def available_bytes() -> int | None:
 
 
 def busy_ratio(seconds: float = 0.5) -> float | None:
-    """Share of all processor time that somebody used during the next `seconds`; None where the system does not say."""
+    """Returns the share of all CPU time used during the next `seconds`; None if the system does not report it."""
     try:
         before = _processor_times()
         time.sleep(seconds)

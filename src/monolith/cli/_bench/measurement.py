@@ -20,7 +20,7 @@ class Sense(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What was measured, of ours and of the peer in the same run, beside what must be reached.
+    """A measurement of ours and of the peer in the same run, and the limit to reach.
 
     The ratio is judged when there is one, else the figure. A measurement without a limit is information.
     """

@@ -25,7 +25,7 @@ ROW_STEP: Final = 1 << 18
 
 
 def table_config(optimizer: row_optimizers.RowOptimizer | None = None, *, dim: int = DIM) -> TableConfig:
-    """Adagrad with the peers' learning rate and accumulator unless told otherwise."""
+    """Returns the config of a table; by default Adagrad with the peers' learning rate and accumulator."""
     if optimizer is None:
         optimizer = row_optimizers.Adagrad(learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR)
     initializer = initializers.RandomUniform(-0.05, 0.05)
@@ -79,7 +79,7 @@ def row_bytes(table: HashTable) -> int:
 
 
 def save_in_background(table: HashTable, path: Path, *, bytes_per_second: int) -> None:
-    """Saves at a limited rate beside whatever other threads do, and returns when the files are committed."""
+    """Saves at a limited rate, concurrently with other threads, and returns when the files are committed."""
     table.save(path, background=True, rate_bytes_per_second=bytes_per_second).wait()
 
 

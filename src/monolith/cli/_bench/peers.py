@@ -31,7 +31,7 @@ class TorchBag:
     """`EmbeddingBag(sparse=True)` with bags of one id, and torch's sparse Adagrad."""
 
     def __init__(self, weights: torch.Tensor, gradient: torch.Tensor) -> None:
-        # torch warns until somebody says whether sparse gradients are to be checked; a speed contest says no.
+        # torch warns unless the check of sparse gradients is set explicitly; off for a benchmark.
         checks: Any = torch.sparse.check_sparse_tensor_invariants
         checks.disable()
         num_rows, dim = weights.shape

@@ -6,6 +6,6 @@ import sys
 
 
 def tell(text: str) -> None:
-    """One line, at once."""
+    """Prints one line and flushes it."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

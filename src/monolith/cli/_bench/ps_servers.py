@@ -42,7 +42,7 @@ class Servers:
 
 @contextmanager
 def running_servers(count: int, *, threads: int, options: Sequence[str] = ()) -> Iterator[Servers]:
-    """Servers of so many threads each, with further options of ``monolith ps``; they end with the block.
+    """Yields servers of `threads` threads each, with further options of ``monolith ps``; they end with the block.
 
     Raises:
         RowSkippedError: grpcio is not installed.

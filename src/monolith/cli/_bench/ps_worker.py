@@ -1,7 +1,7 @@
-"""Workers that are processes of their own: they train table steps on servers when they are told to.
+"""Workers as processes of their own, which train table steps on servers on request.
 
-A worker is `python -m monolith.cli._bench.ps_worker`: what it is comes as one line of JSON on standard input, and then
-one line for each turn, the seconds to train. It answers each, and its start, with one line of JSON.
+A worker is `python -m monolith.cli._bench.ps_worker`: its config is one line of JSON on standard input, followed by one
+line for each turn, the seconds to train. It responds to each, and at its start, with one line of JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Workers:
         self._processes = processes
 
     def begin_turn(self, seconds: float) -> None:
-        """Lets all of them train for so long, at once."""
+        """Starts training on all workers concurrently, for `seconds`."""
         for process in self._processes:
             ask = cast("IO[str]", process.stdin)
             ask.write(f"{seconds}\n")

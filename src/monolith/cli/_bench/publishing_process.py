@@ -1,4 +1,4 @@
-"""A run that exports its model and publishes a delta log, as a process beside the one that serves."""
+"""A run that exports its model and publishes a delta log, as a process next to the one that serves."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _run(pipe: Any, num_rows: int, folder: Path) -> None:
         os.sched_setaffinity(0, cores[1:] or cores)  # the first one is the server's
         os.nice(_NICE)
         _publish(pipe, num_rows, folder)
-    except Exception as error:  # noqa: BLE001 - raised again where it was asked for
+    except Exception as error:  # noqa: BLE001 - raised again in the caller
         pipe.send(f"{type(error).__name__}: {error}")
 
 

@@ -1,8 +1,8 @@
-"""Ranks of a synchronous run as processes of this machine, measured in turns.
+"""Ranks of a synchronous run as processes of this machine, measured alternately.
 
-They are forks of this process, which has imported what they need and must not have computed anything. They meet at a
-store of this process, whose port the system chooses, as they do at that of torchrun. All make the same number of steps
-in a turn; who has no turn waits for the next question.
+They are forks of this process, which has imported what they need and must not have computed anything. They rendezvous
+at a store of this process, whose port the system chooses, as with torchrun. All make the same number of steps in a
+turn; ranks without a turn wait for the next request.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ranks:
         self._step_seconds: dict[str, float] = {}
 
     def turn(self, seconds: float, way: str = "step") -> RankTurn:
-        """Lets all of them make as many steps as take about so long, at once.
+        """Runs steps on all ranks concurrently, for about `seconds`.
 
         Args:
             seconds: The wanted length.
@@ -87,17 +87,17 @@ class Ranks:
 def running_ranks(
     program: str, setting: Setting, *, count: int = 2, threads: int = 1, **options: Any
 ) -> Iterator[Ranks]:
-    """Ranks 0 .. count - 1 that run a program of `ranks`, ready to make steps; they end with the block.
+    """Yields ranks 0 .. count - 1 that run a program of `ranks`, ready to make steps; they end with the block.
 
     Args:
         program: Name of the program.
         setting: Sizes.
-        count: Ranks; 1: a process that no launcher started.
-        threads: Of each.
-        options: What the program wants to know besides.
+        count: Number of ranks; 1: a process without a launcher.
+        threads: Threads of each rank.
+        options: Further options of the program.
 
     Raises:
-        RowSkippedError: a rank said so when it began.
+        RowSkippedError: a rank raised it at its start.
     """
     store = TCPStore(_HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_MEETING_SECONDS))
     what = {"program": program, "threads": threads, "setting": setting.to_json(), "options": options}
@@ -118,7 +118,7 @@ def running_ranks(
 
 
 class _Rank:
-    """A fork that is asked, and answers, in lines of JSON."""
+    """A fork with requests and responses as lines of JSON."""
 
     def __init__(self, rank: int, count: int, port: int) -> None:
         launched = {
@@ -143,7 +143,7 @@ class _Rank:
         self._socket, self._lines = ours, ours.makefile(encoding="utf-8")
 
     def ask(self, message: dict[str, Any]) -> None:
-        """One question; one that has ended hears none."""
+        """Sends one request; ignored by a rank that has ended."""
         with suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 

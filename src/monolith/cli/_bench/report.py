@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 HEADINGS = ("measure", "ours", "peer", "ratio", "must reach", "ok")
 MEASURED = HEADINGS[:4]
-"""The columns that say what was measured, without a verdict."""
+"""The columns of the measurement, without a verdict."""
 
 _HOW_TO_READ = (
     "Workload A is ids as traffic has them, few of them often; workload B is random rows, the worst case. "

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def measure_and_print(
     rows: Sequence[Row], *, description: str | None, rounds: int, arguments: Sequence[str] | None
 ) -> int:
-    """0 when every row ran, 1 when one failed or, with --check, missed, 130 after Ctrl-C.
+    """Returns 0 when every row ran, 1 when one failed or, with --check, missed, 130 after Ctrl-C.
 
     Args:
-        rows: Those that the script can measure.
-        description: Of the script, for its help.
-        rounds: Turns that each contestant gets, unless the caller says otherwise.
-        arguments: Of the command line; None: this process's own.
+        rows: Rows that the script can measure.
+        description: Description of the script, for its help.
+        rounds: Default number of turns of each contestant.
+        arguments: Arguments of the command line; None: this process's own.
     """
     args = _parse(rows, description, rounds, arguments)
     setting = Setting().quick() if args.quick else Setting(rounds=rounds)

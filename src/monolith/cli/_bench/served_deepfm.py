@@ -78,7 +78,7 @@ def batch_of(ids: Tensor) -> dict[str, Tensor]:
 
 
 def ids_of_a_slot(num_rows: int) -> int:
-    """Ids 0 .. n - 1 of a slot, so that all slots together have about so many rows."""
+    """Returns n for ids 0 .. n - 1 of a slot, so that all slots together have about `num_rows` rows."""
     return max(1, num_rows // NUM_SLOTS)
 
 

@@ -25,7 +25,7 @@ SWITCH_SECONDS = 0.0005
 
 
 class AnsweringModel:
-    """Answers at once, the same to everything: what is left is the server.
+    """Returns the same answer immediately, so that only the server is measured.
 
     Args:
         scores: The answer.

@@ -1,7 +1,7 @@
-"""The way a row says that it cannot be measured here."""
+"""Error of a row that cannot be measured here."""
 
 from __future__ import annotations
 
 
 class RowSkippedError(Exception):
-    """Something a row needs is missing; the text says what, and how to get it."""
+    """A requirement of a row is missing; the message names it, and how to install it."""

@@ -1,12 +1,12 @@
 // What moving bytes between two processes costs when nothing else is done: blocking sends and receives over loopback.
 //
 // usage: socket_loop
-// Each line of standard input is a turn: ASK ROWS PUSH BUFFERS STEPS, sizes in bytes. A step is what a worker and a
-// server do to each other: ASK bytes go there, ROWS come back, PUSH go there, an answer of 16 bytes comes back. Each
-// end takes BUFFERS buffers by turns, as the batches of a run are different bytes; with 1 they stay in the cache as far
-// as they fit, and nobody moves bytes for less. The answer to a turn is one line: seconds of processor time of both
-// ends together, and seconds of wall time, for all of its steps. The process ends at the end of input, and its server,
-// a child, with it. Each end has one thread.
+// Each line of standard input is a turn: ASK ROWS PUSH BUFFERS STEPS, sizes in bytes. A step is the traffic of a worker
+// and a server: the worker sends ASK bytes, receives ROWS, sends PUSH, and receives a response of 16 bytes. Each end
+// cycles through BUFFERS buffers, as the batches of a run are different bytes; with 1 they stay in the cache as far as
+// they fit, which is the lower bound of the cost. The response to a turn is one line: seconds of CPU time of both ends
+// together, and seconds of wall time, for all of its steps. The process ends at the end of input, and its server, a
+// child, with it. Each end has one thread.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -52,7 +52,7 @@ void Send(int fd, const void* from, uint64_t bytes) {
   }
 }
 
-// False iff the other end is gone before the first byte.
+// Returns false iff the other end has closed before the first byte.
 bool Receive(int fd, void* to, uint64_t bytes) {
   char* next = static_cast<char*>(to);
   const uint64_t all = bytes;

@@ -50,7 +50,7 @@ class SocketLoop:
 
     def turn(self, size: StepBytes, *, buffers: int, steps: int) -> Moved:
         """The mean of some steps, each with the next of `buffers` buffers; 1: they stay in the cache."""
-        with suppress(BrokenPipeError):  # it is gone: then it does not answer either
+        with suppress(BrokenPipeError):  # it has ended: then it does not answer either
             self._ask.write(f"{size.ask} {size.rows} {size.push} {buffers} {steps}\n")
             self._ask.flush()
         answer = self._answers.readline().split()

@@ -45,10 +45,10 @@ def gradient_of(setting: Setting) -> Tensor:
 
 
 class TableSteps:
-    """Steps of one worker on a store. One thread owns it.
+    """Steps of one worker on a store. Not thread-safe.
 
     Args:
-        store: Who keeps the rows.
+        store: The store of the rows.
         worker: The number under which it joins.
         gradient: Flat; as much of it as a batch has distinct rows is its gradient.
     """
@@ -78,7 +78,7 @@ class TableSteps:
         self._end_push()
 
     def train_ahead(self, batch: Batch) -> None:
-        """With the rows of the next batch read ahead, and the update of the last one made beside this one."""
+        """Trains with the rows of the next batch read ahead, and the last update applied concurrently."""
         plan = self._plan(batch.ids)
         reading = self._joined.read(plan, after=self._applied, step=0, train=True)
         before, self._reading = self._reading, (plan, reading)
@@ -91,7 +91,7 @@ class TableSteps:
             self._postponed = before[0]
 
     def settle(self) -> None:
-        """Waits for what `train_ahead` has under way, and gives up what it has read ahead."""
+        """Waits for operations of `train_ahead` in flight, and discards rows read ahead."""
         self._end_push()
         if self._postponed is not None:
             self._start_push(self._postponed)

@@ -1,4 +1,4 @@
-"""Timing of contestants in turns."""
+"""Timing of alternating contestants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM_UP_STEPS = 3
 
 
 class Contestant(Generic[T]):
-    """A step and the batches it walks through in a circle; each turn goes on where the last one ended."""
+    """A step and the batches that it cycles through; each turn continues where the last one ended."""
 
     def __init__(self, step: Callable[[T], object], batches: Sequence[T]) -> None:
         self._step = step
@@ -43,7 +43,7 @@ class Contestant(Generic[T]):
 
 
 def take_turns(contestants: Mapping[str, Contestant[T]], *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Steps per second of every contestant in every round; the order turns each round, so nobody is always first."""
+    """Returns steps per second of every contestant in every round; the order rotates each round."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     with quiet_collector():

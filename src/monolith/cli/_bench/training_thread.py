@@ -1,4 +1,4 @@
-"""Training in a thread beside what is measured, with the time of every step on record."""
+"""Training in a thread concurrently with what is measured, with the time of every step on record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 class TrainingThread:
-    """Repeats a step over batches until the block ends. The core releases the GIL, so the caller runs beside it."""
+    """Repeats a step over batches until the block ends. The core releases the GIL, so the caller runs concurrently."""
 
     def __init__(self, step: Callable[[Batch], object], batches: Sequence[Batch]) -> None:
         self._step = step

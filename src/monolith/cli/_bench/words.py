@@ -18,7 +18,7 @@ _NOISE = 0.05
 """Ratios that differ by less from 1 are called equal: two runs differ by as much."""
 
 _MANY = 4
-"""So many of a row against one peer are told by their range; the table has each of them."""
+"""Number of measurements of a row against one peer above which only their range is printed; the table has all."""
 
 
 def summary_in_words(measurements: Sequence[Measurement]) -> list[str]:
@@ -36,7 +36,7 @@ def summary_in_words(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def in_words(measurement: Measurement) -> str:
-    """What was found, for whom the table is too terse; a note is kept, as it says how to take it."""
+    """Returns a measurement as a sentence, with its note."""
     found = _figure(measurement) if measurement.ratio is None else _comparison(measurement, measurement.ratio)
     note = f" ({measurement.note})" if measurement.note else ""
     return f"{measurement.measure}: {found}{note}"

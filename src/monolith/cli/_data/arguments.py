@@ -97,10 +97,10 @@ _FORMAT_OF_ENDING = {
 
 
 def finish_output(args: argparse.Namespace) -> None:
-    """Chooses the format by the name of the file, if it was not said.
+    """Chooses the format by the name of the file, if it was not given.
 
     Raises:
-        InvalidArgumentError: no format is known by the ending of the name.
+        InvalidArgumentError: the extension has no known format.
     """
     if args.to is not None:
         return

@@ -90,7 +90,7 @@ def stats(args: argparse.Namespace) -> int:
     """Count what the samples hold."""
     if args.exact_limit < 0:
         raise InvalidArgumentError(f"--exact-limit must be >= 0, got {args.exact_limit}")
-    table_bytes_per_id(args.dim, args.optimizer)  # a wrong name is told before an hour of reading
+    table_bytes_per_id(args.dim, args.optimizer)  # refuse a wrong name before an hour of reading
     source = open_input(args)
     counted = Statistics(exact_limit=args.exact_limit, ids=_ids_of(args))
     if source.sample is SampleFormat.PLAINTEXT:
@@ -121,7 +121,7 @@ def generate(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _shown(bar: T) -> Iterator[T]:
-    """Ends the bar when all is done; when something fails, that is what is told."""
+    """Closes the bar at the end; on failure only the error is shown."""
     try:
         yield bar
     except BaseException:
@@ -139,7 +139,7 @@ def _records(source: Input) -> Iterator[tuple[str, bytes]]:
 
 
 def _examples(source: Input, args: argparse.Namespace) -> Iterator[tuple[str, Example]]:
-    """Every sample with its place; bad ones are left out as far as that is allowed."""
+    """Yields every sample with its place; skips bad ones within the limit."""
     ids = _ids_of(args)
     if source.tables is not None:
         yield from examples_in(source.tables, ids=ids)
@@ -200,7 +200,7 @@ def _counts(source: Input, counted: Statistics, args: argparse.Namespace) -> Ite
 
 
 def _kind_of(batch: Batch, name: str) -> str:
-    """Columns have no word for ids: whole numbers and texts count as ids."""
+    """Returns the kind of a column; columns have no type for ids, so integers and strings count as ids."""
     values = batch[name]
     if isinstance(values, list):
         return "bytes"

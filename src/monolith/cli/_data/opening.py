@@ -1,4 +1,4 @@
-"""Inputs of ``monolith data``: files of any framing, Parquet, topics; what they hold is found out if not said."""
+"""Inputs of ``monolith data``: files of any framing, Parquet, topics; their content is detected if not given."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _head_of(files: FileSet, compression: Compression) -> tuple[npt.NDArray[np.u
         if not file.seekable():
             raise InvalidArgumentError(f"file '{path}': a pipe can be read once only; write it to a file first")
         if compression is Compression.FROM_NAME and compression.resolve(path) is Compression.NONE:
-            # A name need not tell; the first bytes do.
+            # Detected by the first bytes, as a name may lack an extension.
             compression = looks_like(file.read(4)) or Compression.NONE
             file.seek(0)
         compression = compression.resolve(path)

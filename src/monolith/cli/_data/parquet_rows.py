@@ -1,7 +1,7 @@
 """Examples as rows of Parquet and back: a column for each feature, ``__LABEL__``, and ``__<FIELD>__`` for line ids.
 
-Arrow has no word for ids, so a column says in its metadata which list of a feature it was. Columns without that become
-lists of integers, reals or bytes, unless they are named as ids.
+Arrow has no type for ids, so the metadata of a column names the list of the feature that it was. Columns without that
+become lists of integers, floats or bytes, unless they are named as ids.
 """
 
 from __future__ import annotations
@@ -135,14 +135,14 @@ def _arrow_type(kind: str) -> Any:
 
 
 def examples_in(tables: TableFiles, *, ids: Collection[str] = ()) -> Iterator[tuple[str, Example]]:
-    """Every row as an Example, with its place.
+    """Yields every row as an Example, with its place.
 
     Args:
         tables: Files of columns.
-        ids: Columns of integers that are v2 ids, where the file does not say.
+        ids: Columns of integers that are v2 ids, if the file has no metadata.
 
     Raises:
-        InvalidArgumentError: a column whose type has no form in an Example.
+        InvalidArgumentError: a column has a type that an Example cannot hold.
     """
     for place, table in tables.tables():
         start, _, first = place.rpartition(" ")
@@ -225,5 +225,5 @@ def _put_typed_field(example: Example, name: str, kind: str, value: Any) -> None
 
 
 def temporary_beside(path: str, suffix: str) -> Path:
-    """Where a file is written until it is whole."""
+    """Returns the temporary path of a file until it is complete."""
     return Path(f"{path}.tmp-{suffix}")

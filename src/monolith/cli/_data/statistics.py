@@ -45,9 +45,9 @@ _COLUMNS: dict[str, type[Column]] = {
 _IDS, _INTS, _REALS, _BYTES = "ids", "integers", "reals", "bytes"
 _NAMES = {Ids: _IDS, NestedIds: _IDS, Ints: _INTS, Floats: _REALS, FirstBytes: _BYTES}
 _LOOKED_AT_FIRST, _LOOKED_AT_LATER = 1000, 64
-"""Samples of a block, spread over it, in which features are looked for."""
+"""Number of samples of a block, spread over it, that are scanned for features."""
 _PROBE_ROWS = 1 << 17
-"""Enough rows that what a table allocates ahead is a small part of it."""
+"""Enough rows to make over-allocation of a table negligible."""
 _MOST_SLOTS = 8
 
 
@@ -66,7 +66,7 @@ class FeatureStatistics:
     """Slot of v2 ids -> values."""
 
     def add(self, column: ColumnValues) -> None:
-        """Takes in a column of a batch."""
+        """Adds a column of a batch."""
         if isinstance(column, list):
             lengths = np.array([bool(each) for each in column], np.int64)
         elif isinstance(column, Ragged):
@@ -111,7 +111,7 @@ class Statistics:
         self._times: tuple[int, int] | None = None
 
     def add_records(self, blocks: Iterable[Records], sample: SampleFormat, bad: BadRecords) -> Iterable[int]:
-        """Takes in blocks of records; yields how many samples each held."""
+        """Adds blocks of records; yields the number of samples of each."""
         columns: dict[str, Column] = {}
         width, parser = 1, None
         for number, block in enumerate(blocks):
@@ -127,7 +127,7 @@ class Statistics:
             yield batch.num_rows
 
     def add_batch(self, batch: Batch, kinds: dict[str, str]) -> None:
-        """Takes in a batch: labels and times under their own names, the features of these kinds."""
+        """Adds a batch: labels and times under their own names, the features of these kinds."""
         self.samples += batch.num_rows
         for name, kind in kinds.items():
             if name not in self.features:
@@ -219,7 +219,7 @@ class Statistics:
 
 @functools.cache
 def table_bytes_per_id(dim: int, optimizer: str) -> float:
-    """What an id takes in a table, by the count of a table that is filled to find out: row, state, index and all."""
+    """Returns the bytes per id of a table, measured on a filled table: row, state, index and overhead."""
     known = {name.lower(): getattr(row_optimizers, name) for name in row_optimizers.__all__}
     chosen = known.get(optimizer.replace("_", "").lower())
     if chosen is None or not issubclass(chosen, row_optimizers.RowOptimizer) or chosen is row_optimizers.RowOptimizer:
@@ -230,7 +230,7 @@ def table_bytes_per_id(dim: int, optimizer: str) -> float:
         numbers = torch.arange(begin, min(begin + step, _PROBE_ROWS))
         table.assign(numbers, torch.zeros(len(numbers), dim), time=0)
     stats = table.stats()
-    # What is left of a block of memory differs a little from table to table, so a process asks one only.
+    # Unused memory differs a little from table to table, so a process measures only one.
     return round(float(stats["row_bytes"] + stats["index_bytes"] + stats["other_bytes"]) / _PROBE_ROWS, 1)
 
 

@@ -106,7 +106,7 @@ class LineTables(TableFiles):
 
 
 def line_tables(files: FileSet, compression: Compression, bad: BadRecords) -> LineTables | None:
-    """The files as CSV or JSON lines, if their names say that they are; None: they do not."""
+    """Returns the files as CSV or JSON lines by their extensions; None: neither."""
     endings = {_ending(path) for path in files.files}
     for known, dataset in ((_CSV, CsvDataset), (_JSON_LINES, JsonLinesDataset)):
         if endings <= known:

@@ -38,7 +38,7 @@ class UniqueCounter:
         return len(self._seen) if self._seen is not None else round(self._estimate())
 
     def add(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Takes in some more."""
+        """Adds numbers."""
         if not len(numbers):
             return
         numbers = np.unique(numbers)

@@ -1,4 +1,4 @@
-"""Outputs of ``monolith data``: a file comes into being whole, or not at all."""
+"""Outputs of ``monolith data``: files are written atomically."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def open_sink(args: argparse.Namespace) -> Sink:
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Refuses to write over a file that is there, unless that is wanted, and where no file can be.
+    """Refuses to overwrite an existing file, unless requested, and paths that cannot be a file.
 
     Raises:
-        AlreadyExistsError: it is there.
-        InvalidArgumentError: it is a folder, a device or a pipe, or there is no folder that it could be in.
+        AlreadyExistsError: the file exists.
+        InvalidArgumentError: it is a folder, a device or a pipe, or its folder does not exist.
     """
     if "://" in args.out:
         return
@@ -135,7 +135,7 @@ class ExampleBatchSink(Sink):
         self._rows = rows
         self._waiting: list[Example] = []
 
-    def write(self, example: Example, place: str = "") -> None:  # noqa: ARG002 - rows are written many at once
+    def write(self, example: Example, place: str = "") -> None:  # noqa: ARG002 - rows are written in blocks
         """Adds an example."""
         if self._waiting and self._waiting[0].data_source_key != example.data_source_key:
             self._flush()
@@ -173,7 +173,7 @@ class ParquetSink(Sink):
         self._writer: Any = None
         self._schema: Any = None
 
-    def write(self, example: Example, place: str = "") -> None:  # noqa: ARG002 - rows are written many at once
+    def write(self, example: Example, place: str = "") -> None:  # noqa: ARG002 - rows are written in blocks
         """Adds an example."""
         self._waiting.append(example)
         if len(self._waiting) == self._look_ahead:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monolith.tensors import Ragged
 
 DIM = 16
-"""Of the vectors; a row has a bias beside it."""
+"""Dimension of the vectors; a row has a bias, too."""
 BYTES_PER_BARE_ROW = 2 * 4 * (1 + DIM)
 """Of an array: weights and Adagrad's sums, no keys, no index."""
 ROW = (Slice(1, initializer=Zeros()), Slice(DIM))

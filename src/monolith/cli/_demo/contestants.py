@@ -1,7 +1,7 @@
-"""Who races: a model that learns online, one that stopped learning, and one whose ids are hashed.
+"""The contestants: a model that learns online, one that stopped learning, and one whose ids are hashed.
 
 All have the same architecture, the same first weights and the same optimizers, and see the same examples in the same
-order. A prediction is made before its click is learned from.
+order. Every example is predicted before it is trained on.
 """
 
 from __future__ import annotations

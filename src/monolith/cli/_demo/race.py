@@ -49,7 +49,7 @@ class Limits:
 
     @property
     def window(self) -> int:
-        """Examples of a window: a day, or less where the whole race is short."""
+        """Number of examples of a window: a day, or less in a short race."""
         day = WORLD.examples_per_day
         if self.examples >= 10 * day:
             return day
@@ -116,7 +116,7 @@ class Progress:
 
     @property
     def examples_per_second(self) -> float:
-        """Of the whole race: traffic made, three models, measurements."""
+        """Throughput of the race, including generation of traffic, three models, and measurements."""
         return self.examples / self.seconds if self.seconds else 0.0
 
     @property

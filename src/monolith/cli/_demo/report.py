@@ -1,4 +1,4 @@
-"""A race as one HTML page: what came out, the plots, how the models were made, and the numbers behind the plots."""
+"""A race as one HTML page: the results, the plots, how the models were made, and the data of the plots."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def conclusion_of(progress: Progress) -> str:
 
 
 def html_of(progress: Progress, *, docs: str | None = None) -> str:
-    """The whole page; `docs` is the way from it to the folder of documents, if that is known."""
+    """Returns the complete page; `docs` is the relative path to the folder of documents, if known."""
     summary = summary_of(progress)
     fields = {
         "chart_style": charts.STYLE + stages.STYLE,
@@ -119,7 +119,7 @@ def html_of(progress: Progress, *, docs: str | None = None) -> str:
 
 
 def write_report(path: Path, progress: Progress) -> None:
-    """Writes the page whole or not at all."""
+    """Writes the page atomically."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

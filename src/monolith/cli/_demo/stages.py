@@ -1,4 +1,4 @@
-"""Where the time of a race goes: a stopwatch that is told at the end of each stage, and its result as bars."""
+"""Time of the stages of a race: a stopwatch that is called at the end of each stage, and its result as bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a race looks like while it runs: a few lines drawn anew on a terminal, a line per window elsewhere."""
+"""Display of a running race: a few lines redrawn on a terminal, a line per window elsewhere."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class View:
         self._next_drawing = 0.0
 
     def show(self, progress: Progress) -> None:
-        """Draws, if it is time, or tells what has not been told."""
+        """Redraws if it is time, or prints new windows."""
         if not self._is_terminal:
             self._tell(progress)
         elif self._clock.monotonic() >= self._next_drawing:

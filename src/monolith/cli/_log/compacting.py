@@ -27,13 +27,13 @@ _LOCK = "compact.lock"
 
 
 def compact(log: DeltaLog, *, keep_bases: int, progress: Progress) -> tuple[Base, Mapping[str, int]]:
-    """The new base, and the number of the first increment of each part that is still there.
+    """Compacts a log. Returns the new base, and the number of the first remaining increment of each part.
 
-    What a compaction has left that was killed is removed first, where bases are in a folder of a file system; in an
-    object store nobody can tell it from one that is under way.
+    Leftovers of a killed compaction are removed first, if bases are in a folder of a file system; in an object store
+    they cannot be distinguished from a compaction in progress.
 
     Raises:
-        FailedPreconditionError: the log has no rows yet, or another compaction of it is under way.
+        FailedPreconditionError: the log has no rows yet, or another compaction of it is in progress.
     """
     if keep_bases < 1:
         raise ValueError(f"--keep_bases must be >= 1, got {keep_bases}")
@@ -56,7 +56,7 @@ def compact(log: DeltaLog, *, keep_bases: int, progress: Progress) -> tuple[Base
 
 @contextmanager
 def _alone(log: DeltaLog) -> Iterator[None]:
-    """No other compaction of the log goes on meanwhile, as far as processes that share its folder can know."""
+    """Excludes other compactions of the log by processes that share its folder."""
     folder = _local_folder(log)
     if folder is None:
         yield

@@ -53,7 +53,7 @@ def line_of(found: Increment) -> str:
 
 
 def time_text(milliseconds: int) -> str:
-    """A moment in local time."""
+    """Returns a time as local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))
 
 

@@ -24,7 +24,7 @@ class Report:
     """That count."""
     bytes: int = 0
     replaced: int = 0
-    """Records of writers that were replaced, which count for nobody."""
+    """Number of records of replaced writers, which are ignored."""
     unfinished_bytes: int = 0
     """At the ends of parts: of a record that is being written, or whose writer was killed."""
     bases: int = 0

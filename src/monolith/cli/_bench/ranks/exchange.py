@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(setting: Setting, *, num_rows: int) -> Iterator[dict[str, Callable[[int], object]]]:
-    """By `collective`; by two calls of torch, the first of which tells the sizes; by one, which is given them."""
+    """Yields exchanges by `collective`, by two calls of torch (the first for sizes), and by one with given sizes."""
     collective.init()
     size = collective.size()
     part = len(set(workload.zipf_batches(setting, num_rows)[0].ids.tolist())) // size

@@ -1,4 +1,4 @@
-"""Several Python threads that train on one table at the same time, beside one: what is done together, and by whom."""
+"""Several Python threads that train on one table concurrently, against one: total and per thread."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def measure(setting: Setting) -> list[Measurement]:
 
 
 def _rates(table: ours.Ours, batches: Batches, *, callers: int, seconds: float) -> list[float]:
-    """Batches per second of each caller, who all begin together."""
+    """Returns batches per second of each caller; all start together."""
     start = threading.Barrier(callers)
     rates = [0.0] * callers
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LIMIT_MS = 10.0
 CUTS_PER_ROUND = 4
 STEPS_AFTER = 2
-"""Steps after the flip that are looked at beside those that overlap it."""
+"""Number of steps after the flip that are measured in addition to those that overlap it."""
 
 
 class Moment(NamedTuple):
@@ -65,7 +65,7 @@ def measure(setting: Setting) -> list[Measurement]:
 
 
 def _cut_once(table: ours.Ours, pause: float) -> Moment:
-    """A cut, held for a while with training going on, released, and a rest to compare with."""
+    """Takes a cut, holds it for a while during training, releases it, and trains on for comparison."""
     begin = time.perf_counter()
     cut = table.table.cut()
     end = time.perf_counter()

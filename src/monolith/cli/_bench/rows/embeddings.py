@@ -1,8 +1,7 @@
-"""`monolith.Embeddings` beside torchrec and torch: forward, backward and update of 26 slots; and what the module adds.
+"""`monolith.Embeddings` against torchrec and torch: forward, backward and update of 26 slots; and module overhead.
 
-Every slot has as many rows as every other; ids follow a bounded zipf 1.05. torchrec and torch are given row numbers and
-do no id mapping. Everybody starts from the same weights, and the row fails if one step does not give everybody the same
-rows.
+All slots have the same number of rows; ids follow a bounded zipf 1.05. torchrec and torch get row numbers and do no id
+mapping. All contestants start from the same weights, and the row fails if their rows differ after one step.
 """
 
 from __future__ import annotations
@@ -217,7 +216,7 @@ class TorchRec:
 
 
 def enter(setting: Setting) -> dict[str, Contestant[Batch]]:
-    """Everybody with the same weights, ids and gradient; refuses to go on when one step does not agree."""
+    """Returns all contestants with the same weights, ids and gradient; raises if their rows differ after one step."""
     rows_per_slot = max(setting.small_rows // FEATURES, 1)
     batches = make_batches(min(setting.num_batches, MOST_BATCHES), setting.examples, rows_per_slot)
     gradient = torch.randn(setting.examples, FEATURES * DIM, generator=torch.Generator().manual_seed(SEED))

@@ -1,10 +1,10 @@
 """Insert of unseen ids into a table that grows from empty, each row made by the initializer.
 
-What the memory itself costs stands beside `apply_gradients`, which training inserts by: after every call, as many bytes
-as the table has just grown by are taken new from the system, on huge pages where it grants them as tables ask for, and
-cleared by as many threads. So both sides take turns within milliseconds. On a virtual machine that matters more than
-anything else: memory that some process gave back a moment ago comes ten times as fast as memory that the host has to
-find, and one that is cleared in one go behind a whole table may be all of the first kind.
+The peer of `apply_gradients`, by which training inserts, is the cost of the memory itself: after every call, as many
+bytes as the table has just grown by are allocated from the system, on huge pages where it grants them as tables
+request, and cleared by as many threads. So both sides alternate within milliseconds. On a virtual machine that matters
+more than anything else: memory that a process has just freed is ten times as fast as memory that the host has to find,
+and memory that is cleared in one go after a complete table may be all of the first kind.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _insert_all(
 
 
 def _most_bytes(setting: Setting, table: HashTable) -> int:
-    """No table of so many rows has more; addresses that are never touched cost nothing."""
+    """Returns an upper bound of the table's bytes; addresses that are never touched cost nothing."""
     return setting.large_rows * (ours.row_bytes(table) + 64) + (64 << 20)
 
 

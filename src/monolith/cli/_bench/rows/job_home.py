@@ -1,4 +1,4 @@
-"""Empty steps of many workers, all of which the home server counts: what it bears beside its rows."""
+"""Empty steps of many workers, all of which server 0 counts: its capacity apart from rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _EmptySteps:
         self._next += 1
 
     def require_counted(self, others: int) -> None:
-        """Looks whether every step was counted once, by what worker 0 heard last: others may have stepped since."""
+        """Checks that every step was counted once, by the last count of worker 0: others may have stepped since."""
         least, most = ((self._next - behind) * (len(self._joined) - 1) for behind in (1, 0))
         if not least <= others <= most:
             raise AssertionError(f"the server counted {others} steps of the others, expected {least} to {most}")

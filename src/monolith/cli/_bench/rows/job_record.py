@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 LIMIT = 0.93
 TURN_INTERVALS = 1.0
-"""Length of a turn; a server that stood still writes in each of its turns once more than in time that just goes on."""
+"""Length of a turn in intervals; a paused server writes once more in each of its turns than one that runs on."""
 INTERVAL_SECONDS = 10.0
-"""Between two increments, as a job has it that says nothing."""
+"""Seconds between two increments, the default of a job."""
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """In turns, on the same two cores; who has no turn stands still."""
+    """Measures alternately, on the same two cores; the idle contestant is paused."""
     interval = INTERVAL_SECONDS * min(1.0, setting.seconds)
     rates: dict[bool, list[float]] = {True: [], False: []}
     with ExitStack() as running:

@@ -36,7 +36,7 @@ STEPS_AFTER_SAVE = 50
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """With pages of the files forgotten before each; a restart includes the start of the process."""
+    """Measures with a cold page cache; a restart includes the start of the process."""
     ours.use_threads(setting.threads)
     needed = setting.large_rows * 500
     with disk.scratch_folder(setting.directory, needed_bytes=needed) as folder, ExitStack() as running:
@@ -67,12 +67,12 @@ def measure(setting: Setting) -> list[Measurement]:
 
 
 class Restarted:
-    """A server that is killed and comes back from its checkpoint and its record.
+    """A server that is killed and restarts from its checkpoint and its record.
 
     Args:
-        model_dir: Of the checkpoint.
-        record: Folder of its record; None: it writes none.
-        threads: That answer batches.
+        model_dir: Model directory of the checkpoint.
+        record: Folder of its record; None: no record.
+        threads: Number of threads that serve batches.
     """
 
     def __init__(self, model_dir: Path, record: Path | None, *, threads: int) -> None:

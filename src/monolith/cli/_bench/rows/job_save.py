@@ -64,7 +64,7 @@ def _next_save(job: Job) -> Span:
     begin = job.wait(lambda: _is_saving(job.model_dir))
     end = job.wait(lambda: not _is_saving(job.model_dir))
     time.sleep(0.5)
-    return begin - 0.2, end  # the barrier goes up before the first file is there
+    return begin - 0.2, end  # the barrier is set before the first file exists
 
 
 def _is_saving(model_dir: Path) -> bool:

@@ -25,7 +25,7 @@ RATIO, ALLOWED_SECONDS = 1.3, 3.0
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """With partial recovery; beside it, a cold restore of the same checkpoint in one process."""
+    """Measures partial recovery, against a cold restore of the same checkpoint in one process."""
     num_steps = max(2, setting.large_rows // setting.features // setting.examples + 1)
     with disk.scratch_folder(setting.directory, needed_bytes=setting.large_rows * 400) as folder:
         with running_job(
@@ -58,7 +58,7 @@ def measure(setting: Setting) -> list[Measurement]:
 def _kill(job: Job) -> float:
     os.kill(job.pid("ps", 0), signal.SIGKILL)
     killed = time.monotonic()
-    # One step may have been computed already, and one read ahead; that behind them needs the server.
+    # One step may have been computed already, and one read ahead; the step after them needs the server.
     job.wait(lambda: sum(begin > killed for begin in job.times(0)) > 3)
     after = [begin for begin in job.times(0) if begin > killed]
     gaps = [(later - before, later) for before, later in zip([killed, *after], after, strict=False)]

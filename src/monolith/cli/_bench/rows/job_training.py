@@ -1,4 +1,4 @@
-"""Steps of a whole job of one worker and one server, against the bare loop of a session on a server."""
+"""Steps of a complete job of one worker and one server, against the bare loop of a session on a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT = 0.95
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """In turns, on the same two cores; who has no turn stands still."""
+    """Measures alternately, on the same two cores; the idle contestant is paused."""
     ours.use_threads(CORES)
     bare, whole = list[float](), list[float]()
     with ExitStack() as running:

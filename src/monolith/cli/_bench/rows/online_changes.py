@@ -17,7 +17,7 @@ LIMITS_MS = dict(zip(TOUCHED, (20.0, 1.5, 0.25), strict=True))
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Serving rows of some rows out of many, in one buffer; beside it the same blocks one by one."""
+    """Measures reading serving rows of some of many rows, in one buffer, against the same blocks one by one."""
     ours.use_threads(1)
     tables = FollowedTables(setting.large_rows)
     packed: dict[int, list[float]] = {count: [] for count in TOUCHED}

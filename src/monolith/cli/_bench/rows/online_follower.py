@@ -19,7 +19,7 @@ LIMITS_MS = dict(zip(TOUCHED[:2], (20.0, 1.0), strict=True))
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Serving rows in one buffer into a table that has all rows; beside it the same blocks one by one."""
+    """Measures serving rows in one buffer into a table that has all rows, against the same blocks one by one."""
     ours.use_threads(1)
     tables = FollowedTables(setting.large_rows)
     follower = tables.new_follower()

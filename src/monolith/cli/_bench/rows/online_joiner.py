@@ -1,4 +1,4 @@
-"""Events that the joiner takes in a second, from the bytes of its inputs to those of its output, every step on disk."""
+"""Events per second of the joiner, from the bytes of its inputs to those of its output, every step on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LARGE, _SMALL = 1 << 30, 1 << 20
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """With the whole window in memory, against Bytewax if it is there, and with most of it on disk."""
+    """Measures with the complete window in memory, against Bytewax if installed, and with most of it on disk."""
     in_memory, on_disk, peer = list[float](), list[float](), list[float]()
     has_peer = importlib.util.find_spec("bytewax") is not None and _BYTEWAX_PROGRAM.is_file()
     with tempfile.TemporaryDirectory(dir=setting.directory) as folder, _collector_of_the_command():

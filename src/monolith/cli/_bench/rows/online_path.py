@@ -1,4 +1,4 @@
-"""From a training step to the rows of a follower in another process, beside what publishing costs who trains."""
+"""From a training step to the rows of a follower in another process, and the cost of publishing for training."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PacedTraining:
         self.num_steps = 0
 
     def train(self, seconds: float, publisher: DeltaPublisher | None = None) -> Steps:
-        """Trains so long; tells the publisher what it has trained."""
+        """Trains for `seconds`; notifies the publisher of trained steps."""
         begun, processor, wall = list[float](), 0.0, 0.0
         first = time.monotonic()
         while not begun or time.monotonic() < first + seconds:
@@ -72,7 +72,7 @@ class PacedTraining:
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Latency and share of the publisher in one span, training beside it in spans that take turns, and catching up."""
+    """Measures latency and CPU share of the publisher, training with and without it, and catching up."""
     ours.use_threads(1)
     small = replace(setting, examples=EVENTS_PER_STEP)
     store = LocalStore({TABLE: table_config(serving=False)})
@@ -130,7 +130,7 @@ def _measure_path(setting: Setting, store: LocalStore, training: PacedTraining, 
 
 
 def _measure_beside(setting: Setting, store: LocalStore, training: PacedTraining, log: str) -> Measurement:
-    """Spans with and without a publisher take turns; without one nobody follows the rows."""
+    """Measures alternating spans with and without a publisher; without one changes of rows are not tracked."""
     alone, beside = list[Steps](), list[Steps]()
     for number in range(setting.rounds):
         alone.append(training.train(TURNS * setting.seconds / 2))
@@ -161,7 +161,7 @@ def _publisher_seconds() -> float:
 
 
 def _delays(steps: Steps, first: int, arrivals: Sequence[Arrival]) -> list[float]:
-    """Milliseconds from the beginning of each step to the moment at which the follower had it."""
+    """Returns the milliseconds from the start of each step until the follower had it."""
     at, delays = 0, list[float]()
     for number, begun in enumerate(steps.begun, first + 1):
         while at < len(arrivals) and arrivals[at].step < number:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NOT_AS_THEY_ARE: dict[type[ro.RowOptimizer], ro.RowOptimizer] = {
     ro.DynamicWdAdagrad: ro.DynamicWdAdagrad(weight_decay_factor=1e-4, decouple_weight_decay=True),
 }
-"""Rules whose defaults leave out what is to be measured."""
+"""Rules whose defaults disable what is to be measured."""
 OPTIMIZERS = tuple(_NOT_AS_THEY_ARE.get(rule) or rule() for rule in ro.every_rule() if rule is not ro.Sgd)
 LIMITS = {"A": 3.0, "B": 1.5}
 

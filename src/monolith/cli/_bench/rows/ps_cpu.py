@@ -45,7 +45,7 @@ class Spent(NamedTuple):
 
 
 class Contestant:
-    """Steps on one store, measured by the processor time of everyone who takes part."""
+    """Steps on one store, measured by the CPU time of all processes involved."""
 
     def __init__(self, steps: TableSteps, server_pids: Sequence[int], batches: Sequence[Batch]) -> None:
         self._steps, self._pids, self._batches = steps, server_pids, batches

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from monolith.cli._bench.socket_loop import Moved
 
 MATRICES, SIDE = 5, 1000
-"""Of so many weights each: 20 MB in all."""
+"""Number of weights of each: 20 MB in total."""
 LIMIT = 1.6
 ASK_BYTES = 64
 

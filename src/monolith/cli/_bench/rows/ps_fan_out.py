@@ -21,7 +21,7 @@ LIMIT = 1.5
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Processor time of the worker's process for a step, in turns with one server and with eight."""
+    """Measures the CPU time of a step in the worker's process, alternating between one server and eight."""
     ours.use_threads(1)
     num_rows = setting.small_rows
     batches, gradient = workload.zipf_batches(setting, num_rows), gradient_of(setting)

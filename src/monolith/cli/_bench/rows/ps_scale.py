@@ -24,7 +24,7 @@ LIMIT = 3.0
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Steps per second of all workers together, in turns; both clusters run all the time, one of them idle."""
+    """Measures the total steps per second of all workers, alternating; both clusters run, one of them idle."""
     num_rows = setting.small_rows
     rates: dict[int, list[float]] = {1: [], MANY: []}
     with ExitStack() as running:

@@ -1,4 +1,4 @@
-"""Whole training steps of a DeepFM with its rows on a server, against the same with a store of its own process."""
+"""Complete training steps of a DeepFM with its rows on a server, against a store in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving a table: at full speed against a plain write, and in the background beside training."""
+"""Saving a table: at full speed against a plain write, and in the background of training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WRITE_LIMIT = 0.7
 TRAINING_LIMIT = 0.9
-"""Training beside a save keeps at least this share of its speed."""
+"""Minimum share of its speed that training keeps during a save."""
 P99_LIMIT = 2.0
 RATE_LIMIT = 100.0
 """MB/s that a background save must reach."""
@@ -29,7 +29,7 @@ ASKED_BYTES_PER_SECOND = 115_000_000
 """The limit given to it, a little higher so that the rate it keeps is above what is required."""
 BACKGROUND_SAVES = 2
 QUIET_TURNS = 4
-"""Length of training alone before and after each background save, in turns."""
+"""Length of training alone before and after each background save, as a number of turns."""
 
 
 class Beside(NamedTuple):

@@ -1,4 +1,4 @@
-"""Answers of a whole server on one core: how many, how late, beside a log that is followed, and under overload."""
+"""Responses of a complete server on one core: throughput and latency, while it follows a log, and under overload."""
 
 from __future__ import annotations
 

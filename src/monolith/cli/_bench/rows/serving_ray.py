@@ -1,4 +1,4 @@
-"""Requests a second on one core: our server against Ray Serve, both with the same predictor, in turns."""
+"""Requests per second on one core: our server against Ray Serve, both with the same predictor, alternating."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _ray_serving(export: str) -> Iterator[int]:
 
 
 class _Replica:
-    """Decodes a request, asks the predictor, encodes the answer: what our server does, by its own functions."""
+    """Decodes a request, calls the predictor, encodes the response: as our server, by its own functions."""
 
     def __init__(self, export: str) -> None:
         ours.use_threads(1)

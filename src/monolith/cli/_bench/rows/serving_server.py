@@ -1,4 +1,4 @@
-"""What a server costs beside its model, over HTTP and gRPC: processor time of its process."""
+"""Overhead of a server in addition to its model, over HTTP and gRPC: CPU time of its process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 NOTHING, REST, GRPC = "HTTP that asks nothing", "REST, ExampleBatch", "gRPC, ExampleBatch"
 LIMITS = {REST: 250.0, GRPC: 450.0}
 _REQUESTS_AT_ONCE = 10
-"""Between two looks at the clock, so that the client's pipe counts for little."""
+"""Requests between two reads of the clock, so that the client's pipe counts for little."""
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """The model answers at once, what it is asked is as much as is asked of a real one."""
+    """Measures with a model that answers immediately; requests have the size of real ones."""
     ours.use_threads(1)
     scores = torch.rand(CANDIDATES, generator=torch.Generator().manual_seed(0))
     with client_and_one_core() as client, running_server(AnsweringModel(scores), grpc_port=0) as server:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from monolith.tables import HashTable
 
 STEPS: Final = ("plan", "read", "apply", "lookup")
-"""A training step makes the first three; the last one is the whole of a lookup without a plan."""
+"""A training step makes the first three; the last one is a complete lookup without a plan."""
 
 PLAN_LIMIT: Final = 0.45
 """What a plan may take of the time that its rows take to be read and trained."""

@@ -16,7 +16,7 @@ MOST = 1.1
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Time of the call and processor time of a rank, in turns in the same two ranks."""
+    """Measures the time of the call and the CPU time of a rank, alternating in the same two ranks."""
     turns: dict[str, list[RankTurn]] = {"bare": [], "collective": [], "rows alone": []}
     with running_ranks("exchange", setting, num_rows=setting.small_rows) as ranks:
         for _ in range(setting.rounds):

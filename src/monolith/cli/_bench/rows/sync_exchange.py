@@ -16,7 +16,7 @@ RANKS = 2
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Two ranks in turns with one process, one thread each; the distinct ids of a batch are about 40,000."""
+    """Measures two ranks and one process, alternating, one thread each; a batch has about 40,000 distinct ids."""
     num_rows = setting.small_rows
     here, there, exchanges = list[float](), list[float](), list[float]()
     with (

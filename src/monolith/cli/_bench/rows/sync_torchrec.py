@@ -18,7 +18,7 @@ LEAST = 1.5
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Ours without and with pipelines; all ranks of one thread, over Gloo, in turns on the same two cores."""
+    """Measures ours without and with pipelines; one thread per rank, over Gloo, alternating on the same two cores."""
     plain, piped, theirs = list[float](), list[float](), list[float]()
     with ExitStack() as running:
         running.enter_context(on_cores(CORES))

@@ -21,7 +21,7 @@ LEAST, LEAST_PIPELINED = 0.75, 0.85
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Without pipelines, and with all four of them on; all in turns, on the same two cores."""
+    """Measures without pipelines, and with all four of them on; alternating, on the same two cores."""
     with ExitStack() as running:
         running.enter_context(on_cores(CORES))
         plain = running.enter_context(one_process(setting, pipelined=False))

@@ -26,7 +26,7 @@ LIMITS = {
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Lookup and the whole step, workload A on the small and large table, B on the large and huge one."""
+    """Measures lookup and the complete step, workload A on the small and large table, B on the large and huge one."""
     counts = setting.thread_counts or (1, setting.threads)
     if len(set(counts)) < 2:
         raise RowSkippedError(
@@ -56,7 +56,7 @@ def _measure_table(setting: Setting, name: str, num_rows: int, counts: Sequence[
 
 
 def _rates(setting: Setting, counts: Sequence[int], contestant: Contestant[workload.Batch]) -> dict[int, list[float]]:
-    """Thousands of examples per second by number of threads, in turns."""
+    """Returns thousands of examples per second by number of threads, alternating."""
     rates: dict[int, list[float]] = {count: [] for count in counts}
     with quiet_collector():
         for _ in range(setting.rounds):

@@ -46,7 +46,7 @@ def _measure_size(setting: Setting, num_rows: int) -> list[Measurement]:
 
 
 def _enter(setting: Setting, num_rows: int, batches: list[workload.Batch]) -> dict[str, Contestant[workload.Batch]]:
-    """Everybody with the same weights, ids and gradient; refuses to go on when one step does not agree."""
+    """Returns all contestants with the same weights, ids and gradient; raises if their rows differ after one step."""
     weights = torch.empty(num_rows, ours.DIM).uniform_(-0.05, 0.05)
     gradient = workload.output_gradient(setting.ids_per_batch, ours.DIM)
     table = ours.Ours(ours.new_table(), gradient)
