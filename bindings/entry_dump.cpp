@@ -89,7 +89,7 @@ void DecompressRows(const Group& group, int table, const PayloadArray& payload, 
 
 using TimeArray = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Rows of a training table as EntryDump messages without ids.
+// Encodes rows of a training table as EntryDump messages without ids.
 RecordList EncodeEntries(const Group& group, int table, const PayloadArray& payload, const TimeArray& times) {
   const TableSpec& spec = group.table(table).spec;
   const auto codec = MakeEntryDumpCodec(spec);

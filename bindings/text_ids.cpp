@@ -1,4 +1,4 @@
-// Ids of texts that lie end to end.
+// Ids of texts that are stored end to end.
 #include "data/text_ids.h"
 
 #include <nanobind/ndarray.h>

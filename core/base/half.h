@@ -67,7 +67,7 @@ inline constexpr uint16_t Directed(float value, uint32_t away_sign) {
 
 }  // namespace half_internal
 
-// Nearest half, ties to even. From 65520 on the result is infinite.
+// Returns the nearest half, ties to even. From 65520 on the result is infinite.
 inline constexpr uint16_t FloatToHalf(float value) {
   using namespace half_internal;  // NOLINT(build/namespaces): constants of this header
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -82,10 +82,10 @@ inline constexpr uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(((bits >> 16) & 0x8000u) | result);
 }
 
-// The largest half that is <= value. Below -65504: minus infinity.
+// Returns the largest half that is <= value. Below -65504: minus infinity.
 inline constexpr uint16_t FloatToHalfTowardNegative(float value) { return half_internal::Directed(value, 0x80000000u); }
 
-// The smallest half that is >= value. Above 65504: infinity.
+// Returns the smallest half that is >= value. Above 65504: infinity.
 inline constexpr uint16_t FloatToHalfTowardPositive(float value) { return half_internal::Directed(value, 0u); }
 
 // Exact.
@@ -94,7 +94,7 @@ inline constexpr float HalfToFloat(uint16_t half) {
   return std::bit_cast<float>(sign | half_internal::WidenMagnitude(half & 0x7fffu));
 }
 
-// Nearest bfloat16, ties to even.
+// Returns the nearest bfloat16, ties to even.
 inline constexpr uint16_t FloatToBf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const bool nan = (bits & half_internal::kFloatMagnitude) > half_internal::kFloatInfinity;

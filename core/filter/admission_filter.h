@@ -27,7 +27,7 @@ class FilterSlice {
  public:
   virtual ~FilterSlice() = default;
 
-  // True iff the id must be dropped now.
+  // True iff the id must be rejected now.
   virtual bool ShouldDrop(const Offer& offer) = 0;
   // Drops the count of an id; `hash` as in Offer. Its next offer counts as the first.
   virtual void Forget(uint64_t hash) = 0;

@@ -80,7 +80,7 @@ MONOLITH_CRC_TARGET inline uint32_t StepWord(uint32_t crc, uint64_t word) {
 }
 MONOLITH_CRC_TARGET inline uint32_t StepByte(uint32_t crc, unsigned char byte) { return _mm_crc32_u8(crc, byte); }
 
-// The product of two polynomials over two elements.
+// The product of two polynomials over GF(2).
 MONOLITH_CRC_TARGET inline uint64_t Times(uint32_t a, uint32_t b) {
   const __m128i product =
       _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(a)), _mm_cvtsi32_si128(static_cast<int>(b)), 0);
@@ -102,7 +102,7 @@ inline uint32_t StepByte(uint32_t crc, unsigned char byte) {
   return crc;
 }
 
-// The product of two polynomials over two elements.
+// The product of two polynomials over GF(2).
 inline uint64_t Times(uint32_t a, uint32_t b) {
   uint64x2_t product;
   asm(".arch_extension aes\n\tpmull %0.1q, %1.1d, %2.1d" : "=w"(product) : "w"(vdupq_n_u64(a)), "w"(vdupq_n_u64(b)));

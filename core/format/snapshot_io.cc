@@ -37,7 +37,7 @@ struct BucketRun {
   size_t last;
 };
 
-// The end of the bucket that begins at block `first`.
+// Returns the end of the bucket that begins at block `first`.
 size_t EndOfBucket(const std::vector<BlockEntry>& blocks, size_t first) {
   size_t last = first + 1;
   while (last < blocks.size() && blocks[last].bucket == blocks[first].bucket) ++last;

@@ -11,7 +11,7 @@ namespace monolith::rpc {
 
 // Kinds of frames; those from kFirstOwn on belong to the service.
 inline constexpr uint16_t kError = 0;     // answer: code, text
-inline constexpr uint16_t kGreeting = 1;  // call and answer: token, then the service's own words; answer: its words
+inline constexpr uint16_t kGreeting = 1;  // call: token, then words for the service; answer: the service's reply
 inline constexpr uint16_t kFirstOwn = 16;
 
 // Limit for a peer that has not sent its greeting.

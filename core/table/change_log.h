@@ -5,7 +5,7 @@
 // only accessed when the line is full, or when an epoch has ended whose changes still have to be read.
 //
 // 1. Rows of `recent_` are of one epoch, which is no earlier than any of `logged_`.
-// 2. The log is complete for epochs above `floor_`. Recent rows of an epoch up to it mean nothing.
+// 2. The log is complete for epochs above `floor_`. Recent rows of an epoch up to `floor_` are ignored.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,7 @@
 namespace monolith {
 
 struct EpochShift {
-  uint32_t down;                    // by how much epochs become smaller
+  uint32_t down;                    // amount by which epochs decrease
   uint32_t cut_epoch = UINT32_MAX;  // of the open cut, before the shift
 
   uint32_t Of(uint32_t epoch) const {

@@ -173,7 +173,7 @@ inline void AddBlock(const std::string& bytes, Content* content) {
   }
 }
 
-// Without the epochs of removals.
+// Returns the removals without their epochs.
 inline std::set<std::pair<uint32_t, int64_t>> RemovedIn(const Content& content) {
   std::set<std::pair<uint32_t, int64_t>> removed;
   for (const auto& [table, key, epoch] : content.tombstones) removed.emplace(table, key);

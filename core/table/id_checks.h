@@ -16,25 +16,25 @@ inline constexpr int64_t kMaxGroups = 1 << 20;
 
 [[noreturn]] void RefuseIds(const std::string& message);
 
-// At most 2^31 - 1 ids: positions in a batch are int32 elsewhere.
+// Requires at most 2^31 - 1 ids: positions in a batch are int32 elsewhere.
 void CheckCount(uint64_t count);
-// A number of groups in 1..kMaxGroups.
+// Requires a number of groups in 1..kMaxGroups.
 void CheckGroups(int64_t count, const char* name);
-// Every index in 0..limit-1.
+// Requires every index in 0..limit-1.
 void CheckIndices(IdSpan indices, int64_t limit);
-// At least one number, from 0 on, never decreasing. The message begins with `subject`.
+// Requires at least one number, from 0 on, never decreasing. The message begins with `subject`.
 void CheckRowSplits(IdSpan splits, const std::string& subject);
-// Row splits that end with this number of values.
+// Requires row splits that end with this number of values.
 void CheckRagged(IdSpan splits, size_t num_values);
-// Numbers of floats of a row, each in 1..2^31-1.
+// Requires numbers of floats of a row, each in 1..2^31-1.
 void CheckDims(IdSpan dims);
-// An array of a call with this number of elements.
+// Requires an array of a call to have this number of elements.
 void CheckSize(const char* what, size_t got, int64_t expected);
-// From 0 to the number of ids, never decreasing.
+// Requires splits from 0 to the number of ids, never decreasing.
 void CheckSplits(const char* what, IdSpan splits, size_t num_ids);
-// Indices of the distinct ids of a plan.
+// Requires indices of the distinct ids of a plan.
 void CheckPlaces(std::span<const int32_t> inverse, int64_t num_unique);
-// Lengths of inputs that lie end to end in `total` ids.
+// Requires lengths of inputs that lie end to end in `total` ids.
 void CheckLengths(IdSpan lengths, size_t total);
 
 }  // namespace monolith

@@ -70,7 +70,7 @@ struct RaggedSplit {
 // Sends each value of a ragged batch to one of `num_parts` ragged batches with the same number of rows.
 RaggedSplit SplitRagged(IdSpan part_of_each, IdSpan values, IdSpan row_splits, int64_t num_parts);
 
-// Row splits of several batches, laid end to end, as the row splits of the batches laid end to end.
+// Returns the row splits of several batches, given end to end, as the row splits of the concatenated batches.
 std::vector<int64_t> NormalizeMergedSplit(IdSpan row_splits, IdSpan sizes);
 
 // Returns the index in `ids` of each wanted id; the first index if an id occurs twice. Throws iff an id is missing.
