@@ -1,10 +1,10 @@
-"""Serving: what was trained answers requests, from any process and without the training code.
+"""Serving: answers requests with trained models, in any process and without the training code.
 
-May import `online`, `train` and everything below them; only `cli` and `launch` stand above it. Read `predictor.py`
-first: it loads what `monolith.serving.export` wrote, follows a delta log, and is what ``monolith serve`` asks, whose
-place is `server`. `layout` makes the inputs of a graph of requests. `shards` has rows that are divided among
-processes and who looks them up, `push` who gives them to receivers. Messages are those of TensorFlow Serving, so that
-its clients need no change: `wire_methods.py`, `tensor_messages.py`.
+May import `online`, `train` and everything below them; only `cli` and `launch` are above it. Read `predictor.py` first:
+it loads the output of `monolith.serving.export`, follows a delta log, and answers the requests of ``monolith serve``,
+which is in `server`. `layout` builds the inputs of a graph from requests. `shards` serves and looks up rows that are
+divided among processes, `push` sends them to receivers. Messages are those of TensorFlow Serving, so that its clients
+need no change: `wire_methods.py`, `tensor_messages.py`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HOMES = {
     "result_json": "monolith.serving.push.client",
     "serve_shard": "monolith.serving.shards.served_shard",
 }
-"""A name is imported when it is first asked for: who predicts needs nothing that trains."""
+"""Names are imported on first use, so that a predictor does not import training code."""
 
 __all__ = [
     "DiscoveredReplicas",

@@ -1,4 +1,4 @@
-"""One version of the entry of an export in memory: its graphs, and room for the rows of the requests under way."""
+"""One version of the entry of an export in memory: its graphs, and buffers for the rows of requests in flight."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 __all__ = ["EntryModel"]
 
 Keys: TypeAlias = "dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]]"
-"""Table, as shards call it -> keys of rows, and their buckets."""
+"""Table name at the shards -> keys of rows, and their buckets."""
 
 _PASSED_ON = (DeadlineExceededError, ResourceExhaustedError, UnavailableError)
-"""What who asks is told as shards said it."""
+"""Errors of shards that are passed to the caller unchanged."""
 _MOST_ROWS = 200_000
-"""Rows of past requests that are kept before all are let go."""
+"""Number of rows of past requests that are kept before all are dropped."""
 
 
 class EntryModel:
-    """Answers requests with rows that it looks up at shards. Any thread may call it.
+    """Answers requests with rows looked up at shards. Thread-safe.
 
     Args:
-        found: The entry, and the version that its rows are of.
+        found: The entry, and the version of its rows.
         remote: The shards.
-        dense: Weights of a log that take the place of the export's own; None: no log is followed.
-        threads: Requests whose graphs are called at once; each has memory of its own for the rows of its request.
+        dense: Weights of a log, which replace those of the export; None: no log is followed.
+        threads: Number of requests whose graphs run concurrently; each has its own memory for rows.
 
     Raises:
         FailedPreconditionError: the export is for another number of shards.
@@ -72,11 +72,12 @@ class EntryModel:
             for store, schema in self._schemas.items()
             for wire, dim in zip(self._names[store], schema.dims, strict=True)
         }
-        # Shards that follow a log have the rows of all versions; others have those of each version apart.
+        # Shards that follow a log have one set of rows for all versions; others keep the rows of each version
+        # separately.
         self.remote = remote.of_version(found.with_rows.manifest.version if dense is None else None, dims)
         self._dense = dense
         self._merged: dict[int, Weights] = {}
-        """Number of a set of weights -> all weights that the graphs take with it."""
+        """Number of a set of weights -> all weights for the graphs."""
         self._models = [
             LoadedModel(self.export, {name: _scratch(each) for name, each in self._schemas.items()})
             for _ in range(threads)
@@ -88,10 +89,10 @@ class EntryModel:
     def predict(
         self, inputs: Mapping[str, Any] | bytes, signature: str, *, deadline_millis: float | None = None
     ) -> Prediction:
-        """As `RemotePredictor.predict`."""
+        """Predicts; see `RemotePredictor.predict`."""
         keys = self._keys(self._models[0].signature(signature).keys(inputs))
         fetched = self._fetch(keys, deadline_millis)
-        # The rows are here: weights that need newer ones are left to a later request.
+        # The rows are fetched: weights that need newer rows are used by a later request.
         weights, number = self._weights(fetched)
         with self._model() as model:
             self._fill(model, keys, fetched)
@@ -101,19 +102,19 @@ class EntryModel:
         return Prediction(answer.outputs, version, answer.num_ids, min(answer.num_ids, num_found))
 
     def require_fitting(self, found: DenseSet) -> None:
-        """Refuses weights of another model.
+        """Rejects weights of another model.
 
         Raises:
-            FailedPreconditionError: one is of another shape or type.
+            FailedPreconditionError: one has another shape or type.
         """
         self._models[0].with_weights(found.weights)
 
     @property
     def memory_bytes(self) -> int:
-        """What the rows of requests take."""
+        """Memory of the rows of requests."""
         return sum(store.stats().memory_bytes for model in self._models for store in model.stores.values())
 
-    # Inside
+    # Internals
 
     def _fetch(self, keys: Keys, deadline_millis: float | None) -> FetchedRows:
         try:
@@ -124,7 +125,7 @@ class EntryModel:
             )
         except _PASSED_ON:
             raise
-        except OpError as error:  # what shards refuse is no fault of who asked this
+        except OpError as error:  # an error of the shards is not the caller's fault
             raise UnavailableError(f"the rows of {self.manifest.name!r} cannot be had: {error.message}") from error
 
     def _weights(self, fetched: FetchedRows) -> tuple[Weights, int]:
@@ -146,7 +147,7 @@ class EntryModel:
 
     @contextmanager
     def _model(self) -> Iterator[LoadedModel]:
-        """One that no other thread has."""
+        """Borrows a model that no other thread uses."""
         model = self._idle.get()
         try:
             yield model
@@ -154,7 +155,7 @@ class EntryModel:
             self._idle.put(model)
 
     def _keys(self, asked: Sequence[AskedKeys]) -> Keys:
-        """Table, as shards call it -> the keys of the ids of a request, and their buckets."""
+        """Returns table name at the shards -> the keys of the ids of a request, and their buckets."""
         found: dict[str, list[AskedKeys]] = {}
         for each in asked:
             found.setdefault(self._wire_name(each.feature), []).append(each)
@@ -164,7 +165,7 @@ class EntryModel:
         }
 
     def _fill(self, model: LoadedModel, asked: Keys, fetched: FetchedRows) -> None:
-        """Puts the rows of a request where its graph looks for them."""
+        """Writes the rows of a request to the tables that its graph reads."""
         for name, store in model.stores.items():
             if store.stats().rows > _MOST_ROWS:
                 store.load([], buckets=ALL_BUCKETS, replace=True)
@@ -193,7 +194,7 @@ def _require_shards(found: FoundExport, remote: RemoteRows) -> None:
 
 
 def _scratch(schema: Schema) -> LocalStore:
-    """Tables for the rows of requests, which are kept as they come."""
+    """Creates tables for the rows of requests, which are stored as received."""
     return LocalStore(
         {
             table.name: TableConfig([Segment(table.dim)], serving=True, wide_slots=table.wide_slots)

@@ -1,4 +1,4 @@
-"""Which versions of an export are at a path."""
+"""Finds the versions of an export at a path."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 __all__ = ["ExportVersions", "FoundExport"]
 
 _SHOWN = 10
-"""Versions that a message names."""
+"""Maximum number of versions listed in a message."""
 
 
 class FoundExport(NamedTuple):
-    """An export, and where its rows are."""
+    """An export, and the export that has its rows."""
 
     export: OpenedExport
     with_rows: OpenedExport
-    """The same, unless it has weights alone: then the newest before it that has rows."""
+    """The export itself or, if it has only weights, the newest earlier one with rows."""
 
 
 class ExportVersions:
-    """Finds the newest version. Any thread may call it.
+    """The versions of an export. Thread-safe.
 
     Args:
         path: An export, or a folder with versions of one.
 
     Raises:
-        NotFoundError: there is no export.
+        NotFoundError: there is no export at the path.
     """
 
     def __init__(self, path: str) -> None:
@@ -46,23 +46,23 @@ class ExportVersions:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the path is one version, and no other will come."""
+        """Whether the path is a single version, so that no other will appear."""
         return self._is_fixed
 
     def numbers(self) -> list[int]:
-        """Of the versions that are whole, ascending."""
+        """Returns the numbers of the complete versions, ascending."""
         return [self._fixed.manifest().version] if self._is_fixed else versions_in(self._place)
 
     def newest_number(self) -> int:
-        """Of the newest version that is whole; -1: there is none any more."""
+        """Returns the number of the newest complete version; -1 if there is none."""
         numbers = versions_in(self._place)
         return numbers[-1] if numbers else -1
 
     def path_of(self, number: int) -> str:
-        """Where a version is.
+        """Returns the path of a version.
 
         Raises:
-            NotFoundError: there is none of this number.
+            NotFoundError: there is no version of this number.
         """
         if number not in (known := self.numbers()):
             told = ", ".join(map(str, known[-_SHOWN:])) or "none"
@@ -70,16 +70,16 @@ class ExportVersions:
         return self._fixed.path if self._is_fixed else self._folder(number).path
 
     def newest(self, *, trial: bool = False, is_stopped: Callable[[], bool] = lambda: False) -> FoundExport:
-        """The newest version.
+        """Opens the newest version.
 
         Args:
-            trial: Whether a child process is to load and run its graphs first. What was tried stays in memory until
-                the folder of the export is released.
+            trial: Whether a child process loads and runs its graphs first. The tried files stay in memory until the
+                folder of the export is released.
             is_stopped: Whether the trial was cancelled.
 
         Raises:
-            NotFoundError: there is none, or rows are missing to one that has weights alone.
-            OpError: it cannot be read.
+            NotFoundError: there is none, or it has only weights and no earlier version has rows.
+            OpError: the export cannot be read.
         """
         folder = self._fixed if self._is_fixed else self._folder(self.newest_number())
         if trial:

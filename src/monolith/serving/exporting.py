@@ -1,4 +1,4 @@
-"""`export`: what a session or a model directory has, as a model that answers without its code."""
+"""`export`: writes a session or a model directory as a model that can be served without its code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def export(
     on_rows: Callable[[int], None] | None = None,
     **options: Any,
 ) -> str:
-    """Writes a version of a model below a path, see ``docs/formats/export.md``.
+    """Writes a version of a model below a path; see ``docs/formats/export.md``.
 
     Args:
         source: A session, between two steps; a trainer; a model directory, whose newest checkpoint is taken; or the
@@ -39,16 +39,16 @@ def export(
         path: The folder of all versions, local or an fsspec URL.
         example: A batch with all columns that requests will have; None: the first of the task's input for mode
             ``predict``.
-        task: What the model directory or checkpoint is of.
-        on_rows: Told how many rows of a checkpoint were written since it was told last.
+        task: Task of the model directory or checkpoint.
+        on_rows: Called with the number of rows of a checkpoint written since the last call.
         options: The fields of `ExportOptions`, by name: ``version``, ``shards``, ``dense_only`` and others. With
-            ``checkpoint`` that one is exported, and its rows are named instead of written once more.
+            ``checkpoint``, that checkpoint is exported, and its rows are referenced instead of copied.
 
     Returns:
         The folder of the version.
 
     Raises:
-        InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
+        InvalidArgumentError: the model cannot be exported; the message names the line. Nothing was written.
         NotFoundError: there is no checkpoint.
     """
     wanted = ExportOptions(**options)

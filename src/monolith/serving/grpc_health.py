@@ -1,4 +1,4 @@
-"""gRPC's own health service, as a server of ours tells it."""
+"""The standard gRPC health service for the servers of this library."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["add_health"]
 
 
 def add_health(server: Any, why_not_ready: Callable[[], str | None]) -> Any:
-    """Adds the service to a server of grpcio; everybody may ask it.
+    """Adds the service to a grpcio server; callers need no token.
 
     Args:
-        server: Before it is started.
-        why_not_ready: Why nothing is to be asked here; None: it is ready.
+        server: The server, not started yet.
+        why_not_ready: Returns why the server is not ready; None: it is ready.
 
     Returns:
-        The servicer, whose `enter_graceful_shutdown` says that nothing more is to be asked.
+        The servicer; its `enter_graceful_shutdown` reports NOT_SERVING from then on.
     """
     health, messages = _module("health"), _module("health_pb2")
 
     class Health(health.HealthServicer):  # type: ignore[misc, name-defined]  # imported on first use
-        """Says SERVING when it is ready."""
+        """Reports SERVING while the server is ready."""
 
         def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
             status = messages.HealthCheckResponse

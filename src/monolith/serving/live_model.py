@@ -1,4 +1,4 @@
-"""A loaded model whose rows and weights move while it answers."""
+"""A loaded model whose rows and weights are updated while it answers."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = ["OWN_WEIGHTS", "LiveModel", "LiveRows", "has_base_of_all", "sparse_ve
 _log = logging.getLogger(__name__)
 
 OWN_WEIGHTS = -1
-"""Stands for the dense weights of the export."""
+"""Number that stands for the dense weights of the export."""
 
 
 class LiveRows:
-    """Tables, and who keeps them up to date. Any thread may ask.
+    """Tables and the follower that updates them. Thread-safe.
 
     Args:
         stores: Serving tables by name.
-        log: What is followed; None: nothing.
+        log: Log to follow; None: none.
         clock: Measures waits.
-        export: The version that they came from.
+        export: Version of the export from which they were loaded.
     """
 
     def __init__(self, stores: Mapping[str, LocalStore], log: DeltaLog | None, clock: Clock, *, export: int) -> None:
@@ -48,13 +48,13 @@ class LiveRows:
         self.follower = None if log is None else Follower(stores, log, on_dense=self._take, clock=clock)
         self._lock = threading.Lock()
         self._models: list[LiveModel] = []
-        """Those that answer with these rows: a version that has weights alone uses the rows of one before it."""
+        """Models that use these rows: a version with only weights uses the rows of an earlier one."""
         self._dense: tuple[Mapping[str, Tensor], int] | None = None
         """The newest weights of the log, and their number."""
         self._is_started = False
 
     def begin(self, model: LiveModel) -> bool:
-        """Loads rows and weights that the log begins with, before `serve`; whether all tables have rows now."""
+        """Loads the base of the log before `serve`; returns whether all tables have rows now."""
         self._models = [model]
         try:
             return self.follower is not None and self.follower.begin()
@@ -63,7 +63,7 @@ class LiveRows:
             return False
 
     def serve(self, model: LiveModel) -> None:
-        """Gives the dense weights of the log to this model, too, from now on; the first one starts it."""
+        """Passes the dense weights of the log to this model, too, from now on; the first model starts the follower."""
         with self._lock:
             if model not in self._models:
                 self._models = [*self._models, model]
@@ -74,7 +74,7 @@ class LiveRows:
             self.follower.start()
 
     def leave(self, model: LiveModel) -> None:
-        """Does so no more; the last one that leaves ends following."""
+        """Stops passing weights to a model; when the last one leaves, the follower is closed."""
         with self._lock:
             self._models = [each for each in self._models if each is not model]
             is_last = not self._models
@@ -85,7 +85,7 @@ class LiveRows:
 
     @property
     def sparse_version(self) -> dict[str, int]:
-        """Part -> number of its last increment that is here."""
+        """Part -> number of its last applied increment."""
         return {} if self.follower is None else sparse_version(self.follower)
 
     def _take(self, weights: Mapping[str, Tensor]) -> None:
@@ -98,23 +98,23 @@ class LiveRows:
 
 
 class LiveModel:
-    """A model, its rows, and the weights that it answers with. Any thread may call it.
+    """A model, its rows, and its current weights. Thread-safe.
 
     Args:
-        model: What it is.
+        model: The loaded model.
         rows: Its rows.
-        gate: What dense weights of the log must pass; None: they are served as they come.
+        gate: Gate for dense weights of the log; None: they are served as they arrive.
     """
 
     def __init__(self, model: LoadedModel, rows: LiveRows, gate: Gate | None = None) -> None:
         self.model = model
         self.rows = rows
         self.current: tuple[Weights, int] = (model.weights, OWN_WEIGHTS)
-        """Weights and the number of their increment: one reference, so that they change as one."""
+        """Weights and the number of their increment, in one tuple, so that both change atomically."""
         self.gate = None if gate is None or rows.follower is None else DenseGate(self, gate)
 
     def take(self, weights: Mapping[str, Tensor], number: int) -> None:
-        """Answers with these weights from now on, or once they passed the gate; their rows are here."""
+        """Serves these weights from now on, or once they pass the gate; their rows must already be applied."""
         found = self.model.with_weights(weights), number
         if self.gate is None:
             self.current = found
@@ -123,23 +123,23 @@ class LiveModel:
 
     @property
     def awaits_gate(self) -> bool:
-        """Whether the first weights of the log are being judged: until then it answers with those of its export."""
+        """Whether the first weights of the log are still being judged; meanwhile those of the export are served."""
         return self.gate is not None and self.gate.awaits_first
 
     @property
     def version(self) -> ModelVersion:
-        """What an answer that begins now is made with, at least."""
+        """Minimum version of an answer that starts now."""
         _, dense = self.current
         return ModelVersion(self.model.export.manifest.version, dense, self.rows.sparse_version)
 
 
 def sparse_version(follower: Follower) -> dict[str, int]:
-    """Part of the rows -> number of its last increment that is here."""
+    """Returns part of rows -> number of its last applied increment."""
     return {part: number for part, number in follower.version.items() if part != DENSE_PART}
 
 
 def has_base_of_all(log: DeltaLog, stores: Collection[str]) -> bool:
-    """Whether followers of a log begin with rows of the log for every store, so that others are not needed."""
+    """Returns whether the log has a base for every store, so that the rows of the export are not needed."""
     with contextlib.suppress(Exception):
         based = {store for base in log.bases() for store in base.stores}
         return based >= set(stores)

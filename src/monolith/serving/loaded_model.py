@@ -1,4 +1,4 @@
-"""One version of a model in memory: its graphs, its tables, and the weights that graphs are called with."""
+"""One version of a model in memory: its graphs, its tables, and its weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Weights = dict[str, Tensor]
 
 
 class Answer(NamedTuple):
-    """What a graph gave."""
+    """Result of a graph."""
 
     outputs: dict[str, Tensor]
     num_ids: int
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class AskedKeys(NamedTuple):
-    """What a request looks up for one feature."""
+    """Keys that a request looks up for one feature."""
 
     feature: FeatureSpec
     keys: npt.NDArray[np.int64]
@@ -51,29 +51,30 @@ class AskedKeys(NamedTuple):
 
 
 class LoadedModel:
-    """An export in memory. Any thread may call it; it never changes but for the rows of its tables.
+    """An export in memory. Thread-safe; immutable except for the rows of its tables.
 
     Args:
-        export: What it is.
+        export: The opened export.
         stores: Its tables, with their rows.
 
     Raises:
-        DataLossError, UnimplementedError, FailedPreconditionError: a graph cannot be used here; says why.
+        DataLossError, UnimplementedError, FailedPreconditionError: a graph cannot be used here; the message gives the
+            reason.
     """
 
     def __init__(self, export: OpenedExport, stores: Mapping[str, LocalStore]) -> None:
         self.export = export
         self.stores = dict(stores)
         self.weights: Weights = export.weights()
-        """Those of the export."""
+        """Weights of the export."""
         self.signatures = dict(export.signatures)
         self._models = {name: _SignatureModel(name, export, stores, self.weights) for name in self.signatures}
 
     def signature(self, name: str) -> _SignatureModel:
-        """One of them.
+        """Returns a signature by name.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: there is no signature of this name.
         """
         found = self._models.get(name)
         if found is None:
@@ -84,10 +85,10 @@ class LoadedModel:
         return found
 
     def with_weights(self, found: Mapping[str, Tensor]) -> Weights:
-        """The weights to serve with from now on; those that are not among the new ones stay.
+        """Returns the weights of this model, replaced by those given.
 
         Raises:
-            FailedPreconditionError: one is of another shape or type: they are those of another model.
+            FailedPreconditionError: one has another shape or type, so that they belong to another model.
         """
         weights = dict(self.weights)
         for name, old in self.weights.items():
@@ -104,7 +105,7 @@ class LoadedModel:
 
 
 class _SignatureModel:
-    """A graph with what it needs of a request."""
+    """A graph with the layout of its inputs."""
 
     def __init__(
         self, name: str, export: OpenedExport, stores: Mapping[str, LocalStore], weights: Mapping[str, Tensor]
@@ -126,7 +127,7 @@ class _SignatureModel:
         self._encoded = Layout(features, stores, dense=dense, outputs=outputs)
 
     def keys(self, inputs: Mapping[str, Any] | bytes) -> list[AskedKeys]:
-        """What `answer` looks up for a request, by feature: for who has to bring the rows first."""
+        """Returns the keys that `answer` looks up for a request, by feature, for callers that fetch the rows first."""
         samples = self._samples(inputs)
         if samples is not None:
             found = self._encoded.keys_of_bytes(samples.data, samples.form)
@@ -138,7 +139,7 @@ class _SignatureModel:
         ]
 
     def answer(self, inputs: Mapping[str, Any] | bytes, weights: Mapping[str, Tensor]) -> Answer:
-        """What the model makes of a request."""
+        """Runs the graph on a request."""
         samples = self._samples(inputs)
         if samples is not None:
             laid_out = self._encoded.from_bytes(samples.data, samples.form)
@@ -149,7 +150,7 @@ class _SignatureModel:
         if not self._layout.features:
             return self._run(None, columns, num_rows, weights)
         laid_out = self._layout.from_columns(columns)
-        if laid_out.num_examples != num_rows:  # all ids are those of one example, which stands for all
+        if laid_out.num_examples != num_rows:  # all id columns have one row, which applies to every example
             rows = {name: values.repeat(num_rows, *[1] * (values.ndim - 1)) for name, values in laid_out.inputs.items()}
             laid_out = laid_out._replace(inputs=rows)
         return self._run(laid_out, columns, num_rows, weights)
@@ -185,7 +186,7 @@ class _SignatureModel:
 
 
 def _outputs(graph: LoadedGraph, alone: Sequence[FeatureSpec]) -> FeatureConfigs | None:
-    """What the layout is to make: features that the graph takes by themselves, and those that it takes joined."""
+    """Returns the outputs of the layout: features that the graph takes separately, and those that it takes joined."""
     if not graph.joined:
         return None
     configs = FeatureConfigs()

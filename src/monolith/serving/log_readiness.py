@@ -1,4 +1,4 @@
-"""Whether what follows a delta log has what the log has."""
+"""Checks whether a follower of a delta log is up to date."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_LAG", "why_behind", "why_stale"]
 
 LONGEST_LAG = 30.0
-"""Seconds behind the log from which on a follower is not ready any more."""
+"""Lag in seconds above which a follower is not ready."""
 
 
 def why_behind(follower: Follower | None) -> str | None:
-    """Why a follower is not ready, in a sentence; None: it is, or there is none."""
+    """Returns why a follower is not ready, as a sentence; None if it is ready, or there is none."""
     if follower is None:
         return None
     problem = follower.error or follower.away
@@ -27,7 +27,7 @@ def why_behind(follower: Follower | None) -> str | None:
 
 
 def why_stale(staleness: Staleness | None, at_most_seconds: float | None) -> str | None:
-    """Why rows are too old to be served, in a sentence; None: they are not, or there is no limit."""
+    """Returns why rows are too stale to serve, as a sentence; None if they are not, or there is no limit."""
     if staleness is None or at_most_seconds is None or staleness.now <= at_most_seconds:
         return None
     return (

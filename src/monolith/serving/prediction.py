@@ -1,4 +1,4 @@
-"""What a predictor answers."""
+"""Answers of a predictor."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["ModelVersion", "Prediction"]
 
 
 class ModelVersion(NamedTuple):
-    """What an answer was made with: no row and no weight in it is older than this."""
+    """Version of an answer: no row and no weight that it used is older than this."""
 
     export: int
     """Version of the export."""
     dense: int
-    """Number of the increment of dense weights in the delta log; -1: they are the export's own."""
+    """Number of the increment of dense weights in the delta log; -1: those of the export."""
     sparse: dict[str, int]
-    """Part of the delta log -> the last increment of rows that is here; empty: rows are those of the export."""
+    """Part of the delta log -> its last applied increment of rows; empty: rows are those of the export."""
 
 
 class Prediction(NamedTuple):
     """An answer."""
 
     outputs: dict[str, Tensor]
-    """By name; a model with one prediction calls it ``predictions``."""
+    """Outputs by name; a single prediction is called ``predictions``."""
     version: ModelVersion
     num_ids: int = 0
-    """Ids that were looked up."""
+    """Number of ids looked up."""
     num_found: int = 0
-    """Those of them that have a row."""
+    """Number of those ids that have a row."""

@@ -1,4 +1,4 @@
-"""`Predictor`: answers requests from an export, and follows the delta log of the run that made it."""
+"""`Predictor`: answers requests from an export, and follows the delta log of the run that trains it."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = ["Predictor"]
 
 
 class Predictor:
-    """A model that answers. Any thread may call it. A context manager, or to be closed.
+    """A served model. Thread-safe. Close it, or use it as a context manager.
 
-    A call computes on its own thread, and with as many beside it as torch is set to there: `torch.set_num_threads`.
+    A call computes on the calling thread and on the intra-op threads of torch (`torch.set_num_threads`).
 
     Args:
-        path: An export, or a folder with versions of one: then newer versions take over when they are whole, without a
-            call that fails.
+        path: An export, or a folder with versions of one: then newer versions are served once they are complete,
+            without a failing call.
         follow: The delta log of the run that trains the model: its path or URL, or a `DeltaLog`; None: the rows and
             weights stay those of the export.
-        gate: What newer versions, and dense weights of the log, must pass before they are served; None: nothing.
-        beside: Predictors of other versions of the same folder, whose rows are used where they are its own.
+        gate: Gate that newer versions, and dense weights of the log, must pass before they are served; None: no gate.
+        beside: Predictors of other versions of the same folder, whose rows are shared if they are the same.
         trial: Whether a child process loads and runs the graphs of the export first, as it does with newer versions.
         clock: Measures waits.
 
     Raises:
         NotFoundError: there is no export.
-        OpError: it is damaged, or cannot be used by this build or this torch; says why.
+        OpError: the export is damaged, or cannot be used by this build or this version of torch.
 
     >>> import tempfile
     >>> from monolith.serving import Predictor
@@ -82,20 +82,20 @@ class Predictor:
         if not self._versions.is_fixed:
             self._watch.start()
 
-    # Asking
+    # Predictions
 
     def predict(self, inputs: Mapping[str, Any] | bytes, signature: str = DEFAULT_SIGNATURE) -> Prediction:
-        """The predictions for some examples.
+        """Predicts examples.
 
         Args:
-            inputs: Columns by name: a `Batch`, or tensors, arrays, lists or `Ragged`; a column of one example stands
-                for all. Or encoded samples: ``{"instances": [...]}``, ``{"examples": [...]}`` or
+            inputs: Columns by name: a `Batch`, or tensors, arrays, lists or `Ragged`; a column with one row applies to
+                all examples. Or encoded samples: ``{"instances": [...]}``, ``{"examples": [...]}`` or
                 ``{"example_batch": [...]}`` with the bytes of such messages, or the bytes of one ``ExampleBatch``.
-            signature: What is asked.
+            signature: Name of the signature.
 
         Raises:
-            InvalidArgumentError: inputs that do not fit the signature; says which.
-            NotFoundError: a signature that the model does not have.
+            InvalidArgumentError: inputs do not fit the signature; the message names them.
+            NotFoundError: the model does not have this signature.
             UnavailableError: the predictor is closed.
         """
         live = self._live
@@ -110,29 +110,29 @@ class Predictor:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """Name of the model."""
         return self._live.model.export.manifest.name
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """What it can be asked."""
+        """Signatures by name."""
         return self._live.model.signatures
 
     @property
     def version(self) -> ModelVersion:
-        """What the next answer would be made with, at least."""
+        """Minimum version of the next answer."""
         return self._live.version
 
-    # How it is
+    # Status
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has what the log has, but for a small lag."""
+        """Whether it is up to date with the log, except for a small lag."""
         return self.why_not_ready is None
 
     @property
     def why_not_ready(self) -> str | None:
-        """A sentence; None: it is ready. It answers in any case, from what it has."""
+        """Reason as a sentence; None: ready. Requests are answered in any case."""
         if self._watch.stopped.is_set():
             return "it is closed"
         behind = why_behind(self._live.rows.follower)
@@ -142,17 +142,17 @@ class Predictor:
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether what the log has is still on its way here; not where the log cannot be followed."""
+        """Whether increments of the log are still being applied; False if the log cannot be followed."""
         follower = self._live.rows.follower
         if follower is None or follower.error is not None or follower.away is not None:
             return False
         return not follower.is_caught_up or self._live.awaits_gate
 
     def wait_ready(self, timeout_seconds: float = 60.0) -> None:
-        """Returns when it is ready.
+        """Waits until it is ready.
 
         Raises:
-            DeadlineExceededError: says why it is not.
+            DeadlineExceededError: it did not become ready in time; the message gives the reason.
         """
         deadline = self._clock.monotonic() + timeout_seconds
         while (reason := self.why_not_ready) is not None:
@@ -162,18 +162,18 @@ class Predictor:
 
     @property
     def problem(self) -> str | None:
-        """Why a newer export, or newer dense weights, are not served; None: there are none, or they are."""
+        """Why a newer export, or newer dense weights, are not served; None: no problem."""
         gate = self._live.gate
         return self._watch.problem or (None if gate is None else gate.problem)
 
     @property
     def follows(self) -> bool:
-        """Whether its rows and weights move with a delta log."""
+        """Whether its rows and weights follow a delta log."""
         return self._live.rows.follower is not None
 
     @property
     def lag(self) -> Lag | None:
-        """How far it is behind the log; None: it follows none."""
+        """Lag of the follower; None: no log is followed."""
         follower = self._live.rows.follower
         return None if follower is None else follower.lag
 
@@ -185,16 +185,16 @@ class Predictor:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows of all tables."""
         return sum(store.stats().rows for store in self._live.rows.stores.values())
 
     @property
     def memory_bytes(self) -> int:
-        """What the tables take."""
+        """Memory of the tables."""
         return sum(store.stats().memory_bytes for store in self._live.rows.stores.values())
 
     def close(self) -> None:
-        """Ends following; calls that run are answered. Again: does nothing."""
+        """Stops following; running calls are completed. Idempotent."""
         self._watch.close()
         self._live.rows.leave(self._live)
 
@@ -207,7 +207,7 @@ class Predictor:
     # Versions
 
     def _load(self, beside: Sequence[LiveRows], *, trial: bool) -> LiveModel:
-        """The newest version, with rows that are there already where they are its own."""
+        """Loads the newest version; shares loaded rows if they are the same."""
         found = self._versions.newest(trial=trial, is_stopped=self._watch.stopped.is_set)
         live = self._live_model(found, beside)
         found.export.folder.release()
@@ -226,15 +226,16 @@ class Predictor:
             if rows.begin(live):
                 return live
             rows.leave(live)
-            stores = found.with_rows.new_stores()  # the log has less than it says
+            stores = found.with_rows.new_stores()  # the base of the log is incomplete
         found.with_rows.load_rows(stores)
         rows = LiveRows(stores, log, self._clock, export=version)
         return LiveModel(LoadedModel(found.export, stores), rows, self._gate)
 
     def _would_have(self, rows: LiveRows, found: FoundExport) -> bool:
-        """Whether these are the rows that an export would be loaded with.
+        """Returns whether these rows are the ones that an export would load.
 
-        With a log they are for one that has weights alone. A whole one begins anew, as its tables may be others.
+        With a log this holds for an export with only weights. A complete export loads its own, since its tables may
+        differ.
         """
         if self._follow is None:
             return rows.follower is None and rows.export == found.with_rows.manifest.version
@@ -245,10 +246,10 @@ class Predictor:
         return newest if newest > self._live.model.export.manifest.version else None
 
     def _take_up(self, number: int) -> None:
-        """Answers from the newest version once it has what the log has, and has passed the gate.
+        """Serves the newest version once it is up to date with the log and has passed the gate.
 
         Raises:
-            FailedPreconditionError: it did not pass, or is no newer one.
+            FailedPreconditionError: it did not pass, or is not newer.
         """
         old = self._live
         new = self._load([old.rows], trial=True)

@@ -1,4 +1,4 @@
-"""`RemotePredictor`: answers from the entry of an export whose rows are at shards, looked up for each request."""
+"""`RemotePredictor`: answers from the entry of an export and looks up its rows at shards for each request."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 __all__ = ["RemotePredictor"]
 
 _ASK_SECONDS = 1.0
-"""How long shards have to say how they are."""
+"""Timeout of health checks of shards."""
 
 
 class RemotePredictor:
-    """The entry of a model with shards. Any thread may call it. A context manager, or to be closed.
+    """The entry of a sharded model. Thread-safe. Close it, or use it as a context manager.
 
     Args:
-        path: An export for shards, or the folder of its entry or of one version of it. A newer version takes over when
-            the shards have its rows, without a call that fails.
-        shards: The addresses of the replicas of each shard, or who knows them.
-        model: What the shards are called by, ``<model>:ps_<i>``; None: as the export.
-        follow: The delta log that the shards follow: its dense weights take the place of the export's own. An answer
-            has the newest ones whose rows its shards have. None: the weights stay those of the export.
-        threads: Requests whose graphs are called at once; each has memory of its own for the rows of its request.
+        path: An export for shards, or the folder of its entry or of one version of it. A newer version is served once
+            the shards have its rows, without a failing call.
+        shards: The addresses of the replicas of each shard, or a `Replicas` that resolves them.
+        model: Model name at the shards, ``<model>:ps_<i>``; None: that of the export.
+        follow: The delta log that the shards follow: its dense weights replace those of the export. An answer uses the
+            newest weights whose rows its shards have. None: the weights stay those of the export.
+        threads: Number of requests whose graphs run concurrently; each has its own memory for rows.
         trial: Whether a child process loads and runs the graphs of the export first, as it does with newer versions.
-        options: Of `RemoteOptions`, by name: deadline, hedging, what a lost shard means.
+        options: Fields of `RemoteOptions`: deadline, hedging, policy for lost shards.
 
     Raises:
         NotFoundError: there is no export.
-        FailedPreconditionError: it is for another number of shards.
+        FailedPreconditionError: the export is for another number of shards.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class RemotePredictor:
         self._live = EntryModel(found, self._remote, self._dense, threads=threads)
         found.export.folder.release()
         self._next: EntryModel | None = None
-        """A newer one whose rows the shards do not have yet."""
+        """Newer version whose rows the shards do not have yet."""
         self._waits_for: str | None = None
-        """Why it is not served yet."""
+        """Why that version is not served yet."""
         self._shards_problem: str | None = "its shards have not been asked yet"
         self._last = ModelVersion(self._live.manifest.version, OWN_WEIGHTS, {})
         self._follower: Follower | None = None
@@ -85,7 +85,7 @@ class RemotePredictor:
         self._watch = VersionWatch("entry", wanted=self._look, take_up=self._open)
         self._watch.start()
 
-    # Asking
+    # Predictions
 
     def predict(
         self,
@@ -94,16 +94,16 @@ class RemotePredictor:
         *,
         deadline_millis: float | None = None,
     ) -> Prediction:
-        """The predictions for some examples.
+        """Predicts examples.
 
         Args:
             inputs: Columns by name or encoded samples, as `Predictor.predict` takes them.
-            signature: What is asked.
-            deadline_millis: For the lookup, where it is less than that of all.
+            signature: Name of the signature.
+            deadline_millis: Deadline of the lookup, if shorter than the configured one.
 
         Raises:
-            InvalidArgumentError: inputs that do not fit the signature; says which.
-            NotFoundError: a signature that the model does not have.
+            InvalidArgumentError: inputs do not fit the signature; the message names them.
+            NotFoundError: the model does not have this signature.
             OpError: rows could not be looked up.
         """
         if self._watch.stopped.is_set():
@@ -114,59 +114,59 @@ class RemotePredictor:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """Name of the model."""
         return self._live.manifest.name
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """What it can be asked."""
+        """Signatures by name."""
         return self._live.export.signatures
 
     @property
     def version(self) -> ModelVersion:
-        """The export that the next answer is made with, and the weights and rows of the last one."""
+        """Export of the next answer, and weights and rows of the last one."""
         return self._last._replace(export=self._live.manifest.version)
 
-    # How it is
+    # Status
 
     @property
     def is_ready(self) -> bool:
-        """Whether every shard has a replica that is ready, and the weights are those of the log but for a small lag."""
+        """Whether every shard has a ready replica, and the weights are up to date except for a small lag."""
         return self.why_not_ready is None
 
     @property
     def why_not_ready(self) -> str | None:
-        """A sentence; None: it is ready. Requests whose shards answer are answered in any case."""
+        """Reason as a sentence; None: ready. Requests whose shards answer are answered in any case."""
         if self._watch.stopped.is_set():
             return "it is closed"
         return self._shards_problem or why_behind(self._follower)
 
     @property
     def problem(self) -> str | None:
-        """Why a newer export is not served; None: there is none, or it is."""
+        """Why a newer export is not served; None: no problem."""
         return self._watch.problem or self._waits_for
 
     @property
     def staleness(self) -> Staleness | None:
-        """Seconds from events to the weights that were trained with them; None: no log is followed, or none came."""
+        """Seconds from events to the weights trained with them; None: no log is followed, or no weights arrived yet."""
         return None if self._follower is None else self._follower.staleness
 
     @property
     def num_rows(self) -> int:
-        """Rows that stay here: none; those of the shards are told by them."""
+        """Always 0: the shards hold and report the rows."""
         return 0
 
     @property
     def memory_bytes(self) -> int:
-        """What the rows of the last requests take."""
+        """Memory of the rows of recent requests."""
         return self._live.memory_bytes
 
     def close(self) -> None:
-        """Ends connections. Again: does nothing."""
+        """Closes connections. Idempotent."""
         self._watch.stopped.set()
         if self._follower is not None:
             self._follower.close()
-        self._remote.close()  # ends what the watch asks of shards
+        self._remote.close()  # cancels pending calls of the watch
         self._watch.close()
 
     def __enter__(self) -> Self:
@@ -175,10 +175,10 @@ class RemotePredictor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Inside
+    # Internals
 
     def _take_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Called by the follower, which stands still at what this refuses."""
+        """Called by the follower, which stalls at weights that this rejects."""
         if self._dense is None or self._follower is None:
             return
         found = DenseSet(weights, self._follower.dense_number, self._follower.dense_needs)
@@ -186,7 +186,7 @@ class RemotePredictor:
         self._dense.add(found)
 
     def _look(self) -> int | None:
-        """Sees to the shards, and to a newer version that waits for them; the number of one that is newer still."""
+        """Checks the shards and a newer version that waits for them; returns the number of an even newer version."""
         self._shards_problem = self._live.remote.why_not_ready(_ASK_SECONDS)
         if self._versions.is_fixed:
             return None
@@ -202,7 +202,7 @@ class RemotePredictor:
             self._next = entry
 
     def _take_over(self) -> None:
-        """Answers from the newer version once the shards have its rows."""
+        """Serves the newer version once the shards have its rows."""
         if self._next is None:
             return
         waits_for = None if self._dense is not None else self._next.remote.why_not_ready(_ASK_SECONDS)

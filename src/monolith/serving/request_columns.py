@@ -1,4 +1,4 @@
-"""From what a request says to columns of the types that a signature names."""
+"""Converts the inputs of a request to columns of the types of a signature."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Column = Tensor | Ragged
 
 
 def request_columns(inputs: Mapping[str, Any], signature: Signature, *, name: str) -> dict[str, Column]:
-    """The columns of a request, each of the type that the signature says.
+    """Returns the columns of a request, each of the type in the signature.
 
-    A `Batch` may have more columns than are asked for, as those of training do; anything else may not.
+    A `Batch` may have additional columns, as those of training do; other inputs may not.
 
     Raises:
-        InvalidArgumentError: one is missing, unknown, of another type or shape, or holds NaN; says which.
+        InvalidArgumentError: a column is missing, unknown, of another type or shape, or holds NaN.
     """
     if not isinstance(inputs, Batch):
         for column in inputs:
@@ -61,7 +61,7 @@ class EncodedSamples(NamedTuple):
 
 
 def encoded_samples(inputs: object, signature: Signature) -> EncodedSamples | None:
-    """What a request says in bytes: plain ones are an ``ExampleBatch``; None: it has columns.
+    """Returns the encoded samples of a request; plain bytes are an ``ExampleBatch``. None if it has columns.
 
     Raises:
         InvalidArgumentError: one of the conventional names does not hold bytes.
@@ -81,10 +81,10 @@ def encoded_samples(inputs: object, signature: Signature) -> EncodedSamples | No
 
 
 def checked_numbers(columns: Mapping[str, Any], signature: Signature) -> dict[str, Column]:
-    """Columns of numbers out of samples, of the shape that the signature says.
+    """Returns the dense columns of samples, with the shapes of the signature.
 
     Raises:
-        InvalidArgumentError: one holds NaN.
+        InvalidArgumentError: a column holds NaN.
     """
     checked = {}
     for name, spec in signature.inputs.items():
@@ -99,7 +99,7 @@ def checked_numbers(columns: Mapping[str, Any], signature: Signature) -> dict[st
 
 
 def num_examples(values: Column) -> int:
-    """Rows of a column."""
+    """Returns the number of rows of a column."""
     return values.num_rows if isinstance(values, Ragged) else values.shape[0]
 
 
@@ -110,7 +110,7 @@ def _unknown(column: object, signature: Signature, name: str) -> str:
 
 
 def _ids_of_texts(column: str, values: list[Any] | tuple[Any, ...], texts: TextColumn) -> Any:
-    """Texts, or lists of them, as ids; ids stay as they are."""
+    """Converts texts, or lists of texts, to ids; ids are unchanged."""
     has_lists = any(isinstance(each, list | tuple) for each in values)
     rows = [each if isinstance(each, list | tuple) else [each] for each in values] if has_lists else [values]
     flat = list(chain.from_iterable(rows))
@@ -215,7 +215,7 @@ def _tensor(column: str, values: Any) -> Tensor:
 
 
 def _require_finite(column: str, values: Tensor) -> None:
-    # The sum is finite as a rule, which takes a tenth of the time of looking at every number.
+    # Usually the sum is finite; computing it takes a tenth of the time of checking every number.
     if not values.dtype.is_floating_point or not values.numel() or math.isfinite(values.sum().item()):
         return
     finite = torch.isfinite(values)
@@ -227,7 +227,7 @@ def _require_finite(column: str, values: Tensor) -> None:
 
 
 def _same_length(columns: dict[str, Column]) -> dict[str, Column]:
-    """Columns of one example stand for all."""
+    """Expands columns of one row to all examples."""
     lengths = {name: num_examples(values) for name, values in columns.items()}
     longest = max(lengths.values())
     if longest == 0:

@@ -1,4 +1,4 @@
-"""`import_saved_model`: an export as a function, under the name that users of the original know."""
+"""`import_saved_model`: an export as a function, under the name used by ByteDance Monolith."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["import_saved_model"]
 def import_saved_model(
     path: str, input_name: str = "instances", output_name: str | None = None, signature: str | None = None
 ) -> Iterator[Callable[[Any], Tensor]]:
-    """A function that answers from an export: the newest version below a path.
+    """Yields a function that predicts with an export: the newest version below a path.
 
     Args:
         path: The export, or the folder of all versions.
-        input_name: What the function is given, if that is no mapping: ``instances``, ``examples`` or ``example_batch``
-            as bytes, or the only column of the signature.
-        output_name: What it returns; None: the only output there is.
-        signature: What is asked; None: ``serving_default``, else the only one.
+        input_name: Name of the argument of the function, if it is not a mapping: ``instances``, ``examples`` or
+            ``example_batch`` as bytes, or the only column of the signature.
+        output_name: Name of the output to return; None: the only output.
+        signature: Name of the signature; None: ``serving_default``, else the only one.
 
     Raises:
         NotFoundError: there is no export, signature or output of that name.

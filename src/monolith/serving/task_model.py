@@ -1,4 +1,4 @@
-"""`TaskModel`: answers requests from a task with its code, where its `model_fn` cannot be exported."""
+"""`TaskModel`: serves a task with its code, for a `model_fn` that cannot be exported."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 __all__ = ["TaskModel"]
 
 _CLOSE_SECONDS = 10.0
-"""How long a call of the task is waited for at the end."""
+"""How long `close` waits for running calls."""
 
 
 class TaskModel:
-    """A task that answers, from the newest checkpoint of its model directory. Any thread may call it.
+    """Serves a task from the newest checkpoint of its model directory. Thread-safe.
 
-    A newer checkpoint takes over when it was restored, without a call that fails; until then both are in memory. Rows
-    are those of training, not those of serving: they take more memory than an export does. Types of requests are those
-    of the first batch of `input_fn` for mode ``predict``.
+    A newer checkpoint is served once it is restored, without a failing call; until then both are in memory. Tables hold
+    training rows, which take more memory than the serving rows of an export. Types of requests are those of the first
+    batch of `input_fn` for mode ``predict``.
 
     Args:
-        task: Its class or its parameters: each checkpoint gets a task of its own.
-        model_dir: Where its checkpoints are.
+        task: Class or parameters of the task: each checkpoint gets its own instance.
+        model_dir: Directory of its checkpoints.
 
     Raises:
         NotFoundError: there is no checkpoint.
-        InvalidArgumentError: the task predicts what cannot be answered, or its input has no batch.
+        InvalidArgumentError: the type of the predictions is not supported, or the input has no batch.
 
     >>> import tempfile
     >>> from monolith.serving import TaskModel
@@ -59,7 +59,7 @@ class TaskModel:
     """
 
     answers_alone = True
-    """Requests are not put together: what such a task predicts may depend on the other examples of a batch."""
+    """Requests are not batched: the predictions of such a task may depend on other examples of a batch."""
 
     def __init__(self, task: type[Task] | Params, model_dir: str) -> None:
         self._task = task
@@ -70,24 +70,24 @@ class TaskModel:
         self._live = TaskSession(task, model_dir, newest)
         self._changed = threading.Condition()
         self._users: dict[TaskSession, int] = {}
-        """Sessions that answer -> how many calls they have."""
+        """Active session -> number of its running calls."""
         self._watch = VersionWatch("task", wanted=self._other, take_up=self._take_up)
         self._watch.start()
 
-    # Asking
+    # Predictions
 
     def predict(self, inputs: Mapping[str, Any] | bytes, signature: str = DEFAULT_SIGNATURE) -> Prediction:
-        """The predictions for some examples.
+        """Predicts examples.
 
         Args:
-            inputs: Columns by name, as `Predictor.predict` takes them. Encoded samples are refused: only the task knows
-                how they are read.
-            signature: What is asked.
+            inputs: Columns by name, as `Predictor.predict` takes them. Encoded samples are rejected: only the task can
+                parse them.
+            signature: Name of the signature.
 
         Raises:
-            InvalidArgumentError: inputs that do not fit the signature; says which.
-            NotFoundError: a signature that the task does not have.
-            UnavailableError: it is closed.
+            InvalidArgumentError: inputs do not fit the signature; the message names them.
+            NotFoundError: the task does not have this signature.
+            UnavailableError: the model is closed.
         """
         session = self._take()
         try:
@@ -113,53 +113,53 @@ class TaskModel:
 
     @property
     def name(self) -> str:
-        """Of the task."""
+        """Name of the task."""
         return self._live.name
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """What it can be asked."""
+        """Signatures by name."""
         return self._live.signatures
 
     @property
     def version(self) -> ModelVersion:
-        """The global step of its checkpoint stands for an export."""
+        """Version, with the global step of the checkpoint as the export."""
         return ModelVersion(self._live.step, OWN_WEIGHTS, {})
 
-    # How it is
+    # Status
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is open."""
+        """Whether the model is open."""
         return not self._watch.stopped.is_set()
 
     @property
     def why_not_ready(self) -> str | None:
-        """A sentence; None: it is ready."""
+        """Reason as a sentence; None: ready."""
         return "it is closed" if self._watch.stopped.is_set() else None
 
     @property
     def problem(self) -> str | None:
-        """Why a newer checkpoint is not served; None: there is none, or it is."""
+        """Why a newer checkpoint is not served; None: no problem."""
         return self._watch.problem
 
     @property
     def staleness(self) -> None:
-        """None: it follows no log."""
+        """Always None: no log is followed."""
         return
 
     @property
     def num_rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows of all tables."""
         return self._live.num_rows
 
     @property
     def memory_bytes(self) -> int:
-        """What the tables take."""
+        """Memory of the tables."""
         return self._live.memory_bytes
 
     def close(self) -> None:
-        """Ends; calls that run are answered, and one that hangs is left behind. Again: does nothing."""
+        """Closes the model after running calls are completed; a hanging call is abandoned after 10 s. Idempotent."""
         self._watch.close()
         with self._changed:
             is_idle = self._changed.wait_for(lambda: not self._users, _CLOSE_SECONDS)
@@ -175,7 +175,7 @@ class TaskModel:
     # Checkpoints
 
     def _take(self) -> TaskSession:
-        """The session that answers, which stays until it is given back."""
+        """Borrows the active session, which stays open until it is returned."""
         with self._changed:
             if self._watch.stopped.is_set():
                 raise UnavailableError("predictor: it is closed")
@@ -198,7 +198,7 @@ class TaskModel:
         return None if found is None else found.model_checkpoint_path
 
     def _other(self) -> str | None:
-        """The checkpoint that the folder names, if another one answers."""
+        """Returns the current checkpoint of the folder if another one is active."""
         newest = self._newest()
         return None if newest == self._live.checkpoint else newest
 
@@ -215,7 +215,7 @@ class TaskModel:
 
 
 def _shaped(values: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragged:
-    """Ids of the shape that the task knows, where they can have it: a server brings them as rows."""
+    """Reshapes ids to the shape that the task expects, if possible: a server passes them as rows."""
     if spec.ragged or spec.kind != "ids" or not isinstance(values, Ragged):
         return values
     width = 1 if len(spec.shape) == 1 else spec.shape[1]
@@ -226,7 +226,7 @@ def _shaped(values: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragged:
 
 
 def _for_all(values: Tensor | Ragged, num_rows: int) -> Tensor | Ragged:
-    """A column of one example stands for all."""
+    """Repeats a column of one row for all examples."""
     if num_examples(values) == num_rows:
         return values
     if isinstance(values, Ragged):

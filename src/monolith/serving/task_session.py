@@ -1,4 +1,4 @@
-"""A task that was restored from a checkpoint, and answers in a thread of its own."""
+"""A task restored from a checkpoint that predicts in a thread of its own."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ __all__ = ["TaskSession"]
 
 
 class _Asked(NamedTuple):
-    """A batch that waits for its predictions."""
+    """A queued batch."""
 
     batch: Batch
     done: SimpleQueue[Any]
-    """Takes the predictions, or the error."""
+    """Receives the predictions, or the error."""
 
 
 class TaskSession:
-    """One checkpoint of a task. Any thread may call it; batches are answered one by one, by the session's own thread.
+    """One checkpoint of a task. Thread-safe; the session's own thread processes batches one at a time.
 
     Args:
-        task: Makes a task of its own.
-        model_dir: Where its checkpoints are.
-        checkpoint: Which of them.
+        task: Class or parameters of the task.
+        model_dir: Directory of its checkpoints.
+        checkpoint: The checkpoint to restore.
 
     Raises:
-        OpError: it cannot be restored.
-        InvalidArgumentError: the task predicts what cannot be answered.
+        OpError: the checkpoint cannot be restored.
+        InvalidArgumentError: the type of the predictions is not supported.
     """
 
     def __init__(self, task: type[Task] | Params, model_dir: str, checkpoint: str) -> None:
@@ -70,26 +70,26 @@ class TaskSession:
 
     @property
     def step(self) -> int:
-        """The global step that it has learned until."""
+        """Global step of the checkpoint."""
         return 0 if self._trainer.state is None else self._trainer.state.global_step
 
     @property
     def num_rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows of all tables."""
         state = self._trainer.state
         return 0 if state is None else sum(store.stats().rows for store in state.stores.values())
 
     @property
     def memory_bytes(self) -> int:
-        """What the tables take."""
+        """Memory of the tables."""
         state = self._trainer.state
         return 0 if state is None else sum(store.stats().memory_bytes for store in state.stores.values())
 
     def predict(self, batch: Batch) -> Any:
-        """What the task predicts, as `Trainer.predict` gives it. Not to be called once `close` was.
+        """Predicts a batch, as `Trainer.predict` does. Must not be called after `close`.
 
         Raises:
-            BaseException: what `model_fn` has raised.
+            BaseException: the error raised by `model_fn`.
         """
         asked = _Asked(batch, SimpleQueue())
         self._waiting.put(asked)
@@ -99,7 +99,7 @@ class TaskSession:
         return outcome
 
     def close(self) -> None:
-        """Answers what waits, and ends. Again: does nothing."""
+        """Completes queued batches, and closes the session. Idempotent."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -111,19 +111,19 @@ class TaskSession:
                 self.signatures = _signatures(session)
                 self._opened.put(None)
                 self._answer_all(session)
-        except BaseException as error:  # noqa: BLE001 - raised where it was opened
+        except BaseException as error:  # noqa: BLE001 - raised by the constructor
             self._opened.put(error)
 
     def _answer_all(self, session: Session) -> None:
         while (asked := self._waiting.get()) is not None:
             try:
                 asked.done.put(session.run(asked.batch).predictions)
-            except BaseException as error:  # noqa: BLE001 - raised where it was asked
+            except BaseException as error:  # noqa: BLE001 - raised by `predict`
                 asked.done.put(error)
 
 
 def _signatures(session: Session) -> dict[str, Signature]:
-    """What the task can be asked: its signatures, with the types of the first batch of its input for predictions."""
+    """Returns the signatures of the task, with the types of the first batch of its input for predictions."""
     task = session.task
     subject = f"task {task.p.name}"
     try:
@@ -167,7 +167,7 @@ def _signature(
 
 @contextmanager
 def _noting(batch: WatchedBatch, ids: set[str]) -> Iterator[None]:
-    """Inside, columns whose rows are looked up are noted as those of ids."""
+    """Context in which columns whose rows are looked up are recorded as columns of ids."""
 
     def look_up(module: Embeddings, asked: Mapping[str, Any]) -> LookedUp:
         given = {

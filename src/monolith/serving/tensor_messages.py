@@ -1,7 +1,7 @@
-"""Tensors as TensorFlow writes them into messages: what a tensor becomes, and what a message from outside may be.
+"""Converts tensors to and from TensorFlow's messages, with validation of untrusted input.
 
-A message says its shape and gives its values, as bytes or as a list that may be shorter than the shape. Nothing of it
-is believed: the shape must fit what came, and a list that stands for more than it holds grows up to a limit alone.
+A message has a shape and values, as bytes or as a list that may be shorter than the shape. It is not trusted: the shape
+must fit the values, and a list shorter than its shape is expanded only up to a limit.
 
     message_of(torch.tensor([[1.0, 2.0]]))      dtype DT_FLOAT, shape [1, 2], tensor_content of 8 bytes
     message_of([b"a", b"bc"])                   dtype DT_STRING, shape [2], string_val
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Strings: TypeAlias = "npt.NDArray[np.object_]"
-"""Of bytes objects."""
+"""Array of bytes objects."""
 
 DTYPES: Final[dict[messages.DataType, torch.dtype]] = {
     messages.DT_FLOAT: torch.float32,
@@ -58,7 +58,7 @@ DTYPES: Final[dict[messages.DataType, torch.dtype]] = {
     messages.DT_UINT32: torch.uint32,
     messages.DT_UINT64: torch.uint64,
 }
-"""Number on the wire to dtype; DT_STRING has none."""
+"""Number on the wire -> dtype; DT_STRING has none."""
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 _LISTS: Final[dict[messages.DataType, tuple[str, str]]] = {
@@ -78,18 +78,18 @@ _LISTS: Final[dict[messages.DataType, tuple[str, str]]] = {
     messages.DT_UINT32: ("uint32_val", "<u4"),
     messages.DT_UINT64: ("uint64_val", "<u8"),
 }
-"""Number on the wire to the list that may hold the values, and what one item of it is."""
+"""Number on the wire -> the list field for the values, and the type of its items."""
 
 _MOST_DIMS = 16
 _EXPANDED_BYTES = 64 << 20
-"""What a list that is shorter than its shape may grow to: a message of a few bytes must not take all memory."""
+"""Maximum size of an expanded list: a message of a few bytes must not exhaust memory."""
 
 
 def message_of(value: torch.Tensor | npt.NDArray[Any] | Sequence[bytes]) -> messages.TensorProto:
-    """A tensor, an array or a list of bytes objects as a message; numbers travel as bytes.
+    """Encodes a tensor, an array or a list of bytes objects as a message; numbers are sent as bytes.
 
     Raises:
-        InvalidArgumentError: there is no such kind of tensor on the wire.
+        InvalidArgumentError: the wire format has no such type of tensor.
     """
     if isinstance(value, torch.Tensor):
         return _number_message(value)
@@ -104,14 +104,14 @@ def message_of(value: torch.Tensor | npt.NDArray[Any] | Sequence[bytes]) -> mess
 
 
 def value_of(message: messages.TensorProto, *, name: str = "tensor") -> torch.Tensor | Strings:
-    """The values of a message, with memory of their own.
+    """Decodes the values of a message; the result owns its memory.
 
     Args:
-        message: From anybody.
-        name: Of the input, for what is wrong with it.
+        message: An untrusted message.
+        name: Name of the input, for messages.
 
     Raises:
-        InvalidArgumentError: shape and values do not fit, or the kind is not one that can be sent here.
+        InvalidArgumentError: shape and values do not fit, or the type is not supported.
     """
     shape = shape_of(message.tensor_shape, name=name)
     if message.dtype == messages.DT_STRING:
@@ -130,10 +130,10 @@ def value_of(message: messages.TensorProto, *, name: str = "tensor") -> torch.Te
 
 
 def strings_of(message: messages.TensorProto, *, name: str = "tensor") -> list[bytes]:
-    """The bytes objects of a message of at most one dim.
+    """Decodes the bytes objects of a message of at most one dimension.
 
     Raises:
-        InvalidArgumentError: shape and values do not fit, it has more dims, or it has numbers.
+        InvalidArgumentError: shape and values do not fit, or the message has more dimensions or numbers.
     """
     shape, given = message.tensor_shape, message.string_val
     is_plain = message.dtype == messages.DT_STRING and not shape.unknown_rank and not message.tensor_content
@@ -148,10 +148,10 @@ def strings_of(message: messages.TensorProto, *, name: str = "tensor") -> list[b
 
 
 def shape_of(message: messages.TensorShapeProto, *, name: str = "tensor") -> tuple[int, ...]:
-    """The shape of a tensor that came, all of it known.
+    """Decodes the fully defined shape of a received tensor.
 
     Raises:
-        InvalidArgumentError: it is open, or no tensor can have it.
+        InvalidArgumentError: the shape is not fully defined or invalid.
     """
     if message.unknown_rank:
         raise InvalidArgumentError(f"{name}: a shape expected, got a tensor of unknown rank")
@@ -169,22 +169,22 @@ def shape_of(message: messages.TensorShapeProto, *, name: str = "tensor") -> tup
 
 
 def shape_message(shape: Sequence[int | None]) -> messages.TensorShapeProto:
-    """A shape as a message; None stands for a dim that may be anything."""
+    """Encodes a shape as a message; None stands for a dimension of any size."""
     dims = [messages.TensorShapeProto.Dim(size=-1 if size is None else size) for size in shape]
     return messages.TensorShapeProto(dim=dims)
 
 
 def dtype_number(dtype: torch.dtype | None) -> messages.DataType:
-    """The number of a dtype on the wire; None stands for bytes."""
+    """Returns the number of a dtype on the wire; None stands for bytes."""
     return messages.DT_STRING if dtype is None else _NUMBERS[dtype]
 
 
 def dtype_name(number: int) -> str:
-    """How TensorFlow calls a kind of values, such as ``DT_FLOAT``."""
+    """Returns TensorFlow's name of a type, such as ``DT_FLOAT``."""
     return messages.DataType.Name(number) if number in messages.DataType.values() else f"data type {number}"
 
 
-# Into messages
+# Encoding
 
 
 def _number_message(tensor: torch.Tensor) -> messages.TensorProto:
@@ -211,7 +211,7 @@ def _string_message(array: npt.NDArray[Any]) -> messages.TensorProto:
     return messages.TensorProto(dtype=messages.DT_STRING, tensor_shape=shape_message(array.shape), string_val=values)
 
 
-# Out of messages
+# Decoding
 
 
 def _content_items(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
@@ -225,7 +225,7 @@ def _content_items(message: messages.TensorProto, shape: tuple[int, ...], name: 
 
 
 def _list_items(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
-    """All items of the list of this kind: its last one stands for those that are missing, zero if there is none."""
+    """Returns all items of the list; missing ones repeat the last item, or are zero if the list is empty."""
     field, kind = _LISTS[message.dtype]
     given = np.array(getattr(message, field), "<i4" if field in ("int_val", "half_val") else kind)
     items = given.astype(kind)
@@ -265,7 +265,7 @@ def _require_fit(given: int, wanted: int, item_bytes: int, name: str) -> None:
 
 
 def _split_strings(content: bytes, shape: tuple[int, ...], name: str) -> list[bytes]:
-    """The strings of TensorFlow's packed form: the length of each as a varint, then the bytes of all."""
+    """Splits TensorFlow's packed strings: the length of each as a varint, then the bytes of all."""
     wanted = math.prod(shape)
     ends = [0]
     at = 0
@@ -278,7 +278,7 @@ def _split_strings(content: bytes, shape: tuple[int, ...], name: str) -> list[by
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of at most five bytes, and where the next one begins; one that does not end exceeds every content."""
+    """Decodes a varint of at most five bytes and returns the next offset; an unterminated one exceeds any content."""
     number = 0
     for shift, byte in enumerate(content[at : at + 5]):
         number |= (byte & 0x7F) << (7 * shift)

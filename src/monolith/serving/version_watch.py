@@ -1,4 +1,4 @@
-"""Who looks for newer versions while a model answers: one thread, for exports, checkpoints and rows of shards alike."""
+"""Polls for newer versions of a served model in a thread, for exports, checkpoints and rows of shards alike."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ __all__ = ["VersionWatch"]
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-"""Between two looks for newer versions."""
+"""Interval of the polls for newer versions."""
 _LONGEST_PAUSE_SECONDS = 10.0
-"""Between two tries of a version whose files are away: each try may read much of them."""
+"""Maximum interval between two attempts to load a version whose files are unreachable: each may read much data."""
 _LOOK_SECONDS = 0.05
-"""Between two checks of the stop request while a version is taken up."""
+"""Interval of the checks for `close` while a version is loaded."""
 TAKE_UP_SECONDS = 3600.0
-"""For one version: one that takes longer is refused, and newer ones are tried."""
+"""Maximum time to load one version; one that takes longer is rejected, and newer ones are tried."""
 CLOSE_SECONDS = 10.0
-"""How long `VersionWatch.close` waits for a version that is being taken up: its files may be on a mount that hangs."""
+"""How long `VersionWatch.close` waits for a version that is being loaded: its files may be on a hanging mount."""
 
 Version = TypeVar("Version")
 
 
 class VersionWatch(Generic[Version]):
-    """Takes up newer versions, in threads of its own. Any thread may call it; to be closed, also if it never started.
+    """Loads newer versions in background threads. Thread-safe. Must be closed, even if it was never started.
 
-    Each version is taken up in a daemon thread, which nothing waits for without a limit: reading it may hang. A version
-    that cannot be used is tried once, and refused. Where the storage does not answer, nothing is refused: it is asked
-    again.
+    Each version is loaded in a daemon thread, and every wait for that thread is bounded: reading may hang. A version
+    that cannot be used is tried once and rejected. While the storage is unreachable, no version is rejected, and the
+    watch retries.
 
     Args:
-        subject: What logs call that which is served.
-        wanted: The version that is to be taken up next, or that would be if it were not refused; None: none is.
-        take_up: Serves a version. What it raises is why it is not served; `UnavailableError`: not yet.
-        polls: Whether newer ones may come by themselves; else it looks when it is woken.
+        subject: Name of the served object, for logs.
+        wanted: Returns the version to load next, whether rejected or not; None: none.
+        take_up: Loads and serves a version. An error rejects the version; `UnavailableError` is retried.
+        polls: Whether to poll periodically; else it checks only when woken.
     """
 
     def __init__(
@@ -59,28 +59,31 @@ class VersionWatch(Generic[Version]):
         self._lock = threading.Lock()
         self._refused: dict[Version, str] = {}
         self._away: str | None = None
-        """Why the storage could not be asked, at the last look."""
+        """Why the storage was unreachable at the last check; None: it was reachable."""
         self._kept_out: str | None = None
-        """Why the version that is wanted is refused."""
+        """Why the wanted version was rejected."""
         self._pause_seconds = POLL_SECONDS
         self.stopped = threading.Event()
-        """Set when it is closed, for who waits while a version is taken up."""
+        """Set by `close`; for waits in `take_up`."""
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempt: _Attempt | None = None
-        """The version that is being taken up, and waited for."""
+        """The running load."""
 
     def start(self) -> None:
-        """Begins to look."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._run, name=f"monolith-versions-{self._subject}", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Looks at once."""
+        """Checks for newer versions immediately."""
         self._woken.set()
 
     def close(self) -> None:
-        """Ends. A version that is being taken up has `CLOSE_SECONDS`, then it is left behind. Again: does nothing."""
+        """Stops the watch.
+
+        Waits up to `CLOSE_SECONDS` for a version that is being loaded, then abandons it. Idempotent.
+        """
         self.stopped.set()
         self._woken.set()
         if self._thread is None:
@@ -95,28 +98,28 @@ class VersionWatch(Generic[Version]):
 
     @property
     def is_given_up(self) -> bool:
-        """For `take_up`, before its version is served: whether the watch has stopped waiting for it."""
+        """Whether the watch has stopped waiting for the calling `take_up`, which must then not serve its version."""
         attempt = self._attempt
         return self.stopped.is_set() or attempt is None or attempt.thread is not threading.current_thread()
 
     @property
     def problem(self) -> str | None:
-        """Why something newer is not served; None: there is nothing newer, or it is about to be."""
+        """Why a newer version is not served; None: there is none, or it is being loaded."""
         return self._away or self._kept_out
 
     @property
     def refused(self) -> Mapping[Version, str]:
-        """Versions that are not tried any more, and why."""
+        """Rejected version -> reason."""
         with self._lock:
             return dict(self._refused)
 
     def refuse(self, version: Version, why: str) -> None:
-        """Notes that a version is not to be tried."""
+        """Rejects a version: it is not tried again."""
         with self._lock:
             self._refused[version] = why
 
     def forgive(self, version: Version | None = None) -> None:
-        """Lets a version be tried again; None: all of them."""
+        """Allows a rejected version to be tried again; None: all of them."""
         with self._lock:
             if version is None:
                 self._refused.clear()
@@ -136,13 +139,13 @@ class VersionWatch(Generic[Version]):
                 away = error.message
                 if away != self._away and not self.stopped.is_set():
                     _log.warning("%s: newer versions cannot be looked at, for now: %s", self._subject, error)
-            except Exception:  # noqa: BLE001 - what is served goes on; the log says what happened
+            except Exception:  # noqa: BLE001 - serving continues; the error is logged
                 _log.exception("%s: looking for newer versions failed", self._subject)
             self._away = away
             self._woken.wait(self._pause_seconds if self._polls or away is not None else None)
 
     def _look(self) -> None:
-        """Takes up what is wanted until nothing is, or nothing that has not been tried now."""
+        """Loads wanted versions until there is none, or only one already tried."""
         tried: Version | None = None
         while not self.stopped.is_set():
             version = self._wanted()
@@ -159,17 +162,17 @@ class VersionWatch(Generic[Version]):
         except UnavailableError:
             self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
             raise
-        except Exception as error:  # noqa: BLE001 - a task may raise anything; what is served goes on
+        except Exception as error:  # noqa: BLE001 - a task may raise anything; serving continues
             told = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
             _log.error("%s: version %s is not served, what was served before is: %s", self._subject, version, told)
             self.refuse(version, told)
 
     def _take_up_in_time(self, version: Version) -> None:
-        """Takes a version up in a thread that is left behind if it hangs.
+        """Loads a version in a thread that is abandoned if it hangs.
 
         Raises:
-            DeadlineExceededError: it took too long.
-            Exception: what `take_up` raised.
+            DeadlineExceededError: loading took too long.
+            Exception: the error raised by `take_up`.
         """
         attempt = _Attempt(lambda: self._take_up(version), f"monolith-take-up-{self._subject}")
         self._attempt = attempt
@@ -201,7 +204,7 @@ class _Attempt:
     def _run(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - raised again by who waits
+        except Exception as error:  # noqa: BLE001 - raised again by the waiting thread
             self.error = error
         finally:
             self.ended.set()

@@ -1,7 +1,7 @@
-"""The calls of TensorFlow Serving that are answered and made here: their paths on the wire and their messages.
+"""The calls of TensorFlow Serving that this library serves and makes: their paths and messages.
 
-The paths are TensorFlow's. The messages are of a package of ours, so that the real ``tensorflow-serving-api`` can live
-in the same process; that name does not travel.
+The paths are TensorFlow's. The messages are in a package of this library, so that ``tensorflow-serving-api`` can be
+imported in the same process; the package name is not sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIGNATURES_TYPE = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
 class WireMethod(NamedTuple):
-    """What a method takes and gives."""
+    """Request and response types of a method."""
 
     request: type[Message]
     response: type[Message]
@@ -39,20 +39,20 @@ METHODS: Final[dict[str, dict[str, WireMethod]]] = {
         "GetModelStatus": WireMethod(messages.GetModelStatusRequest, messages.GetModelStatusResponse),
     },
 }
-"""Service to its methods; those that are not here are answered by UNIMPLEMENTED, as gRPC does by itself."""
+"""Service -> its methods; gRPC answers others with UNIMPLEMENTED."""
 
 OWN_NAMES: Final = {
     service: service.replace("tensorflow.serving", "monolith.tf.serving")
     for service in (PREDICTION_SERVICE, MODEL_SERVICE)
 }
-"""Service to its name in ``protos/serving``, which clients that are generated from it call."""
+"""Service -> its name in ``protos/serving``, used by clients generated from it."""
 
 
 def path_of(service: str, method: str) -> str:
-    """How a method is called on the wire."""
+    """Returns the path of a method on the wire."""
     return f"/{service}/{method}"
 
 
 def packed_signatures(signatures: messages.SignatureDefMap) -> AnyMessage:
-    """The value of ``signature_def`` in the metadata of a model, under the name that TensorFlow's clients know."""
+    """Returns the value of ``signature_def`` in the metadata of a model, with TensorFlow's type name."""
     return AnyMessage(type_url=_SIGNATURES_TYPE, value=signatures.SerializeToString(deterministic=True))

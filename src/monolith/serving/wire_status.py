@@ -1,4 +1,4 @@
-"""Errors on the wire of TensorFlow Serving: a status of gRPC and one sentence, and back."""
+"""Converts errors to gRPC statuses with a message, and back."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _CLASSES = {
     for found in vars(errors).values()
     if isinstance(found, type) and issubclass(found, errors.OpError) and errors.OpError in found.__bases__
 }
-"""Status code to the error of that name."""
+"""Status code -> error class."""
 
 
 def import_grpc() -> Any:
-    """The gRPC package, imported on first use."""
+    """Imports the gRPC package on first use."""
     return load_grpc(who="serving", extra="serving")
 
 
 def answered(serve: Callable[[Any, Any], Any], credentials: ServerCredentials) -> Callable[[Any, Any], Any]:
-    """A method as gRPC calls it: what it raises becomes a status, and nobody without the token gets to it."""
+    """Wraps a method for gRPC: errors become statuses, and calls without the token are rejected."""
     grpc = import_grpc()
     codes = {code.value[0]: code for code in grpc.StatusCode}
 
     def answer(request: Any, context: Any) -> Any:
-        """Answers, or ends the call: `abort` raises."""
+        """Answers, or aborts the call: `abort` raises."""
         if not credentials.accepts(context.invocation_metadata()):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
         try:
             return serve(request, context)
         except errors.OpError as error:
             refused = codes[error.error_code], error.message
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets to know
+        except Exception as error:  # noqa: BLE001 - any error is reported to the caller
             _log.exception("serving: a request failed")
             refused = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
         return context.abort(*refused)
@@ -52,7 +52,7 @@ def answered(serve: Callable[[Any, Any], Any], credentials: ServerCredentials) -
 
 
 def error_of(error: Any, *, who: str, timeout_seconds: float | None = None) -> errors.OpError:
-    """An error of a call as one of ours; `who` was called."""
+    """Converts a gRPC error to an error of this library; `who` names the callee."""
     code, text = error.code().value[0], error.details()
     if code == errors.DeadlineExceededError.error_code and timeout_seconds is not None:
         return errors.DeadlineExceededError(f"{who}: no answer within {timeout_seconds:g} s")

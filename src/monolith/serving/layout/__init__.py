@@ -1,6 +1,6 @@
-"""Layouts: from encoded samples, or columns of ids, to the named inputs of a graph in one call of the core.
+"""Layouts: convert encoded samples, or columns of ids, to the named inputs of a graph in one call of the core.
 
-May import the specifications of `monolith.export` and what lies below. Read `layout.py` first;
+May import the specifications of `monolith.export` and lower packages. Read `layout.py` first;
 ``docs/how-to/layouts.md`` shows how it is used.
 """
 

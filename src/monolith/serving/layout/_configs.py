@@ -1,4 +1,4 @@
-"""Features as the messages of the original describe them."""
+"""Features as described by the messages of ByteDance Monolith."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _POOLING: dict[int, PoolingName] = {
 
 
 def features_of_configs(configs: FeatureConfigs, stores: Mapping[str, LocalStore]) -> list[FeatureSpec]:
-    """In the order of their names; ids are keys of their tables as they are."""
+    """Returns the features in the order of their names; ids are used as keys unchanged."""
     return [_feature(name, configs.feature_configs[name], stores) for name in sorted(configs.feature_configs)]
 
 
 def slice_name(name: str, features: Iterable[str]) -> str:
-    """What the original calls the layout of one slice of some features.
+    """Returns the upstream name of the layout of one slice of features.
 
     >>> slice_name("bias", ["user", "item"])
     'bias_4a67a0256dacbca594916cce369e6d13'

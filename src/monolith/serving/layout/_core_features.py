@@ -1,4 +1,4 @@
-"""Features as the core takes them: the number of their table, and the bits that make keys of ids."""
+"""Features for the core: the number of their table, and the bits that turn ids into keys."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ABOVE_SIGNATURE = (1 << 64) - (1 << SIGNATURE_BITS_V2)
 
 
 def core_features(features: Sequence[FeatureSpec], stores: Mapping[str, LocalStore]) -> list[_core.InputFeature]:
-    """Each feature, for groups in the order of the stores.
+    """Converts features, for groups in the order of the stores.
 
     Raises:
-        InvalidArgumentError: two features of one name, a store or a table that is not there or has rows of another
-            dim, or a pooling that does not exist.
+        InvalidArgumentError: two features have the same name, a store or table is missing or has rows of another dim,
+            or the pooling is unknown.
     """
     names = [feature.name for feature in features]
     for name in names:
@@ -63,7 +63,7 @@ def _core_feature(feature: FeatureSpec, stores: Mapping[str, LocalStore]) -> _co
 
 
 def key_bits(feature: FeatureSpec) -> tuple[int, int, int, int]:
-    """What ids bring along of their key's upper bits, what they get, what they must not have, and bits of wide keys."""
+    """Returns four masks: upper key bits taken from the id, set, and forbidden in the id, and the bits of wide keys."""
     given = (feature.number or 0) << SIGNATURE_BITS_V2
     carried = given if feature.id_layout == "v2" else 0
     forbidden = 0 if feature.number is None else _ABOVE_SIGNATURE

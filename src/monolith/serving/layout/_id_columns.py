@@ -1,4 +1,4 @@
-"""Columns of ids as users hand them over: for every example, or for one that stands for all."""
+"""Columns of ids as users pass them: a row per example, or one row for all examples."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class IdColumn(NamedTuple):
     ids: Tensor
     """int64 [n], contiguous."""
     splits: Tensor | None
-    """int64 [rows + 1]; None: every row has as many ids."""
+    """int64 [rows + 1]; None: every row has the same number of ids."""
     rows: int
 
     def for_core(self) -> tuple[int, int, int, int, int]:
-        """Address and number of ids, ids of each row or -1, address of the splits, number of rows."""
+        """Returns address and number of ids, ids of each row or -1, address of the splits, number of rows."""
         count = self.ids.shape[0]
         if self.splits is not None:
             return self.ids.data_ptr(), count, _BY_SPLITS, self.splits.data_ptr(), self.rows
@@ -41,10 +41,10 @@ class IdColumn(NamedTuple):
 
 
 def id_column(columns: Mapping[str, object], name: str) -> IdColumn:
-    """One column.
+    """Returns a column of ids.
 
     Raises:
-        InvalidArgumentError: it is missing, or does not hold ids.
+        InvalidArgumentError: the column is missing, or does not hold ids.
     """
     given = columns.get(name)
     if isinstance(given, Ragged):
@@ -63,10 +63,10 @@ def id_column(columns: Mapping[str, object], name: str) -> IdColumn:
 
 
 def num_examples_of(rows: Mapping[str, int]) -> int:
-    """Of columns with these numbers of rows; one row stands for all examples.
+    """Returns the number of examples of columns with these numbers of rows; one row applies to all examples.
 
     Raises:
-        InvalidArgumentError: they disagree.
+        InvalidArgumentError: the numbers of rows differ.
     """
     counts = {count for count in rows.values() if count != 1}
     if len(counts) > 1:

@@ -1,4 +1,4 @@
-"""Columns of numbers: out of encoded samples as the core parses them, or as users hand them over."""
+"""Columns of numbers: parsed by the core from encoded samples, or passed by users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def sample_column(spec: DenseSpec) -> Column | None:
-    """The column of samples that a specification stands for; None: samples hold nothing of the kind."""
+    """Returns the column of samples for a specification; None if samples cannot hold it."""
     if spec.dtype == "bytes":
         return FirstBytes(spec.name)
     if spec.dtype == "float32":
@@ -31,7 +31,7 @@ def sample_column(spec: DenseSpec) -> Column | None:
 
 
 def parsed_numbers(columns: Sequence[Column], parsed: tuple[Any, ...]) -> dict[str, Tensor | LooseColumn]:
-    """Name -> values, of what the core parsed of these columns."""
+    """Returns name -> values that the core parsed from these columns."""
     rows, ints, int_splits, floats, float_splits, dense_floats, dense_ints, texts, *_ = parsed
     widths = [column.width if isinstance(column, Dense) else 1 for column in columns]
     is_int = [isinstance(column, Dense) and column.dtype == "int64" for column in columns]
@@ -52,10 +52,10 @@ def parsed_numbers(columns: Sequence[Column], parsed: tuple[Any, ...]) -> dict[s
 
 
 def given_number(columns: Mapping[str, object], spec: DenseSpec) -> Tensor | LooseColumn:
-    """The column as it was given, as a tensor where it is numbers.
+    """Returns the given column, as a tensor if it holds numbers.
 
     Raises:
-        InvalidArgumentError: it is missing, or of another type or width.
+        InvalidArgumentError: the column is missing, or of another type or width.
     """
     if spec.name not in columns:
         raise InvalidArgumentError(f"column {spec.name!r}: the request has no values for it")
@@ -75,14 +75,14 @@ def given_number(columns: Mapping[str, object], spec: DenseSpec) -> Tensor | Loo
 
 
 def num_rows_of(value: Tensor | LooseColumn) -> int:
-    """Examples of a column."""
+    """Returns the number of examples of a column."""
     if isinstance(value, Tensor):
         return value.shape[0]
     return value.num_rows if isinstance(value, Ragged) else len(value)
 
 
 def for_all(value: Tensor | LooseColumn, num_examples: int) -> Tensor | LooseColumn:
-    """The one row of a column, repeated for every example."""
+    """Repeats the single row of a column for every example."""
     if isinstance(value, Tensor):
         return value.expand(num_examples, *value.shape[1:])
     if isinstance(value, Ragged):

@@ -1,4 +1,4 @@
-"""The outputs of a layout: which slices of which features they are made of, and how they lie in memory."""
+"""The outputs of a layout: the feature slices that they consist of, and their memory layout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cut:
 
     @property
     def dim(self) -> int:
-        """How many."""
+        """Number of floats."""
         return self.end - self.start
 
 
@@ -44,20 +44,20 @@ class OutputSpec:
     """CONCAT, STACK or ADDN."""
     cuts: tuple[Cut, ...]
     shape: tuple[int, ...]
-    """Of one example."""
+    """Shape of one example."""
 
     @property
     def width(self) -> int:
-        """Floats of one example."""
+        """Number of floats of one example."""
         return math.prod(self.shape)
 
     def for_core(self) -> tuple[int, list[tuple[int, int, int]]]:
-        """As the core takes it."""
+        """Converts the output for the core."""
         return self.form, [(cut.feature, cut.start, cut.end) for cut in self.cuts]
 
 
 def outputs_of_features(features: Sequence[FeatureSpec]) -> list[OutputSpec]:
-    """One for each feature, of its whole rows."""
+    """Returns one output for each feature, with its complete rows."""
     return [
         OutputSpec(feature.name, _CONCAT, (Cut(number, 0, feature.dim),), feature.shape)
         for number, feature in enumerate(features)
@@ -65,10 +65,10 @@ def outputs_of_features(features: Sequence[FeatureSpec]) -> list[OutputSpec]:
 
 
 def outputs_of_configs(features: Sequence[FeatureSpec], configs: FeatureConfigs) -> list[OutputSpec]:
-    """Those of `out_configs`, in the order of their names. One of type NONE becomes an output for each of its slices.
+    """Returns the outputs of `out_configs`, in the order of their names. Type NONE becomes an output for each slice.
 
     Raises:
-        InvalidArgumentError: names the output and says what is wrong with it.
+        InvalidArgumentError: an output is invalid; the message names it and the reason.
     """
     outputs: list[OutputSpec] = []
     for name in sorted(configs.out_configs):
@@ -128,7 +128,7 @@ def _length_of(feature: FeatureSpec) -> int:
 
 
 def _check_shapes(name: str, config: OutConfig, made: Sequence[OutputSpec]) -> None:
-    """What is declared is what comes; the batch is not declared, or any number."""
+    """Checks the declared shapes; the batch dimension is not declared, or any number."""
     declared = [tuple(shape.dims) for shape in config.shape]
     if declared and [shape[1:] for shape in declared] != [output.shape for output in made]:
         raise InvalidArgumentError(
@@ -139,18 +139,18 @@ def _check_shapes(name: str, config: OutConfig, made: Sequence[OutputSpec]) -> N
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Outputs of one shape that lie side by side."""
+    """Adjacent outputs of the same shape."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
     first: int
-    """Where the floats of one example begin."""
+    """Offset of the first float of one example."""
     last: int
-    """And where they end."""
+    """Offset after the last float of one example."""
 
 
 def runs_of(outputs: Sequence[OutputSpec]) -> tuple[Run, ...]:
-    """All of them, in their order."""
+    """Groups all outputs into runs, in order."""
     runs, first = [], 0
     for shape, group in groupby(outputs, lambda output: output.shape):
         members = list(group)
@@ -161,7 +161,7 @@ def runs_of(outputs: Sequence[OutputSpec]) -> tuple[Run, ...]:
 
 
 def cut_apart(runs: Sequence[Run], floats: Tensor, num_examples: int) -> dict[str, Tensor]:
-    """Name -> [B, shape], views of the floats of all outputs; outputs of one shape take two calls of torch."""
+    """Returns name -> [B, shape], views of the floats of all outputs; a run takes two calls of torch."""
     inputs: dict[str, Tensor] = {}
     for run in runs:
         part = floats if len(runs) == 1 else floats[run.first * num_examples : run.last * num_examples]

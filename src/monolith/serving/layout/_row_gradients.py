@@ -1,4 +1,4 @@
-"""From the gradients of the outputs of a layout to those of the rows of one batch."""
+"""Converts the gradients of the outputs of a layout to gradients of the rows of one batch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _BY_SPLITS = -1
 def feature_gradients(
     layout: Layout, num_examples: int, keys: Sequence[tuple[NDArray[Any], ...]], gradients: Sequence[Tensor | None]
 ) -> list[NDArray[np.float32]]:
-    """[B, width] of the pooled rows of each feature: what all outputs ask, in their order.
+    """Returns the gradients [B, width] of the pooled rows of each feature, summed over all outputs in order.
 
-    Where all examples share one list, the sum over them stands in the first row, and zeros in the others.
+    If all examples share one list, the first row holds the sum over them, and the others are zero.
     """
     found = [
         np.zeros(
@@ -63,7 +63,7 @@ def feature_gradients(
 
 @dataclass(frozen=True, slots=True)
 class StoreBatch:
-    """The part of a batch that is of one store."""
+    """The part of a batch that belongs to one store."""
 
     store: str
     plan: LocalPlan
@@ -83,7 +83,7 @@ class StoreBatch:
         joined: LocalJoined,
         stamp: BatchStamp,
     ) -> Self | None:
-        """Plans the keys of a store's features; None: it has none, or there is no example."""
+        """Plans the keys of a store's features; None if it has none, or there is no example."""
         native = layout.stores[store].native
         tables = [native.number_of(feature.table) if feature.store == store else -1 for feature in layout.features]
         own = sorted((number for number, table in enumerate(tables) if table >= 0), key=tables.__getitem__)
@@ -105,7 +105,7 @@ class StoreBatch:
         return cls(store, plan, tuple(own), _pooled_layout(layout, own, tables, native.dims), num_examples, splits)
 
     def sum_gradients(self, of_features: Sequence[NDArray[np.float32]]) -> Tensor:
-        """float32 [V] of the rows of the plan, from those of all features."""
+        """Returns float32 [V], the gradients of the rows of the plan, from those of all features."""
         sums = np.zeros(self.plan.num_values, np.float32)
         per_example = np.full(len(self._features), _BY_SPLITS, np.int64)
         core = self.plan.core
@@ -121,7 +121,7 @@ def _places_of(feature: FeatureSpec) -> int:
 
 
 def _for_all(splits: NDArray[np.int64], num_examples: int) -> NDArray[np.int64]:
-    """[B + 1]; the ids of a list that all examples share are those of the first."""
+    """Returns splits [B + 1]; the ids of a shared list are assigned to the first example."""
     if len(splits) == num_examples + 1:
         return splits
     return np.concatenate([splits, np.full(num_examples - 1, splits[-1], np.int64)])
@@ -130,7 +130,7 @@ def _for_all(splits: NDArray[np.int64], num_examples: int) -> NDArray[np.int64]:
 def _pooled_layout(
     layout: Layout, own: Sequence[int], tables: Sequence[int], dims: Sequence[int]
 ) -> _core.PooledLayout:
-    """The store's features side by side, as the core sums their gradients."""
+    """Returns the concatenated layout of the store's features in which the core sums their gradients."""
     features = [layout.features[number] for number in own]
     places = [_places_of(feature) for feature in features]
     widths = [feature.dim * max(1, each) for feature, each in zip(features, places, strict=True)]

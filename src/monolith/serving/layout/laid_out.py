@@ -1,4 +1,4 @@
-"""What a layout makes of a request."""
+"""Result of a layout for a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["LaidOut", "LooseColumn"]
 
 LooseColumn: TypeAlias = "Ragged | list[bytes]"
-"""A column that is no tensor: numbers of differing length, or texts."""
+"""A column that is not a tensor: ragged numbers, or texts."""
 
 
 class LaidOut(NamedTuple):
@@ -22,8 +22,8 @@ class LaidOut(NamedTuple):
     """Pooled rows, float32, by the name of their feature or output; then columns of numbers by theirs."""
     num_examples: int
     num_ids: int
-    """That were looked up; those that all examples share count once."""
+    """Number of ids looked up; ids shared by all examples count once."""
     num_found: int
-    """Of them: the others have no row, and read zeros."""
+    """Number of those ids that have a row; the others read zeros."""
     loose: dict[str, LooseColumn]
-    """Columns beside them that are no tensors."""
+    """Further columns that are not tensors."""

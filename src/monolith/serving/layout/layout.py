@@ -1,4 +1,4 @@
-"""From requests to the inputs of a graph."""
+"""Converts requests to the inputs of a graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "SampleForm"]
 
 SampleForm: TypeAlias = Literal["example_batch", "examples", "instances"]
-"""What encoded samples are."""
+"""Message type of encoded samples."""
 
 _FORMS: dict[str, SampleFormat] = {
     "example_batch": SampleFormat.EXAMPLE_BATCH,
@@ -41,22 +41,22 @@ _FORMS: dict[str, SampleFormat] = {
 
 
 class Layout:
-    """From encoded samples to the inputs of a graph in one call of the core: parse, look up rows, pool.
+    """Converts encoded samples to the inputs of a graph in one call of the core: parse, look up rows, pool.
 
-    Any thread may call it, beside writers of the stores, too: no row is ever torn. A call computes on its own thread
-    and does not hold the interpreter's lock. An id without a row reads zeros, an example without ids is zeros.
+    Thread-safe, also with concurrent writers of the stores: no row is ever torn. A call computes on its own thread and
+    releases the GIL. An id without a row reads zeros, an example without ids is zeros.
 
     Args:
-        features: Columns of ids, and where their rows are.
-        stores: Name -> the rows; serving tables as a rule.
-        dense: Columns of numbers that become inputs as they are.
-        outputs: Its `out_configs` say which slices of the features become inputs; None: each feature is one, whole.
-        max_parsed_bytes: What samples may become before they are looked up: two kilobytes can say that they are
-            millions of examples. 128 MiB by default.
-        max_output_bytes: Of all inputs of one request together; 1 GiB by default.
+        features: Columns of ids, and the tables of their rows.
+        stores: Name -> store of the rows; usually serving tables.
+        dense: Columns of numbers that become inputs unchanged.
+        outputs: Its `out_configs` define which slices of the features become inputs; None: one input per feature.
+        max_parsed_bytes: Maximum size of parsed samples: two kilobytes can encode millions of examples. 128 MiB by
+            default.
+        max_output_bytes: Maximum size of all inputs of one request; 1 GiB by default.
 
     Raises:
-        InvalidArgumentError: a feature or an output that the stores and features do not have, or that cannot be made.
+        InvalidArgumentError: the stores lack a feature, the features lack an output, or one of them is invalid.
 
     >>> from monolith.export.layout_spec import FeatureSpec
     >>> from monolith.tables import LocalStore, Segment, TableConfig
@@ -102,7 +102,7 @@ class Layout:
     def from_configs(
         cls, configs: FeatureConfigs, stores: Mapping[str, LocalStore], *, dense: Sequence[DenseSpec] = ()
     ) -> Self:
-        """The layout that a message describes. Tables are found by their names; ids are keys as they are.
+        """Creates the layout that a message describes. Tables are found by name; ids are used as keys unchanged.
 
         Raises:
             InvalidArgumentError: no store has a table of the name, or two have one.
@@ -110,13 +110,13 @@ class Layout:
         return cls(features_of_configs(configs, stores), stores, dense=dense, outputs=configs)
 
     def from_bytes(self, data: bytes | Sequence[bytes], form: SampleForm, *, step: int = 0) -> LaidOut:
-        """The inputs of encoded samples: one or more ``ExampleBatch``, or ``Example`` or ``Instance`` one for each row.
+        """Converts encoded samples: one or more ``ExampleBatch``, or one ``Example`` or ``Instance`` per row.
 
         A column that a sample does not have is empty there. Ids of layout v1 become v2, as in training. A SHARED column
         is looked up and pooled once.
 
         Raises:
-            InvalidArgumentError: the bytes are no such samples, or a column has another type or ids it does not take.
+            InvalidArgumentError: the bytes are not such samples, or a column has another type or invalid ids.
             ResourceExhaustedError: the request is larger than the limits.
         """
         records = self._records(data, form)
@@ -125,13 +125,13 @@ class Layout:
         return self._laid_out(floats, counts, values)
 
     def from_columns(self, columns: Mapping[str, object], *, step: int = 0) -> LaidOut:
-        """The inputs of columns of tensors, arrays or lists, by name; others are ignored.
+        """Converts columns of tensors, arrays or lists, by name; other columns are ignored.
 
-        Columns of ids are int64 [B], int64 [B, k] or `Ragged`. A column of one row stands for all examples: it is
+        Columns of ids are int64 [B], int64 [B, k] or `Ragged`. A column of one row applies to all examples: it is
         looked up and pooled once.
 
         Raises:
-            InvalidArgumentError: names the column that is missing or wrong.
+            InvalidArgumentError: a column is missing or invalid; the message names it.
             ResourceExhaustedError: the inputs would be larger than the limit.
         """
         read = {name: id_column(columns, name) for name in self._columns}
@@ -150,13 +150,13 @@ class Layout:
     def keys_of_bytes(
         self, data: bytes | Sequence[bytes], form: SampleForm
     ) -> list[tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]]:
-        """Keys of the rows, their buckets and row splits, of each feature: what `from_bytes` looks up."""
+        """Returns the keys, buckets and row splits of each feature that `from_bytes` looks up."""
         return self._core.keys_of_records(_FORMS[form].value, self._records(data, form))
 
     def keys_of_columns(
         self, columns: Mapping[str, object]
     ) -> list[tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]]:
-        """The same of what `from_columns` looks up."""
+        """Returns the keys, buckets and row splits of each feature that `from_columns` looks up."""
         read = {name: id_column(columns, name) for name in self._columns}
         return self._core.keys_of_columns([read[feature.source].for_core() for feature in self.features])
 
@@ -185,7 +185,7 @@ class Layout:
         return LaidOut(inputs, num_examples, num_ids, num_found, loose)
 
     def _refused_numbers(self) -> str:
-        """Why samples cannot be read: a column that they do not hold, or that is one of ids; empty if they can."""
+        """Returns why samples cannot be parsed: a column is one of ids or cannot be in samples; empty if they can."""
         for spec in self.dense:
             if sample_column(spec) is None:
                 return f"{spec.name!r} is {spec.dtype}, which samples do not hold"

@@ -1,8 +1,8 @@
-"""Layouts that learn: from the gradients of their outputs to updates of the rows.
+"""Trainable layouts: apply the gradients of their outputs to the rows.
 
-What an output asks of a row: a SUM copies its gradient to every id, a MEAN divides it by their number, a sequence gives
-place j to id j. The gradient of a list that all examples share is added up over them, in their order. Rows that occur
-several times get the sum, in the order of the features and of their ids, so results do not depend on threads::
+Gradients of an output: SUM copies the gradient to every id, MEAN divides it by their number, a sequence passes position
+j to id j. The gradient of a list that all examples share is summed over them, in order. Rows that occur several times
+get the sum, in the order of the features and of their ids, so results do not depend on threads::
 
     trained = TrainedLayout(layout)
     inputs = trained.from_bytes(data, "example_batch").inputs
@@ -35,11 +35,11 @@ __all__ = ["TrainedLayout"]
 
 
 class TrainedLayout:
-    """A layout over training rows whose outputs are differentiable. For one thread.
+    """A layout over training rows whose outputs are differentiable. Not thread-safe.
 
     Args:
         layout: Its stores must hold training rows.
-        worker: Who this is at the stores; each worker has its own number.
+        worker: Number of this worker at the stores; unique for each worker.
 
     Raises:
         InvalidArgumentError: the number is negative.
@@ -53,27 +53,27 @@ class TrainedLayout:
         self._passes: list[tuple[StoreBatch, Tensor]] = []
 
     def from_bytes(self, data: bytes | Sequence[bytes], form: SampleForm) -> LaidOut:
-        """As `Layout.from_bytes`; the pooled rows are differentiable."""
+        """Converts samples like `Layout.from_bytes`; the pooled rows are differentiable."""
         laid_out = self.layout.from_bytes(data, form, step=self.global_step)
         return self._differentiable(laid_out, self.layout.keys_of_bytes(data, form))
 
     def from_columns(self, columns: Mapping[str, object]) -> LaidOut:
-        """As `Layout.from_columns`; the pooled rows are differentiable."""
+        """Converts columns like `Layout.from_columns`; the pooled rows are differentiable."""
         laid_out = self.layout.from_columns(columns, step=self.global_step)
         return self._differentiable(laid_out, self.layout.keys_of_columns(columns))
 
     def step(self, *, time: int | None = None) -> dict[str, Applied]:
-        """One optimizer step for every id of the backward passes since the last one, by the tables' own rates.
+        """Applies one optimizer step to all ids of the backward passes since the last step, at the tables' rates.
 
         Args:
             time: When the examples were seen, Unix seconds; None: now.
 
         Returns:
-            Store -> how many of its rows learned or came into being.
+            Store -> number of its rows that were updated or created.
 
         Raises:
             FailedPreconditionError: there was no backward pass.
-            InvalidArgumentError: a gradient is not finite, and a table refuses those; nothing changed in its store.
+            InvalidArgumentError: a gradient is not finite, and a table rejects those; its store is unchanged.
         """
         if not self._passes:
             raise FailedPreconditionError("step: there was no backward pass since the last one")
@@ -106,7 +106,7 @@ class TrainedLayout:
     def take(
         self, num_examples: int, keys: Sequence[tuple[NDArray[Any], ...]], gradients: Sequence[Tensor | None]
     ) -> None:
-        """Keeps what a backward pass asks of the rows; the gradients are those of the outputs, None for zeros."""
+        """Stores the row gradients of a backward pass; `gradients` are those of the outputs, None for zeros."""
         of_features = feature_gradients(self.layout, num_examples, keys, gradients)
         for name, joined in self._joined.items():
             taken = sum(batch.store == name for batch, _ in self._passes)
@@ -117,12 +117,12 @@ class TrainedLayout:
 
 
 class _Lookup(torch.autograd.Function):
-    """Outputs that were looked up, and the way of their gradients to the rows."""
+    """Autograd function that passes the gradients of looked-up outputs to the rows."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        anchor: Tensor,  # noqa: ARG004 - what makes the outputs differentiable
+        anchor: Tensor,  # noqa: ARG004 - makes the outputs differentiable
         trained: TrainedLayout,
         num_examples: int,
         keys: Sequence[tuple[NDArray[Any], ...]],

@@ -1,9 +1,8 @@
-"""Which version of a model answers: labels, canary, shadow, rollback, and the gate before them.
+"""Decides which version of a model answers: labels, canary, shadow, rollback, and the gate.
 
-Read `promotion.py` first: it does what commands say. `version_keeper.py` loads and frees versions of one model, which
-answer from a `ModelRegistry`; `state.py` is what operators decided and the file that keeps it; `gate.py` judges exports
-and, by `dense_gate.py`, weights of the delta log. How requests are divided is a matter of the server: `canary.py` and
-`shadow.py` there.
+Read `promotion.py` first: it executes commands. `version_keeper.py` loads and frees versions of one model, which are
+served by a `ModelRegistry`; `state.py` stores the decisions of operators; `gate.py` checks exports and, with
+`dense_gate.py`, weights of the delta log. The server splits the requests: see `canary.py` and `shadow.py` there.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _HOMES = {
     "Promotion": "monolith.serving.promotion.promotion",
     "PromotionConfig": "monolith.serving.promotion.promotion",
 }
-"""A name is imported when it is first asked for: a predictor has a gate, and needs no server."""
+"""Names are imported on first use: a predictor has a gate, and needs no server."""
 
 __all__ = ["Gate", "GateConfig", "Promotion", "PromotionConfig"]
 

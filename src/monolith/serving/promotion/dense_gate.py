@@ -1,4 +1,4 @@
-"""Dense weights of the delta log wait for the gate; rows do not."""
+"""Applies the gate to dense weights of the delta log; rows do not pass through it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Outputs(NamedTuple):
 
 
 class WithWeights:
-    """A model with weights that it does not serve yet, as the gate asks it."""
+    """A model with candidate weights, for the gate."""
 
     def __init__(self, live: LiveModel, weights: Weights) -> None:
         self._model = live.model
@@ -35,22 +35,22 @@ class WithWeights:
 
     @property
     def signatures(self) -> Mapping[str, Any]:
-        """What it can be asked."""
+        """Signatures by name."""
         return self._model.signatures
 
     def predict(self, inputs: Any, signature: str) -> _Outputs:
-        """What it would answer, with the rows that are here now."""
+        """Predicts with the candidate weights and the current rows."""
         return _Outputs(self._model.signature(signature).answer(inputs, self._weights).outputs)
 
 
 class DenseGate:
-    """Gives weights to a model once they passed. One thread judges, and always the newest: any thread may offer.
+    """Passes weights to a model once they pass the gate. One thread judges, always the newest weights. Thread-safe.
 
-    The rows that weights need are here when they are offered, and only grow newer while they wait.
+    The rows that weights need are applied before the weights are offered, and only become newer while they wait.
 
     Args:
-        live: The model; its `current` is what passed last.
-        gate: Judges.
+        live: The model; its `current` holds the weights that passed last.
+        gate: The gate.
     """
 
     def __init__(self, live: LiveModel, gate: Gate) -> None:
@@ -60,13 +60,13 @@ class DenseGate:
         self._offered: tuple[Weights, int] | None = None
         self._is_ending = False
         self.awaits_first = False
-        """Whether weights were offered, and none were judged yet: the model still answers with those it was made of."""
+        """Whether weights were offered and none judged yet: the model still serves the weights of its export."""
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
-        """Why the newest weights that were judged are not served; None: they are."""
+        """Why the last judged weights are not served; None: they are."""
 
     def offer(self, candidate: tuple[Weights, int]) -> None:
-        """New weights with the number of their increment; those that still wait are given up for them."""
+        """Offers new weights with the number of their increment; they replace waiting ones."""
         with self._changed:
             self._offered = candidate
             if self._thread is None:
@@ -76,7 +76,7 @@ class DenseGate:
             self._changed.notify()
 
     def close(self) -> None:
-        """Ends; weights that wait are not served. Again: does nothing."""
+        """Stops the thread; waiting weights are not served. Idempotent."""
         with self._changed:
             self._is_ending = True
             self._changed.notify()
@@ -84,7 +84,7 @@ class DenseGate:
             self._thread.join()
 
     def _run(self) -> None:
-        torch.set_num_threads(1)  # of this thread: the others are for requests
+        torch.set_num_threads(1)  # of this thread; leaves the cores to requests
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._offered is not None or self._is_ending)

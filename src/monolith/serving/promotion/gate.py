@@ -1,4 +1,4 @@
-"""The gate: what a version must show on labelled examples before it answers requests."""
+"""The gate: thresholds on labelled examples that a version must meet before it answers requests."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = ["Figures", "Gate", "GateConfig", "Verdict"]
 
 @config
 class GateConfig(Config):
-    """What is asked of a version. NaN and infinities are refused in any case; what is None is not asked."""
+    """Requirements for a version. NaN and infinities are always rejected; a field of None is not checked."""
 
     examples: str
     """File of labelled examples, JSON lines: the columns of a request, and a label of 0 or 1."""
     label: str = "label"
-    """Where a line has its label."""
+    """Name of the label in a line."""
     signature: str = DEFAULT_SIGNATURE
     output: str | None = None
-    """The prediction that is judged; None: the only one."""
+    """Name of the output to judge; None: the only one."""
     min_auc: float | None = None
     max_auc_fall: float | None = None
-    """Below the AUC that the version has which is served at the same moment."""
+    """Maximum decrease of the AUC relative to the currently served version."""
     min_calibration: float | None = None
-    """Of the mean prediction divided by the mean label."""
+    """Minimum of mean prediction / mean label."""
     max_calibration: float | None = None
 
     def __post_init__(self) -> None:
@@ -58,13 +58,13 @@ class GateConfig(Config):
 
 
 class Figures(NamedTuple):
-    """What a version reached."""
+    """Metrics of a version."""
 
     auc: float
     calibration: float
     """Mean prediction / mean label."""
     not_finite: int
-    """Numbers of its outputs that are NaN or infinite; AUC and calibration are NaN then."""
+    """Number of outputs that are NaN or infinite; AUC and calibration are NaN if there are any."""
     examples: int
 
     def __str__(self) -> str:
@@ -73,30 +73,30 @@ class Figures(NamedTuple):
         return f"AUC {self.auc:.6g}, calibration {self.calibration:.6g}, {self.examples} examples"
 
     def to_json(self) -> dict[str, Any]:
-        """NaN has no place in JSON: it is null."""
+        """Returns plain values; NaN becomes null, since JSON has no NaN."""
         return {name: _or_none(value) for name, value in self._asdict().items()}
 
 
 class Verdict(NamedTuple):
-    """What the gate says."""
+    """Decision of the gate."""
 
     figures: Figures
     against: Figures | None
-    """Those of the version that is served."""
+    """Metrics of the served version."""
     refused: str | None
-    """Why it is not to be served; None: it may be."""
+    """Why the version must not be served; None: it may be."""
 
 
 class Judged(Protocol):
-    """What can be judged: a predictor, or whatever answers like one."""
+    """A model that can be judged: a predictor, or an object with the same methods."""
 
     @property
     def signatures(self) -> Mapping[str, Any]:
-        """What it can be asked."""
+        """Signatures by name."""
         ...
 
     def predict(self, inputs: Any, signature: str) -> Any:
-        """An answer with ``outputs``."""
+        """Returns an answer with ``outputs``."""
         ...
 
 
@@ -104,15 +104,15 @@ _NOTHING = Figures(math.nan, math.nan, 0, 0)
 
 
 class Gate:
-    """Judges versions. Any thread may call it.
+    """Judges versions. Thread-safe.
 
     Args:
-        options: What is asked.
-        examples: By which it is judged.
-        on_verdict: Called with each verdict and what was judged: ``export`` or ``dense``.
+        options: Requirements.
+        examples: Labelled examples to predict.
+        on_verdict: Called with the kind, ``export`` or ``dense``, and each verdict.
 
     Raises:
-        InvalidArgumentError: the examples cannot tell what is asked, as all have the same label.
+        InvalidArgumentError: the examples do not suffice for a requirement, for example if all have the same label.
     """
 
     def __init__(
@@ -136,13 +136,13 @@ class Gate:
 
     @classmethod
     def from_file(cls, path: str) -> Gate:
-        """The gate that a file describes: TOML or JSON with the fields of `GateConfig`.
+        """Creates a gate from a file: TOML or JSON with the fields of `GateConfig`.
 
         Paths in it are relative to its folder.
 
         Raises:
-            NotFoundError: it, or its file of examples, is not there.
-            InvalidArgumentError: it is not such a file, or the examples are none.
+            NotFoundError: the file, or its file of examples, does not exist.
+            InvalidArgumentError: the file or the examples are invalid.
         """
         with named_errors(path, "read"):
             text = Path(path).read_text(encoding="utf-8")
@@ -154,16 +154,16 @@ class Gate:
         return cls(options, examples)
 
     def judge(self, model: Judged, *, kind: str, against: Judged | None = None) -> Verdict:
-        """Whether a model may be served.
+        """Judges whether a model may be served.
 
         Args:
-            model: What is judged.
+            model: The candidate.
             kind: ``export`` or ``dense``.
-            against: What is served now; asked only where a fall of AUC is bounded.
+            against: The currently served model; used only if `max_auc_fall` is set.
         """
         served: Figures | None = None
         if against is not None and self.options.max_auc_fall is not None:
-            served = self._figures(against)[0]  # what cannot be scored bounds nothing
+            served = self._figures(against)[0]  # without a score it sets no bound
         figures, problem = self._figures(model)
         verdict = Verdict(figures, served, problem or self._problem_of(figures, served))
         if self.on_verdict is not None:
@@ -171,7 +171,7 @@ class Gate:
         return verdict
 
     def _figures(self, model: Judged) -> tuple[Figures, str | None]:
-        """Figures, and why there are none."""
+        """Returns the metrics, and why there are none."""
         name = self.options.signature
         signature = model.signatures.get(name)
         if signature is None:
@@ -192,7 +192,7 @@ class Gate:
             return Figures(auc.compute(), calibration.compute(), 0, len(labels)), None
         except OpError as error:
             return _NOTHING, f"{self._examples.origin} cannot be scored: {error.message}"
-        except Exception as error:  # noqa: BLE001 - whatever a new version raises, it is not served
+        except Exception as error:  # noqa: BLE001 - a version that raises is not served
             return _NOTHING, f"{self._examples.origin} cannot be scored: {type(error).__name__}: {error}"
 
     def _score_of(self, outputs: Mapping[str, Tensor]) -> Tensor:

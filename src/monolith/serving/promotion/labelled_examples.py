@@ -1,4 +1,4 @@
-"""Examples whose labels are known, by which versions are judged: a file of JSON lines."""
+"""Labelled examples for judging versions, from a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["LabelledExamples"]
 
 MOST_EXAMPLES = 100_000
-"""Of a file: they are scored again for each export and each set of dense weights."""
+"""Maximum number of examples of a file, since they are scored for each export and each set of dense weights."""
 MOST_BYTES = 256 << 20
-"""Of a file."""
+"""Maximum size of a file."""
 _AT_A_TIME = 256
-"""Examples of one call of a model, so that requests come in between."""
+"""Examples per call of a model; small, so that requests are served in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledExamples:
-    """Examples as requests have them, and what came of them."""
+    """Examples in the form of requests, with their labels."""
 
     rows: list[dict[str, Any]]
     labels: Tensor
@@ -44,11 +44,11 @@ class LabelledExamples:
 
     @classmethod
     def read(cls, path: str, label: str) -> LabelledExamples:
-        """The examples of a file: a line is an object as in ``instances``, with its label besides.
+        """Reads the examples of a file: a line is an object as in ``instances``, with a label in addition.
 
         Raises:
-            NotFoundError: there is no such file.
-            InvalidArgumentError: it is too large, empty, or has a line that is no such object; says which.
+            NotFoundError: the file does not exist.
+            InvalidArgumentError: the file is too large, empty, or has an invalid line; the message names it.
         """
         origin = f"examples '{path}'"
         with named_errors(path, "read"):
@@ -68,10 +68,10 @@ class LabelledExamples:
         return cls(rows, torch.tensor(labels), origin)
 
     def batches(self, signature: Signature) -> Iterator[dict[str, Column]]:
-        """Columns for a signature, some examples at a time.
+        """Yields columns for a signature, in batches.
 
         Raises:
-            InvalidArgumentError: the examples do not fit it.
+            InvalidArgumentError: the examples do not fit the signature.
         """
         for begin in range(0, len(self.rows), _AT_A_TIME):
             rows = self.rows[begin : begin + _AT_A_TIME]

@@ -32,12 +32,12 @@ _NO_COMMANDS = (
 
 @config
 class PromotionConfig(Config):
-    """How versions are kept."""
+    """Settings for the versions of models."""
 
     keep_versions: int = 1
-    """How many stay loaded: the one that answers, and the newest others."""
+    """Number of versions to keep loaded: the active one, and the newest others."""
     file: str | None = None
-    """Local file that keeps decisions over restarts; None: they end with the process."""
+    """Local file that persists decisions; None: they are lost on restart."""
 
     def __post_init__(self) -> None:
         if self.keep_versions < 1:
@@ -45,7 +45,7 @@ class PromotionConfig(Config):
 
 
 class Promotion:
-    """Keeps versions of models and moves what points to them. Any thread may call it; to be closed before the registry.
+    """Manages versions of models and the pointers to them. Thread-safe. Must be closed before the registry.
 
     Example::
 
@@ -55,8 +55,8 @@ class Promotion:
         promotion.command("ranker", "canary", {"version": 6, "share": 0.1})
 
     Args:
-        registry: Where versions answer.
-        options: How they are kept.
+        registry: Registry that serves the versions.
+        options: Settings.
 
     Raises:
         DataLossError: the file is damaged.
@@ -72,22 +72,22 @@ class Promotion:
         registry.commands = self
 
     def add(self, path: str, *, name: str | None = None, follow: str | None = None, gate: Gate | None = None) -> str:
-        """Serves a model; returns the name that it has.
+        """Serves a model; returns its name.
 
         Args:
             path: An export, or a folder with versions of one.
-            name: Of the model; None: that of its task.
+            name: Name of the model; None: that of its task.
             follow: The delta log that it follows.
-            gate: What versions, and dense weights of the log, must pass before they answer.
+            gate: Gate for versions and for dense weights of the log; None: no gate.
 
         Raises:
             NotFoundError: there is no export.
-            OpError: none of them can answer.
+            OpError: no version can be served.
         """
         return self.add_source(ExportSource(path, follow=follow, gate=gate), name=name, gate=gate)
 
     def add_source(self, source: VersionSource, *, name: str | None = None, gate: Gate | None = None) -> str:
-        """As `add`, for versions of any kind."""
+        """Serves a model like `add`, with versions from any source."""
         name = name or source.name
         if name in self._keepers:
             raise InvalidArgumentError(f"model {name!r} is served already; give another name")
@@ -106,26 +106,26 @@ class Promotion:
         return name
 
     def close(self) -> None:
-        """Ends looking for newer versions. Again: does nothing."""
+        """Stops polling for newer versions. Idempotent."""
         for keeper in self._keepers.values():
             keeper.close()
 
-    # What the server is told, and tells
+    # Commands and status
 
     def describe(self, name: str | None = None) -> dict[str, Any]:
-        """How things stand, for one model or all; also for those that take no commands."""
+        """Returns the status of one model or all, including those that accept no commands."""
         known = self._keepers.keys() | {entry.name for entry in self._registry.entries()}
         names = sorted(known) if name is None else [name if name in known else self._keeper(name).name]
         return {"models": {each: self._described(each) for each in names}}
 
     def command(self, name: str, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Does what a command says; returns what `describe` says of the model afterwards.
+        """Executes a command; returns the result of `describe` for the model afterwards.
 
         Raises:
-            NotFoundError: there is no such model, version or label.
-            InvalidArgumentError: fields that the command does not have, or that are wrong.
-            FailedPreconditionError: the version did not pass the gate, or something stands in the way; or the model
-                is none whose versions can be chosen.
+            NotFoundError: the model, version or label does not exist.
+            InvalidArgumentError: a field is unknown or invalid.
+            FailedPreconditionError: the version did not pass the gate, the command is not possible now, or the versions
+                of the model cannot be selected.
         """
         keeper = self._keeper(name)
         allowed, action = _COMMANDS[verb]
@@ -150,7 +150,7 @@ class Promotion:
         return self._uncommanded_json(name) if keeper is None else self._kept_json(keeper)
 
     def _uncommanded_json(self, name: str) -> dict[str, Any]:
-        """What answers, and that nothing was decided."""
+        """Returns the status of a model without decisions."""
         registry = self._registry
         entries, labels = registry.entries(name), registry.labels(name)
         return {
@@ -258,7 +258,7 @@ def _rollback(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
     others = keeper.state.frozen - {number}
     keeper.commit(
         labels={**keeper.state.labels, STABLE: number},
-        canary=None,  # who goes back wants all requests there
+        canary=None,  # a rollback applies to all requests
         frozen=others | {number} if frozen else others,
     )
 

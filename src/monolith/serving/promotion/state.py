@@ -1,4 +1,4 @@
-"""What operators decided about a model, and the file that keeps it over restarts."""
+"""Decisions of operators about models, and the file that persists them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MOST_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelState:
-    """Decisions about one model; it never changes, a new one takes its place."""
+    """Decisions about one model. Immutable."""
 
     labels: dict[str, int] = field(default_factory=dict)
     canary: Canary | None = None
     shadow: Choice | None = None
     frozen: frozenset[int] = frozenset()
-    """Versions that are served as they were exported, whatever the delta log has."""
+    """Versions served as exported, regardless of the delta log."""
 
     def pinned(self) -> set[int]:
-        """Versions that stay loaded, as something points to them."""
+        """Returns the versions that a label, canary or shadow points to, which stay loaded."""
         chosen = [self.shadow, None if self.canary is None else self.canary.target]
         return {*self.labels.values(), *(each.version for each in chosen if each and each.version is not None)}
 
     def without(self, number: int) -> ModelState:
-        """The decisions but for those that point to a version."""
+        """Returns the decisions without those that point to a version."""
         labels = {label: each for label, each in self.labels.items() if each != number}
 
         def is_gone(target: Choice) -> bool:
@@ -50,7 +50,7 @@ class ModelState:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a file has it."""
+        """Returns the decisions as stored in the file."""
         return {
             "labels": dict(sorted(self.labels.items())),
             "canary": None if self.canary is None else {**_shown(self.canary.target), "share": self.canary.share},
@@ -60,10 +60,10 @@ class ModelState:
 
     @classmethod
     def from_json(cls, document: Any) -> ModelState:
-        """What `to_json` gave.
+        """Parses the output of `to_json`.
 
         Raises:
-            ValueError: anything else.
+            ValueError: the document is invalid.
         """
         if not isinstance(document, dict) or document.keys() != {"labels", "canary", "shadow", "frozen"}:
             raise ValueError("an object with labels, canary, shadow and frozen expected")
@@ -81,13 +81,13 @@ class ModelState:
 
 
 class PromotionFile:
-    """Keeps the decisions about all models of a server. Any thread may call it.
+    """Persists the decisions about all models of a server. Thread-safe.
 
     Args:
-        path: A local file, which need not be there yet; None: nothing is kept.
+        path: A local file, created if missing; None: decisions are not persisted.
 
     Raises:
-        DataLossError: it is not a file that was written here.
+        DataLossError: the file is damaged or of another format.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -98,15 +98,15 @@ class PromotionFile:
             self._states = _read(path)
 
     def state(self, name: str) -> ModelState:
-        """The decisions about a model."""
+        """Returns the decisions about a model."""
         with self._lock:
             return self._states.get(name, ModelState())
 
     def save(self, name: str, state: ModelState) -> None:
-        """Keeps new decisions; they are on disk when it returns.
+        """Saves new decisions, durably.
 
         Raises:
-            OpError: it could not be written; what was there before is.
+            OpError: the file could not be written; the previous decisions stay.
         """
         with self._lock:
             states = {**self._states, name: state}
@@ -137,7 +137,7 @@ def _states_of(document: Any) -> dict[str, ModelState]:
         raise ValueError(f"it is of version {document.get('version')!r}, and this build reads {_VERSION}")
     models = document.get("models")
     if not isinstance(models, dict):
-        raise ValueError("it has no models")  # noqa: TRY004 - of a file, and not of a call
+        raise ValueError("it has no models")  # noqa: TRY004 - a fault of the file, not of the call
     return {name: _named_state(name, each) for name, each in models.items()}
 
 

@@ -1,4 +1,4 @@
-"""Which versions of a model are loaded: the newest ones, and those that operators want."""
+"""Decides which versions of a model are loaded: the newest, and those that operators selected."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _LOOK_SECONDS = 0.05
 
 
 class VersionKeeper:
-    """Loads and frees versions of one model. Any thread may call it; to be closed before the registry is.
+    """Loads and frees versions of one model. Thread-safe. Must be closed before the registry.
 
-    Without a decision the newest version answers, as soon as it is ready and has passed the gate. A version with the
-    label ``stable`` answers instead for as long as it has it.
+    Without a decision the newest version is served once it is ready and has passed the gate. A version with the label
+    ``stable`` is served instead while it has the label.
 
     Args:
-        name: Of the model.
-        source: Where versions come from.
-        registry: Where they answer.
-        file: Keeps decisions.
-        gate: What a version must pass before it answers; None: nothing.
-        keep: How many versions stay loaded: the one that answers, and the newest others. Those that something points
-            to stay besides.
+        name: Name of the model.
+        source: Source of the versions.
+        registry: Registry that serves them.
+        file: File of the decisions.
+        gate: Gate for versions; None: no gate.
+        keep: Number of versions to keep loaded: the active one, and the newest others. Versions with a label, canary or
+            shadow stay in addition.
         clock: Measures waits.
 
     Raises:
-        OpError: there is no version that can answer; says why.
+        OpError: no version can be served; the message gives the reason.
     """
 
     def __init__(
@@ -81,31 +81,31 @@ class VersionKeeper:
         self._state = file.state(name)
         self._models: dict[int, ServedModel] = {}
         self._frozen: set[int] = set()
-        """Loaded as they were exported."""
+        """Versions loaded as exported."""
         self._passed: set[int] = set()
-        """Loaded, and may answer: they passed the gate, or were let in by name."""
+        """Loaded versions that may answer: they passed the gate, or an operator selected them."""
         self._reserved: set[int] = set()
-        """Loaded for a command that is under way, which may be about to point to them."""
+        """Versions loaded by a command in progress, which may select them."""
         self._start()
         self._watch.start()
 
-    # What is asked of it
+    # Commands
 
     @property
     def state(self) -> ModelState:
-        """What operators decided."""
+        """Decisions of operators."""
         with self._lock:
             return self._state
 
     @property
     def frozen(self) -> frozenset[int]:
-        """Versions that are loaded as they were exported."""
+        """Versions loaded as exported."""
         with self._lock:
             return frozenset(self._frozen)
 
     @contextmanager
     def command(self) -> Iterator[None]:
-        """One command at a time; what it loads stays until its end, and longer only if something points to it."""
+        """Context of one command at a time; at its end, versions that it loaded and did not select are freed."""
         with self._commands:
             try:
                 yield
@@ -119,16 +119,16 @@ class VersionKeeper:
         """Loads a version for a command, if it is not loaded.
 
         Args:
-            number: Of the version.
-            frozen: Whether it is to be as it was exported, or to follow the log; None: as it is.
-            answers: Whether it is to answer requests: then it must pass the gate.
-            force: Serves it even if it does not.
+            number: Number of the version.
+            frozen: Whether it is served as exported instead of following the log; None: unchanged.
+            answers: Whether it will answer requests; then it must pass the gate.
+            force: Whether to serve it even if it does not pass.
 
         Raises:
-            NotFoundError: there is no such version.
+            NotFoundError: the version does not exist.
             FailedPreconditionError: it did not pass the gate.
             UnavailableError: it did not catch up with the log in time.
-            OpError: it cannot be used.
+            OpError: the version cannot be used.
         """
         with self._lock:
             self._reserved.add(number)
@@ -146,13 +146,13 @@ class VersionKeeper:
                 self._passed.add(number)
 
     def commit(self, **changes: Any) -> None:
-        """Decides anew, in a command; at its end versions that nothing points to any more are freed.
+        """Changes the decisions, within a command; at its end versions without a pointer are freed.
 
         Args:
             changes: Fields of `ModelState`.
 
         Raises:
-            OpError: it cannot be; all is as before.
+            OpError: the change is not possible; nothing has changed.
         """
         with self._lock:
             old, new = self._state, dataclasses.replace(self._state, **changes)
@@ -166,12 +166,12 @@ class VersionKeeper:
             self._state = new
 
     def retry_refused(self) -> None:
-        """Tries versions once more that were refused, after the command."""
+        """Retries rejected versions after the command."""
         self._watch.forgive()
         self._registry.set_refused(self.name, {})
 
     def close(self) -> None:
-        """Ends looking for versions; those that are loaded are the registry's. Again: does nothing."""
+        """Stops polling for versions; the registry owns the loaded ones. Idempotent."""
         self._watch.close()
 
     # At the start
@@ -190,7 +190,7 @@ class VersionKeeper:
             raise
 
     def _bring_stable(self, number: int) -> None:
-        """The version that was held; nothing else answers in its place."""
+        """Loads the version with the label ``stable``; no other is served in its place."""
         try:
             self._bring(number, frozen=number in self._state.frozen, answers=False, waits=False)
         except OpError as error:
@@ -201,10 +201,10 @@ class VersionKeeper:
         self._passed.add(number)
 
     def _bring_newest(self) -> None:
-        """The newest version that can answer.
+        """Loads the newest version that can be served.
 
         Raises:
-            OpError: there is none; that of the newest.
+            OpError: there is none; the error of the newest version.
         """
         first: OpError | None = None
         for number in reversed(self.source.numbers()):
@@ -219,7 +219,7 @@ class VersionKeeper:
         raise first or NotFoundError(f"model {self.name!r}: there is no version any more")
 
     def _bring_pinned(self) -> None:
-        """What a label, the canary or the shadow points to; one that has gone holds up nobody, and is let go of."""
+        """Loads versions that a label, the canary or the shadow points to; drops one that cannot be loaded."""
         for number in sorted(self._state.pinned() - self._models.keys()):
             try:
                 self._bring(number, frozen=number in self._state.frozen, answers=False, waits=False)
@@ -234,13 +234,13 @@ class VersionKeeper:
     def _bring(
         self, number: int, *, frozen: bool, answers: bool = True, force: bool = False, waits: bool = True
     ) -> None:
-        """Loads a version, and puts it beside the others or into the place of the same one."""
+        """Loads a version, and adds it to the others or replaces the same version."""
         model = self._open(number, frozen=frozen)
         try:
             if waits:
                 self._require_ready(number, model)
             elif self._gate is not None:
-                self._wait_while_catching_up(model)  # or rows that are yet to come would be judged
+                self._wait_while_catching_up(model)  # else it would be judged before its rows are applied
             if answers:
                 self._judge(number, model, force=force)
             with self._lock:
@@ -256,7 +256,7 @@ class VersionKeeper:
 
     @contextmanager
     def _borrowed(self) -> Iterator[list[ServedModel]]:
-        """What is loaded, which stays so meanwhile: rows may be shared."""
+        """Context in which loaded versions stay loaded, since their rows may be shared."""
         with ExitStack() as stack:
             with self._lock:
                 entries = [
@@ -303,7 +303,7 @@ class VersionKeeper:
             pass
 
     def _wanted(self, numbers: set[int]) -> set[int]:
-        """Which of some versions stay: the one that answers and the newest others, and what something points to."""
+        """Returns which versions stay: the active one, the newest others, and those with a pointer."""
         stable = self._state.labels.get(STABLE)
         newest = sorted(numbers - (self._watch.refused.keys() - self._models.keys()) - {stable}, reverse=True)
         others = self.keep - (stable is not None)
@@ -317,7 +317,7 @@ class VersionKeeper:
             self._passed.discard(number)
 
     def _apply(self, state: ModelState) -> None:
-        """Lets the registry do what was decided; again: changes nothing."""
+        """Applies the decisions to the registry. Idempotent."""
         for label, number in state.labels.items():
             self._registry.set_label(self.name, label, number)
         self._registry.set_canary(self.name, state.canary)
@@ -332,9 +332,9 @@ class VersionKeeper:
     # Newer versions
 
     def _next_wanted(self) -> int | None:
-        """The newest version that is wanted and not here; once all are, those that nobody wants are freed.
+        """Returns the newest wanted version that is not loaded; once all are loaded, unwanted ones are freed.
 
-        Last come those that are held as they were exported, and are to follow the log again.
+        Frozen versions that are to follow the log again come last.
         """
         numbers = self.source.numbers()
         with self._lock:
@@ -345,8 +345,8 @@ class VersionKeeper:
             return max((missing or thawed) - self._watch.refused.keys(), default=None)
 
     def _take_up(self, number: int) -> None:
-        """Serves a version once it is ready and has passed, unless it is not wanted any more by then."""
-        torch.set_num_threads(1)  # of this thread: the others are for requests
+        """Serves a version once it is ready and has passed, unless it is no longer wanted by then."""
+        torch.set_num_threads(1)  # of this thread; leaves the cores to requests
         try:
             self._put_when_ready(number)
         except OpError as error:

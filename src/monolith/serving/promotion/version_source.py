@@ -1,4 +1,4 @@
-"""Where the versions of a model come from."""
+"""Sources of the versions of a model."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ __all__ = ["ExportSource", "VersionSource"]
 
 
 class VersionSource(Protocol):
-    """What a keeper of versions needs to know; any thread may call it."""
+    """Source of the versions for a `VersionKeeper`. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """Of the model, where it is served under no other."""
+        """Default name of the model."""
         ...
 
     @property
     def is_fixed(self) -> bool:
-        """Whether there is one version, and no other will come."""
+        """Whether there is a single version, so that no other will appear."""
         ...
 
     @property
     def follows(self) -> bool:
-        """Whether versions follow a delta log, unless they are opened as they were exported."""
+        """Whether versions follow a delta log, unless they are opened frozen."""
         ...
 
     def numbers(self) -> list[int]:
-        """Of the versions that are there, ascending."""
+        """Returns the numbers of the available versions, ascending."""
         ...
 
     def open(self, number: int, *, frozen: bool, beside: Sequence[Any]) -> Any:
-        """A `ServedModel` of this version.
+        """Opens a version as a `ServedModel`.
 
         Args:
-            number: Of the version.
-            frozen: Whether it is to stay as it was exported.
-            beside: Other versions that are open.
+            number: Number of the version.
+            frozen: Whether it is served as exported.
+            beside: Other open versions, whose rows may be shared.
 
         Raises:
-            NotFoundError: there is none of this number.
-            OpError: it cannot be used.
+            NotFoundError: the version does not exist.
+            OpError: the version cannot be used.
         """
         ...
 
 
 class ExportSource:
-    """Exports below a path, or one.
+    """Exports below a path, or a single export.
 
     Args:
         path: An export, or a folder with versions of one.
-        follow: The delta log that they follow; None: none.
-        gate: What dense weights of the log must pass.
+        follow: The delta log to follow; None: none.
+        gate: Gate for dense weights of the log; None: no gate.
     """
 
     def __init__(self, path: str, *, follow: str | None = None, gate: Gate | None = None) -> None:
@@ -69,12 +69,12 @@ class ExportSource:
 
     @property
     def name(self) -> str:
-        """That of the newest export."""
+        """Name of the newest export."""
         return self._versions.newest().export.manifest.name
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the path is one version."""
+        """Whether the path is a single version."""
         return self._versions.is_fixed
 
     @property
@@ -83,11 +83,11 @@ class ExportSource:
         return self._follow is not None
 
     def numbers(self) -> list[int]:
-        """Of the versions that are whole, ascending."""
+        """Returns the numbers of the complete versions, ascending."""
         return self._versions.numbers()
 
     def open(self, number: int, *, frozen: bool, beside: Sequence[Any]) -> Predictor:
-        """A predictor of this version and no other."""
+        """Opens a predictor fixed to this version."""
         path = self._versions.path_of(number)
         others = [each for each in beside if isinstance(each, Predictor)]
         follow = None if frozen else self._follow

@@ -1,4 +1,4 @@
-"""Messages of serving, made from protos/serving by scripts/update-protos."""
+"""Messages of serving, generated from protos/serving by scripts/update-protos."""
 
 from __future__ import annotations
 

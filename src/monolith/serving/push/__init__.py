@@ -1,7 +1,7 @@
-"""Push: rows of a delta log sent to receivers that cannot read it.
+"""Push: sends rows of a delta log to receivers that cannot read it.
 
-Read `client.py` first; `log_rows.py` has what is sent, `positions.py` how far each receiver is, `row_parts.py` the
-requests, and `backend.py` who the receivers are.
+Read `client.py` first; `log_rows.py` reads the rows, `positions.py` stores the position of each receiver,
+`row_parts.py` builds the requests, and `backend.py` discovers the receivers.
 """
 
 from __future__ import annotations

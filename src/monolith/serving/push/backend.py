@@ -1,4 +1,4 @@
-"""`DiscoverySyncBackend`: receivers of pushed rows, as a discovery service knows them."""
+"""`DiscoverySyncBackend`: finds the receivers of pushed rows with a discovery service."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SUB_GRAPH = re.compile(r"ps_(\d+)")
 
 
 class DiscoverySyncBackend:
-    """Pushes the rows of a log to whoever registers as a replica of a shard. Any thread may call it.
+    """Pushes the rows of a log to the registered replicas of shards. Thread-safe.
 
     Args:
-        discovery: Where receivers register, shard i of the model as ``<model>-ps-<i>``. Its owner closes it.
-        log: Where the rows come from; a path or URL, or a `DeltaLog`. That which the run publishes to.
+        discovery: Service at which receivers register, shard i of the model as ``<model>-ps-<i>``. Closed by its owner.
+        log: Log to which the run publishes: a path or URL, or a `DeltaLog`.
         model: Name of the model.
-        num_shards: Its shards; as many as the receivers have, whatever the number of servers or ranks.
-        positions: Folder that keeps how far each receiver is; None: with each start they begin at a base.
-        options: Of `PushOptions`, by name.
+        num_shards: Number of shards of the receivers, independent of the number of servers or ranks.
+        positions: Folder for the positions of receivers; None: after a restart every receiver starts at a base.
+        options: Fields of `PushOptions`.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class DiscoverySyncBackend:
 
     @property
     def num_shards(self) -> int:
-        """Serving shards of the model."""
+        """Number of serving shards of the model."""
         return len(self._shards)
 
     def get_sync_targets(self, sub_graph: str) -> Sequence[str]:
-        """Addresses of the replicas of a sub-graph, by their numbers.
+        """Returns the addresses of the replicas of a sub-graph, ordered by replica number.
 
         Raises:
-            InvalidArgumentError: it is none of a shard.
-            UnavailableError: the service is away.
+            InvalidArgumentError: the name is not that of a shard.
+            UnavailableError: the discovery service is unreachable.
         """
         found = _SUB_GRAPH.fullmatch(sub_graph)
         if found is None or int(found[1]) >= self.num_shards:
@@ -71,12 +71,12 @@ class DiscoverySyncBackend:
             )
         try:
             replicas = self._discovery.query(shard_role(self._model, int(found[1])))
-        except Exception as error:  # services have errors of their own
+        except Exception as error:  # services raise their own error types
             raise UnavailableError(f"push: the receivers of {sub_graph} cannot be asked for: {error}") from error
         return [address for _, address in sorted(replicas.items())]
 
     def open_pusher(self, ps_index: int) -> ParameterSyncClient:
-        """Who pushes to ``ps_<index>``; the caller closes it."""
+        """Returns a client that pushes to ``ps_<index>``; the caller closes it."""
         positions = None
         if self._positions is not None:
             name = f"{self._model}-ps-{ps_index}-of-{self.num_shards}.json"

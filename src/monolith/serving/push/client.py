@@ -1,7 +1,7 @@
-"""`ParameterSyncClient`: gives the rows of a delta log to the receivers of one shard, and knows how far each is.
+"""`ParameterSyncClient`: pushes the rows of a delta log to the receivers of one shard, and tracks the position of each.
 
-A push that fails is repeated with the next run. A receiver that is new, or has begun another life, gets all rows of a
-base first. Rows may arrive twice, and never in a wrong order.
+A failed push is retried by the next run. A new or restarted receiver gets all rows of a base first. Rows may arrive
+twice, but never out of order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["ParameterSyncClient", "PushOptions", "result_json"]
 _log = logging.getLogger(__name__)
 
 LIMIT_SECONDS = 60.0
-"""Of one run over all receivers."""
+"""Default time limit of one run over all receivers."""
 
 
 @config
@@ -44,17 +44,17 @@ class PushOptions(Config):
     """Keyword arguments of `ParameterSyncClient`."""
 
     timeout_seconds: float = 3.0
-    """For one request."""
+    """Timeout of one request."""
     part_bytes: int = PART_BYTES
-    """The longest request."""
+    """Maximum size of a request."""
     signature: PushSignature = "raw_assign"
-    """How rows are given: all tables at once, or by table."""
+    """Signature for the rows: all tables together, or by table."""
     positions: str | None = None
-    """File that keeps how far each receiver is; None: every receiver begins at a base when this process does."""
+    """File for the positions of receivers; None: after a restart every receiver starts at a base."""
     tables: Mapping[str, Mapping[str, TableConfig]] | None = None
-    """Store -> configs of its serving tables; None: as the log describes them."""
+    """Store -> configs of its serving tables; None: from the schema of the log."""
     credentials: ClientCredentials | None = None
-    """What receivers are shown."""
+    """Credentials for the receivers."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -62,12 +62,12 @@ class PushOptions(Config):
 
 
 class ParameterSyncClient:
-    """Pushes to the replicas of one shard. One thread at a time may call it.
+    """Pushes to the replicas of one shard. Not thread-safe: calls must not overlap.
 
     Args:
-        log: Where the rows come from; a path or URL, or a `DeltaLog`.
+        log: Source of the rows: a path or URL, or a `DeltaLog`.
         model: Name of the model; receivers are called ``<model>:ps_<i>``.
-        shard: Whose rows are pushed, such as ``0/3``.
+        shard: Shard whose rows are pushed, such as ``0/3``.
         targets: Addresses of the receivers.
         options: The fields of `PushOptions`, by name.
     """
@@ -86,7 +86,7 @@ class ParameterSyncClient:
         self._log = log if isinstance(log, DeltaLog) else DeltaLog(log)
         self._rows = LogRows(self._log, buckets=number.buckets, tables=self._wanted.tables)
         self.model = shard_model(model, number.index)
-        """As receivers are called."""
+        """Model name at the receivers."""
         self._positions = PushPositions(self._wanted.positions, log=self._log.place)
         self._channels = ShardChannels(self._wanted.credentials)
         self._targets: list[str] = []
@@ -98,27 +98,27 @@ class ParameterSyncClient:
         return list(self._targets)
 
     def set_targets(self, targets: Sequence[str]) -> None:
-        """Takes others; one that is gone and comes back begins at a base."""
+        """Replaces the receivers; one that is removed and added again starts at a base."""
         self._targets = list(dict.fromkeys(targets))
         if self._targets:
             self._positions.keep(self._targets)
         self._channels.keep(set(self._targets))
 
     def push(self, *, limit_seconds: float = LIMIT_SECONDS) -> PushResult:
-        """Gives every receiver what it does not have yet, one after the other.
+        """Sends every receiver the rows that it does not have yet, one receiver after the other.
 
-        What goes wrong is told of the receiver that it went wrong with; the others get theirs. A run that takes longer
-        than its limit goes on with the next one.
+        An error is reported in the response of its receiver and does not affect the others. If the time limit is
+        reached, the next run continues.
 
         Raises:
-            OpError: the log is away, or of another model.
+            OpError: the log is unreachable or belongs to another model.
         """
         deadline = self._clock.monotonic() + limit_seconds
         parts = self._rows.parts()
         return PushResult(responses=[self._push_to(target, parts, deadline) for target in self._targets])
 
     def close(self) -> None:
-        """Ends connections; the log stays open for who gave it."""
+        """Closes connections; the log stays open."""
         self._channels.close()
 
     def __enter__(self) -> Self:
@@ -155,7 +155,7 @@ class ParameterSyncClient:
 
 
 def result_json(result: PushResult) -> str:
-    """The result of a run as JSON, with the names of its messages.
+    """Encodes the result of a run as JSON, with the field names of its messages.
 
     >>> result_json(PushResult(responses=[PushResponse(status_code=0, target="a:1", update_num=3)])).split()
     ['{', '"responses":', '[', '{', '"status_code":', '0,', '"target":', '"a:1",', '"update_num":', '3', '}', ']', '}']

@@ -1,6 +1,6 @@
-"""`LogRows`: what a delta log says of some buckets, as rows for receivers: from a base, and increment by increment.
+"""`LogRows`: reads the rows of some buckets from a delta log for receivers: from a base, and increment by increment.
 
-Rows of a log are compressed for serving; here they are read by tables of the same kind, a little at a time.
+Rows of a log are compressed for serving; they are decoded by tables of the same schema, in small batches.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ __all__ = ["BaseRows", "LogRows"]
 _log = logging.getLogger(__name__)
 
 _BUCKETS_AT_ONCE = 16
-"""Of a base that are in memory at once."""
+"""Number of buckets of a base that are in memory at a time."""
 
 
 class BaseRows(NamedTuple):
-    """Some buckets of a base."""
+    """The rows of some buckets of a base."""
 
     rows: StoreRows
     known: KeyedRows
-    """All keys, also of rows that are left out."""
+    """All keys, including those of skipped rows."""
     buckets: range
 
 
 class LogRows:
-    """Reads a log for those who push it. Belongs to one thread.
+    """Reads a log for pushing. Not thread-safe.
 
     Args:
-        log: Its rows.
-        buckets: Those that are wanted.
-        tables: Store -> configs of its serving tables; None: as the log describes them.
+        log: The log.
+        buckets: Buckets to read.
+        tables: Store -> configs of its serving tables; None: from the schema of the log.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class LogRows:
         self._stores: dict[str, LocalStore] = {}
         self._names: dict[str, list[str]] = {}
         self.num_left_out = 0
-        """Rows that were not numbers, and are not handed on."""
+        """Number of rows skipped because they are not finite."""
 
     def parts(self) -> list[str]:
-        """Parts of the log that have rows of these buckets; opens what is new.
+        """Returns the parts of the log that have rows of these buckets; opens new stores.
 
         Raises:
-            NotFoundError: there is no log.
+            NotFoundError: the log does not exist.
         """
         parts = [part for part in self.log.parts() if part != DENSE_PART and len(self._buckets(part))]
         if any(self._store_name(part) not in self._stores for part in parts):
@@ -81,15 +81,15 @@ class LogRows:
         return parts
 
     def base_of(self, part: str) -> Base | None:
-        """The newest that holds a part, by its numbers; None: there is none."""
+        """Returns the newest base that holds a part, by its numbers; None if there is none."""
         holding = [base for base in self.log.bases() if base.holds(part)]
         return max(holding, key=lambda base: base.numbers[part], default=None)
 
     def of_base(self, part: str, base: Base) -> Iterator[BaseRows]:
-        """All rows of a part in a base, some buckets at a time.
+        """Yields all rows of a part in a base, some buckets at a time.
 
         Raises:
-            NotFoundError, DataLossError: files of it have gone, or are damaged.
+            NotFoundError, DataLossError: files of the base were removed, or are damaged.
         """
         name = self._store_name(part)
         store, own = self._stores[name], self._buckets(part)
@@ -104,7 +104,7 @@ class LogRows:
                 store.load([], buckets=some, replace=True)
 
     def of_increment(self, found: Increment) -> StoreRows | None:
-        """The rows that an increment has changed, zeros for those that it has removed; None: it has none."""
+        """Returns the rows that an increment changed, zeros for removed ones; None if it has no rows."""
         if found.kind is not IncrementKind.ROWS or not found.payload:
             return None
         name, own = self._store_name(found.part), self._buckets(found.part)
@@ -116,11 +116,11 @@ class LogRows:
             store.load([], buckets=own, replace=True)
 
     def open_reader(self, part: str, number: int) -> PartReader:
-        """Of the increments behind a number."""
+        """Opens a reader of the increments after a number."""
         schema = serving_schema(self._stores[self._store_name(part)].schema)
         return self.log.open_reader(part, number=number + 1, schema=schema)
 
-    # Inside
+    # Internals
 
     def _open_stores(self) -> None:
         if self._given is None:
@@ -140,7 +140,7 @@ class LogRows:
         return range(0) if place is None else shared_buckets(place[1], self._own)
 
     def _rows(self, name: str, blocks: Iterable[RowBlock]) -> StoreRows:
-        """The rows of the keys of some blocks, as the store has them now; each key once."""
+        """Returns the current rows of the keys of some blocks; each key once."""
         store = self._stores[name]
         tables = []
         by_table: dict[int, list[RowBlock]] = {}
@@ -157,7 +157,7 @@ class LogRows:
         return StoreRows(name, tables)
 
     def _finite(self, found: TableRows) -> TableRows:
-        """Without rows that are not numbers: their receivers keep what they have."""
+        """Removes rows that are not finite: receivers keep their previous values."""
         good = np.isfinite(found.rows).all(axis=1)
         if good.all():
             return found
@@ -167,7 +167,7 @@ class LogRows:
 
 
 def _keys_of(blocks: Iterable[RowBlock]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
-    """Distinct keys of blocks of one table, and the bucket of each."""
+    """Returns the distinct keys of blocks of one table, and their buckets."""
     found: dict[int, list[npt.NDArray[np.int64]]] = {}
     for block in blocks:
         found.setdefault(block.bucket, []).append(block.keys)

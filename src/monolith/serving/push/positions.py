@@ -1,4 +1,4 @@
-"""How far each receiver of pushed rows is, kept in a file: who comes back goes on, who is new begins at a base."""
+"""Stores the position of each receiver in a file: a known receiver resumes there, a new one starts at a base."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _FORMAT = "monolith-push-positions"
 
 @dataclass(slots=True)
 class TargetPosition:
-    """What one receiver has."""
+    """Position of one receiver."""
 
     life: str
-    """Of its process, or its version; another one has lost what was pushed."""
+    """Incarnation of its process, or its version; a different one has lost the pushed rows."""
     numbers: dict[str, int] = field(default_factory=dict)
-    """Part of the log -> number of the last increment that it has."""
+    """Part of the log -> number of the last acknowledged increment."""
 
 
 class PushPositions:
-    """The positions of all receivers of one log. Belongs to one thread.
+    """The positions of all receivers of one log. Not thread-safe.
 
     Args:
-        path: A file of this machine; None: they are forgotten with this process.
-        log: Place of the log; those of another one do not count.
+        path: A local file; None: positions are not persisted.
+        log: Path or URL of the log; positions of another log are ignored.
     """
 
     def __init__(self, path: str | None, *, log: str) -> None:
@@ -44,19 +44,19 @@ class PushPositions:
         self._targets = self._read()
 
     def of(self, target: str, *, life: str) -> TargetPosition:
-        """That of a receiver in this life; nothing, where it has begun another one."""
+        """Returns the position of a receiver with this incarnation; an empty one if the incarnation differs."""
         found = self._targets.get(target)
         if found is None or found.life != life:
             found = self._targets[target] = TargetPosition(life)
         return found
 
     def forget(self, target: str) -> None:
-        """It has to begin anew."""
+        """Discards the position of a receiver, which then starts at a base."""
         if self._targets.pop(target, None) is not None:
             self.save()
 
     def keep(self, targets: Iterable[str]) -> None:
-        """Forgets all others."""
+        """Discards the positions of all other receivers."""
         wanted = set(targets)
         gone = self._targets.keys() - wanted
         if gone:
@@ -64,7 +64,7 @@ class PushPositions:
             self.save()
 
     def save(self) -> None:
-        """Writes the file, whole or not at all."""
+        """Writes the file atomically."""
         if self._path is None:
             return
         document = {
@@ -83,7 +83,7 @@ class PushPositions:
         try:
             document = json.loads(self._path.read_text(encoding="utf-8"))
             if document["format"] != _FORMAT or document["version"] != 1:
-                raise ValueError("not positions of version 1")  # noqa: TRY301 - one place tells what is wrong
+                raise ValueError("not positions of version 1")  # noqa: TRY301 - one handler reports every fault
             if document["log"] != self._log:
                 _log.warning("push: '%s' is about the log '%s'; receivers begin at a base", self._path, document["log"])
                 return {}
@@ -94,6 +94,6 @@ class PushPositions:
                 for target, each in document["targets"].items()
             }
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            # What was pushed is pushed again: that costs time, and changes nothing.
+            # Pushing the same rows again costs time, but is harmless.
             _log.warning("push: '%s' cannot be read, receivers begin at a base: %s", self._path, error)
             return {}

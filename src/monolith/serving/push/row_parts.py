@@ -1,4 +1,4 @@
-"""Rows on their way to a receiver, cut into requests that are not too long."""
+"""Splits rows for a receiver into requests of bounded size."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ __all__ = [
 ]
 
 PART_BYTES = 4 << 20
-"""The longest request."""
+"""Maximum size of a request."""
 _HEAD_BYTES = 4096
-"""For names and shapes."""
+"""Bytes reserved for names and shapes."""
 
 PushSignature = Literal["raw_assign", "hashtable_assign"]
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Current rows of one table; zeros of an id that was removed."""
+    """Current rows of one table; zeros for a removed id."""
 
     table: str
-    """As receivers call it."""
+    """Table name at the receivers."""
     keys: npt.NDArray[np.int64]
     buckets: npt.NDArray[np.uint16]
     rows: npt.NDArray[np.float32]
@@ -56,11 +56,11 @@ class TableRows:
 
     @property
     def num_bytes(self) -> int:
-        """In a request, nearly."""
+        """Approximate size in a request."""
         return len(self.keys) * (12 + 4 * int(self.rows.shape[1]))
 
     def part(self, number: int, count: int) -> TableRows:
-        """One of so many equal shares."""
+        """Returns share `number` of `count` equal shares."""
         own = slice(len(self.keys) * number // count, len(self.keys) * (number + 1) // count)
         return TableRows(self.table, self.keys[own], self.buckets[own], self.rows[own])
 
@@ -74,17 +74,17 @@ class StoreRows:
 
     @property
     def num_ids(self) -> int:
-        """Of all tables."""
+        """Number of ids of all tables."""
         return sum(len(table.keys) for table in self.tables)
 
     @property
     def num_bytes(self) -> int:
-        """In a request, nearly."""
+        """Approximate size in a request."""
         return sum(table.num_bytes for table in self.tables)
 
 
 def split_rows(rows: StoreRows, *, at_most: int = PART_BYTES) -> list[StoreRows]:
-    """Parts of at most so many bytes, each with an equal share of every table; nothing where there are no rows."""
+    """Splits rows into parts of at most `at_most` bytes, each with an equal share of every table; none without rows."""
     if not rows.num_ids:
         return []
     room = max(1, at_most - _HEAD_BYTES)
@@ -93,11 +93,11 @@ def split_rows(rows: StoreRows, *, at_most: int = PART_BYTES) -> list[StoreRows]
         parts = [StoreRows(rows.store, [table.part(number, count) for table in rows.tables]) for number in range(count)]
         if count >= rows.num_ids or max(part.num_bytes for part in parts) <= room:
             return [part for part in parts if part.num_ids]
-        count += 1  # shares are whole rows, so that some are longer than others
+        count += 1  # rows are not split, so that some shares are larger
 
 
 def assign_request(rows: StoreRows, *, model: str, signature: PushSignature) -> messages.PredictRequest:
-    """The request that gives rows to a receiver; buckets go with them only where keys do not tell them."""
+    """Builds the request that assigns rows; contains buckets only if they do not follow from the keys."""
     if signature == RAW_ASSIGN:
         return _raw_request(rows, model)
     request = messages.PredictRequest(model_spec=messages.ModelSpec(name=model, signature_name=ASSIGN))
@@ -111,7 +111,7 @@ def assign_request(rows: StoreRows, *, model: str, signature: PushSignature) -> 
 
 
 def keys_request(store: str, buckets: range, *, model: str) -> messages.PredictRequest:
-    """The request for the keys that a receiver has in some buckets."""
+    """Builds the request for the keys that a receiver has in some buckets."""
     spec = messages.ModelSpec(name=model, signature_name=f"{store}/{RAW_KEYS}")
     return messages.PredictRequest(
         model_spec=spec, inputs={"bucket_range": message_of(torch.tensor([buckets.start, buckets.stop]))}
@@ -119,10 +119,10 @@ def keys_request(store: str, buckets: range, *, model: str) -> messages.PredictR
 
 
 def removed_rows(rows: StoreRows, known: KeyedRows, response: messages.PredictResponse) -> StoreRows:
-    """Zeros for the keys of an answer to `keys_request` that are not known.
+    """Returns zeros for the keys in an answer to `keys_request` that are not in `known`.
 
     Raises:
-        InternalError: it is no such answer.
+        InternalError: the answer is invalid.
     """
     try:
         keys, splits, buckets = (
@@ -145,7 +145,7 @@ def _slices(splits: npt.NDArray[np.int64]) -> list[slice]:
 def _not_among(
     keys: npt.NDArray[np.int64], buckets: npt.NDArray[np.int32], known: KeyedRows, table: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
-    """Keys and buckets that a table does not have; a wide key counts by its bucket, too."""
+    """Returns the keys and buckets that a table does not have; wide keys are compared with their bucket."""
     own = _slices(known.splits)[table]
     missing = np.ones(len(keys), np.bool_)
     for bucket in np.unique(buckets):
@@ -155,7 +155,7 @@ def _not_among(
 
 
 def push_request(rows: StoreRows, *, model: str, signature: PushSignature) -> sync_messages.PushRequest:
-    """The same rows as the message that the original keeps them in."""
+    """Returns the rows as the message of ByteDance Monolith."""
     deltas = [
         sync_messages.DeltaEmbeddingHashTable(
             unique_id=table.table,

@@ -1,4 +1,4 @@
-"""One run of pushes to one receiver: from where it is to the end of the log, or to the first thing that goes wrong."""
+"""One run of pushes to one receiver: from its position to the end of the log, or to the first error."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ _log = logging.getLogger(__name__)
 
 
 class Sending(NamedTuple):
-    """How requests go to receivers."""
+    """Settings for requests to receivers."""
 
     channels: ShardChannels
     model: str
-    """As receivers are called."""
+    """Model name at the receivers."""
     signature: PushSignature
     part_bytes: int
-    """The longest request."""
+    """Maximum size of a request."""
     timeout_seconds: float
-    """For one request."""
+    """Timeout of one request."""
 
 
 class TargetRun:
-    """One run to one receiver; used once.
+    """One run of pushes to one receiver; for a single use.
 
     Args:
         target: Its address.
-        rows: Of the log.
-        sending: How they are sent.
-        positions: Of all receivers.
-        deadline: When the run ends, by the clock.
+        rows: Rows of the log.
+        sending: Settings for requests.
+        positions: Positions of all receivers.
+        deadline: End of the run, in monotonic time of the clock.
         clock: Measures the time.
     """
 
@@ -77,15 +77,15 @@ class TargetRun:
         self._target = target
         self._deadline = deadline
         self._life = ""
-        self._tells_keys = True  # until it does not answer that
+        self._tells_keys = True  # until the receiver does not support it
         self.num_ids = 0
-        """Rows that the receiver has taken."""
+        """Number of rows that the receiver has acknowledged."""
 
     def push(self, parts: Sequence[str]) -> None:
-        """Pushes all parts, those first that others come after.
+        """Pushes all parts; those that must precede others come first.
 
         Raises:
-            OpError: what went wrong; what was taken before stays.
+            OpError: a push failed; rows pushed before stay.
         """
         self._life = self._sending.channels.life_of(self._target, self._sending.model, self._sending.timeout_seconds)
         position = self._positions.of(self._target, life=self._life)
@@ -97,7 +97,7 @@ class TargetRun:
             waiting = [part for part in waiting if part not in due]
 
     def _is_due(self, part: str, position: TargetPosition, waiting: Sequence[str]) -> bool:
-        """Whether nothing is left that has to come before the base that it begins at."""
+        """Returns whether everything that must precede the base of this part was pushed."""
         base = None if part in position.numbers else self._rows.base_of(part)
         return base is None or not (set(base.after) & set(waiting)) - {part}
 
@@ -112,11 +112,11 @@ class TargetRun:
             if extent is not None and extent.next > reached:
                 self._begin(part, position, at_least=reached + 1, why=error)
             else:
-                self._begin(part, position, at_least=-1)  # the log was made anew
+                self._begin(part, position, at_least=-1)  # the log was recreated
             self._push_increments(part, position)
 
     def _begin(self, part: str, position: TargetPosition, *, at_least: int, why: OpError | None = None) -> None:
-        """Gives all rows of the newest base; without one the log has to be there from its first increment on."""
+        """Pushes all rows of the newest base; without a base the log must contain its first increment."""
         base = self._rows.base_of(part)
         if base is None or base.numbers[part] < at_least:
             if why is not None:
@@ -132,7 +132,7 @@ class TargetRun:
             self._remove(found)
 
     def _remove(self, found: BaseRows) -> None:
-        """Gives zeros for the ids that the receiver has of earlier increments and the base has not."""
+        """Pushes zeros for ids that the receiver has and the base does not."""
         if not self._tells_keys:
             return
         request = keys_request(found.rows.store, found.buckets, model=self._sending.model)

@@ -1,8 +1,8 @@
-"""The request log: what was asked and answered, as impressions for the joiner and as proof for ``monolith skew``.
+"""The request log: requests and answers, as impressions for the joiner and as input of ``monolith skew``.
 
-Read `log.py` first: the front ends hand over answered requests, a thread of its own writes them, and nobody waits for
-it. `records.py` says what a record is, `rolled_files.py` and `topic.py` where records go, `reading.py` reads them back.
-It knows nothing of the server, which knows it. Importing it opens nothing.
+Read `log.py` first: the front ends submit answered requests, and a background thread writes them; no request waits for
+it. `records.py` defines a record, `rolled_files.py` and `topic.py` write records, `reading.py` reads them. It does not
+depend on the server. Importing it opens no resources.
 """
 
 from __future__ import annotations

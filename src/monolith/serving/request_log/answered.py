@@ -1,4 +1,4 @@
-"""A request that was answered, as the server hands it over."""
+"""An answered request, as the server submits it to the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AnsweredRequest"]
 
 
 class AnsweredRequest(NamedTuple):
-    """What was asked, and the answer. Nobody changes what it holds any more."""
+    """A request and its answer. Its contents must not be changed any more."""
 
     request_id: bytes
     model: str
@@ -23,11 +23,11 @@ class AnsweredRequest(NamedTuple):
     inputs: Mapping[str, Any]
     """Columns that the signature reads, each with ``kind`` and ``dtype``."""
     columns: Mapping[str, Tensor | Ragged | list[bytes]]
-    """As they were asked: one row for each example, or one for all; or encoded samples under one of their names."""
+    """Columns as requested: one row per example, or one for all; or encoded samples under one of their names."""
     num_examples: int
     outputs: Mapping[str, Tensor]
     version: Any
-    """What it was answered with: ``export``, ``dense`` and ``sparse``."""
+    """Model version of the answer: ``export``, ``dense`` and ``sparse``."""
 
     @property
     def is_encoded(self) -> bool:
@@ -36,7 +36,7 @@ class AnsweredRequest(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it keeps in memory, about."""
+        """Approximate size in memory."""
         return sum(map(_size_of, self.columns.values())) + sum(map(_size_of, self.outputs.values()))
 
 

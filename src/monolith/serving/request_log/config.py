@@ -1,4 +1,4 @@
-"""What a request log is told."""
+"""Configuration of a request log."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["RequestLogConfig"]
 
 @config
 class RequestLogConfig(Config):
-    """Where answered requests are written to, which of them, and in how large files."""
+    """Destination of the log, share of logged requests, and sizes."""
 
     place: str
     """A folder, which several servers may share, or ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``."""
     share: float = 0.01
-    """Of the requests, drawn by request id: requests of one id are all logged, or none is."""
+    """Fraction of logged requests, sampled by request id: requests with the same id are all logged or none."""
     item_column: str | None = None
     """Column whose first id names the item of an example, as actions do; None: the number of the example in its
     request, from 0 on."""
     queue_bytes: int = 64 << 20
-    """Of requests that wait to be written; further ones are not logged."""
+    """Maximum size of requests waiting to be written; further ones are not logged."""
     roll_bytes: int = 256 << 20
-    """From which on a new file is begun."""
+    """Size at which a new file is started."""
     roll_seconds: float = 3600.0
-    """After which a new file is begun."""
+    """Age at which a new file is started."""
     kafka: Mapping[str, str] = field(default_factory=dict)
     """Further settings of librdkafka, such as ``security.protocol``."""
 

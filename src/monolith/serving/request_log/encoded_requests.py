@@ -1,4 +1,4 @@
-"""Requests of encoded samples as one Example for each example, without what the answer would add."""
+"""Converts requests of encoded samples to one Example per example, without data of the answer."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 __all__ = ["SERVED", "first_id_of", "requested_examples"]
 
 SERVED = "__SERVED__"
-"""Feature of a logged example that says how it was answered; with ``/NAME`` behind it, the output of that name."""
+"""Feature of a logged example with metadata of its answer; with the suffix ``/NAME``, the output of that name."""
 
 
 def requested_examples(form: str, samples: Sequence[bytes]) -> list[Example]:
-    """The examples that were asked for, without labels, and without what an earlier answer has left in them.
+    """Returns the requested examples, without labels and without features of an earlier answer.
 
     Args:
         form: ``examples``, ``instances`` or ``example_batch``.
         samples: The bytes of such messages.
 
     Raises:
-        DataLossError: they are something else.
+        DataLossError: the bytes are not such messages.
     """
     try:
         if form == "example_batch":
@@ -59,7 +59,7 @@ def requested_examples(form: str, samples: Sequence[bytes]) -> list[Example]:
 
 
 def first_id_of(example: Example, name: str) -> int:
-    """The first id of a feature, or its first integer; 0 where there is none."""
+    """Returns the first id of a feature, or its first integer; 0 if there is none."""
     for named in example.named_feature:
         if named.name != name:
             continue

@@ -1,8 +1,7 @@
-"""Columns of a request as features of Examples.
+"""Encodes columns of a request as features of Examples.
 
-A feature is the bytes of a message that its neighbours are put behind. Columns with as many numbers in each example are
-put together as arrays: building messages would take four times as long, with the interpreter's lock held that
-answers need.
+Encoded features of an example are concatenated. Columns with the same number of values in each example are encoded as
+arrays: building messages would take four times as long while holding the GIL, which answers need.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["ExampleFeatures"]
 
 _NAMED_FEATURE, _NAME, _FEATURE, _VALUES = b"\x0a", b"\x0a", b"\x12", b"\x0a"
-"""Of Example, NamedFeature and every list of values: each is a field of bytes."""
+"""Tags of Example, NamedFeature and every list of values; each is a length-delimited field."""
 _IDS, _FLOATS, _DOUBLES, _INTS, _TEXTS = b"\x12", b"\x1a", b"\x22", b"\x2a", b"\x32"
-"""The kinds of a Feature: fid_v2_list, float_list, double_list, int64_list, bytes_list."""
+"""Tags of the kinds of a Feature: fid_v2_list, float_list, double_list, int64_list, bytes_list."""
 
 
 class ExampleFeatures:
-    """The features of some examples, gathered column by column. Belongs to one thread.
+    """The features of some examples, added column by column. Not thread-safe.
 
-    A column has a row for each example, or one that stands for all; the shape of a row is not kept.
+    A column has a row for each example, or one for all; the shape of a row is not kept.
     """
 
     def __init__(self, num_examples: int) -> None:
@@ -66,7 +65,7 @@ class ExampleFeatures:
         self._add_loose(_Heads(name, _TEXTS), texts)
 
     def rows(self) -> list[bytes]:
-        """The features of each example, as bytes of an Example."""
+        """Returns the features of each example, as bytes of an Example."""
         columns = list(self._loose)
         if self._blocks:
             width = sum(block.shape[1] for block in self._blocks)
@@ -85,7 +84,7 @@ class ExampleFeatures:
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before the value of a feature, by how many bytes it has."""
+    """Size of a value -> the bytes that precede it in a feature."""
 
     def __init__(self, name: str, kind: bytes) -> None:
         super().__init__()
@@ -102,7 +101,7 @@ class _Heads(dict[int, bytes]):
 
 
 def _packed_values(values: Tensor, *, is_ids: bool) -> tuple[bytes, NDArray[np.generic]]:
-    """The kind of feature, and an array whose bytes are those of its values."""
+    """Returns the kind of feature, and an array whose bytes encode its values."""
     if is_ids:
         return _IDS, values.numpy().astype("<i8", copy=False)
     if values.dtype is torch.float64:
@@ -113,7 +112,7 @@ def _packed_values(values: Tensor, *, is_ids: bool) -> tuple[bytes, NDArray[np.g
 
 
 def _varint(value: int) -> bytes:
-    """A number as protocol buffers write it; a negative one as its two's complement of 64 bits."""
+    """Encodes a number as a protobuf varint; a negative one as its 64-bit two's complement."""
     value &= (1 << 64) - 1
     found = bytearray()
     while value > 0x7F:

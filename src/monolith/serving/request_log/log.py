@@ -1,4 +1,4 @@
-"""`RequestLog`: writes answered requests beside the server, which never waits for it."""
+"""`RequestLog`: writes answered requests in the background; the server never waits for it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["RequestLog"]
 _log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 0.5
-"""After which the sink is looked after although nothing came."""
+"""Interval at which the sink is flushed while idle."""
 _CLOSE_SECONDS = 5.0
-"""For what waits when the server ends."""
+"""Time to write waiting requests at shutdown."""
 _SAY_AGAIN_SECONDS = 600.0
-"""After which the same trouble is said again."""
+"""Interval after which the same warning is repeated."""
 
 
 class _Waiting(NamedTuple):
@@ -39,18 +39,18 @@ class _Waiting(NamedTuple):
 
 
 class RequestLog:
-    """Takes answered requests, and writes a share of them by a thread of its own. Any thread may call `answered`.
+    """Writes a share of the answered requests in a background thread. Any thread may call `answered`.
 
-    Nothing that goes wrong reaches a caller: what is not logged is counted as ``request_log_dropped``, by its reason,
-    and said once in the log of the process until records are written again.
+    No error reaches a caller: dropped records are counted as ``request_log_dropped``, by reason, and reported once in
+    the process log until records are written again.
 
     Args:
-        options: Where to, and which.
-        metrics: Where is counted; by default the prefix of the process.
-        clock: What time it is.
+        options: Settings.
+        metrics: Client for the counters; by default with the prefix of the process.
+        clock: Clock of this machine; None: the system clock.
 
     Raises:
-        OpError: nothing can be written there; says why.
+        OpError: the destination is not writable; the message gives the reason.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class RequestLog:
         self._thread.start()
 
     def answered(self, request: AnsweredRequest) -> None:
-        """Takes a request if it is one of the share. It neither waits nor fails."""
+        """Submits a request if it is sampled. Neither blocks nor raises."""
         if not is_sampled(request.request_id, self.options.share):
             return
         try:
             is_taken = self._waiting.offer(_Waiting(request, int(self._clock.now() * 1000)), request.size_bytes)
-        except Exception as error:  # noqa: BLE001 - a thread of the models must not end by it
+        except Exception as error:  # noqa: BLE001 - must not end a model thread
             self._lose(request.num_examples, "unreadable", f"a request of model {request.model!r}: {error}")
             return
         if not is_taken:
             self._lose(request.num_examples, "queue_full", "more requests wait to be written than queue_bytes holds")
 
     def close(self) -> None:
-        """Writes what waits, for a few seconds at most, and ends; a second call does nothing."""
+        """Writes waiting requests, for a few seconds at most, and stops the thread. Idempotent."""
         self._waiting.close()
         self._thread.join(_CLOSE_SECONDS + _IDLE_SECONDS)
         for each in self._waiting.drop():
@@ -104,7 +104,7 @@ class RequestLog:
                 self._write(each)
             try:
                 self._sink.flush()
-            except Exception as error:  # noqa: BLE001 - the thread must not end before the server does
+            except Exception as error:  # noqa: BLE001 - the thread must outlive any error
                 self._lose(0, "not_written", str(error))
         self._sink.close(_CLOSE_SECONDS)
 
@@ -112,7 +112,7 @@ class RequestLog:
         request = waiting.request
         try:
             records = records_of(request, time_ms=waiting.time_ms, item_column=self.options.item_column)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the requests behind it are written
+        except Exception as error:  # noqa: BLE001 - later requests must still be written
             self._lose(request.num_examples, "unreadable", f"a request of model {request.model!r}: {error}")
             return
         self._sink.append(request.request_id, records)

@@ -1,4 +1,4 @@
-"""Logged requests, read back: from files, which may have a torn end, or from a topic."""
+"""Reads logged requests: from files, which may have a torn end, or from a topic."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class LoggedExample(NamedTuple):
     """One example of a request."""
 
     number: int
-    """Of the example in its request."""
+    """Index of the example in its request."""
     sample: bytes
-    """An ``Example`` with its features, and with those of the answer."""
+    """An ``Example`` with the features of the request and of the answer."""
     outputs: dict[str, NDArray[np.float64]]
-    """What was answered, as flat numbers."""
+    """Outputs of the answer, as flat numbers."""
 
 
 class LoggedRequest(NamedTuple):
-    """Examples of one request that lie behind each other in the log: as a rule all of them."""
+    """Consecutive examples of one request in the log; usually all of them."""
 
     request_id: bytes
     model: str
@@ -53,31 +53,31 @@ class LoggedRequest(NamedTuple):
     export: int
     """Version of the export that answered."""
     dense: int
-    """Number of the dense weights in the log that was followed; -1: those of the export."""
+    """Number of the dense weights in the followed log; -1: those of the export."""
     sparse: dict[str, int]
-    """Part of the log that was followed to its last increment; empty: none was."""
+    """Part of the followed log -> its last increment; empty: no log was followed."""
     time_ms: int
     examples: list[LoggedExample]
 
     @property
     def has_moved_on(self) -> bool:
-        """Whether it was answered with rows or weights of a log, which no export has."""
+        """Whether the answer used rows or weights of a log, which are in no export."""
         return self.dense >= 0 or bool(self.sparse)
 
 
 def read_requests(
     place: str, *, max_bad_records: int = 0, kafka: Mapping[str, str] | None = None
 ) -> Iterator[LoggedRequest]:
-    """The requests of a log, up to its end; a torn end of a file is left out.
+    """Reads the requests of a log, up to its end; a torn end of a file is skipped.
 
     Args:
         place: Its folder, a file, a pattern of files, or ``kafka://HOST:PORT/TOPIC``.
-        max_bad_records: Records that are no logged examples, and are left out.
+        max_bad_records: Number of records that are not logged examples and may be skipped.
         kafka: Further settings of librdkafka.
 
     Raises:
-        NotFoundError: there is nothing.
-        DataLossError: more records are bad than may be left out; names the first.
+        NotFoundError: there are no files, or the topic does not exist.
+        DataLossError: there are more bad records; the message names the first.
     """
     bad = BadRecords(max_bad_records)
     for source in _sources(place, bad, kafka or {}):
@@ -132,10 +132,10 @@ def _continues(request: LoggedRequest, made: LoggedRequest) -> bool:
 
 
 def _logged(sample: bytes) -> tuple[tuple[str, str, int, int, dict[str, int]], LoggedExample]:
-    """What an example says of how it was answered."""
+    """Parses the metadata and outputs of the answer from an example."""
     try:
         example = Example.FromString(sample)
-    except Exception as error:  # protobuf has several of its own
+    except Exception as error:  # protobuf raises several types
         raise DataLossError("the sample is no Example") from error
     served: dict[str, Any] | None = None
     outputs: dict[str, NDArray[np.float64]] = {}
@@ -157,7 +157,7 @@ def _served(values: Any) -> dict[str, Any]:
         document = json.loads(values[0])
         for name, kind in _FIELDS.items():
             if type(document[name]) is not kind:
-                raise TypeError(name)  # noqa: TRY301 - one place tells what is wrong
+                raise TypeError(name)  # noqa: TRY301 - one handler reports every fault
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataLossError(f"its feature {SERVED} is not that of a request log: {error!r}") from error
     found: dict[str, Any] = document

@@ -1,8 +1,8 @@
 """A record of the log: the impression of one example, as `monolith joiner` reads it.
 
-It is a ``JoinEvent`` whose sample is an ``Example`` with the features that were asked about, and with how they were
-answered: the feature ``__SERVED__`` has model, signature, version, request and place in it as JSON, and
-``__SERVED__/NAME`` the output of that name. The joiner hands all of it on to the examples that it makes.
+It is a ``JoinEvent`` whose sample is an ``Example`` with the features of the request and the answer: the feature
+``__SERVED__`` has model, signature, version, request and index in it as JSON, and ``__SERVED__/NAME`` the output of
+that name. The joiner copies all of it to its examples.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ _ITEM_MASK = (1 << 64) - 1
 
 
 def records_of(request: AnsweredRequest, *, time_ms: int, item_column: str | None = None) -> list[bytes]:
-    """The records of a request, in the order of its examples.
+    """Returns the records of a request, in the order of its examples.
 
     Args:
-        request: What was asked and answered.
-        time_ms: When, in milliseconds since 1970.
-        item_column: Names the item of an example; None, or a column that the request has not: its number does.
+        request: The answered request.
+        time_ms: Time of the request, Unix milliseconds.
+        item_column: Column with the item of an example; if None or not in the request, the index of the example is
+            used.
 
     Raises:
-        DataLossError: encoded samples that are none.
+        DataLossError: the encoded samples are invalid.
     """
     samples, items = _encoded(request, item_column) if request.is_encoded else _columns(request, item_column)
     answers = _answers(request)
@@ -80,7 +81,7 @@ def _first_ids(column: Tensor | Ragged) -> list[int]:
 
 
 def _answers(request: AnsweredRequest) -> list[bytes]:
-    """How each example was answered; an output that is not by example stands in every one."""
+    """Returns the encoded answer of each example; an output that is not per example is repeated in each."""
     count, version = request.num_examples, request.version
     told = json.dumps(
         {

@@ -1,7 +1,7 @@
-"""Records in files of a folder that several servers share: each server begins files of its own, and new ones in time.
+"""Writes records to files in a folder that several servers share: each server writes and rotates its own files.
 
-A file has whole records, each behind its length, as `monolith joiner` reads them; only its end may be torn, when the
-process was killed while it wrote. What could not be written is taken back, so that what follows can be read.
+A file has complete records, each preceded by its length, as `monolith joiner` reads them; only its end may be torn, if
+the process was killed during a write. A failed write is truncated, so that later records stay readable.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 __all__ = ["SUFFIX", "RolledFiles"]
 
 SUFFIX = ".requests"
-"""What the names of the files end with."""
+"""Suffix of the file names."""
 _LONGEST_HOST = 64
 
 
 class RolledFiles:
-    """Appends records to a file, and begins another one when that is large or old enough. Belongs to one thread.
+    """Appends records to a file, and rotates it by size and age. Not thread-safe.
 
     Args:
-        folder: Made if it is not there.
-        told: Gets to know what became of records.
-        roll_bytes: From which on a new file is begun.
-        roll_seconds: After which a new file is begun.
-        clock: What time it is.
+        folder: Folder of the files, created if missing.
+        told: Called with the outcome of records.
+        roll_bytes: Size at which a new file is started.
+        roll_seconds: Age at which a new file is started.
+        clock: Clock of this machine; None: the system clock.
 
     Raises:
-        OpError: files cannot be made there; says why.
+        OpError: files cannot be created there; the message gives the reason.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RolledFiles:
 
     @property
     def path(self) -> Path:
-        """The file that is written to; the folder before the first one."""
+        """Current file; the folder before the first one."""
         return self._path
 
     def append(self, request_id: bytes, records: Sequence[bytes]) -> None:  # noqa: ARG002 - a topic needs the request
@@ -81,18 +81,18 @@ class RolledFiles:
             self._roll_if_due()
             with named_errors(str(self._folder), "written"):
                 self._write(framed)
-        except Exception as error:  # noqa: BLE001 - it is told, and the next one may fare better
+        except Exception as error:  # noqa: BLE001 - reported; the next write may succeed
             self._told(len(records), error)
         else:
             self._told(len(records), None)
 
     def flush(self) -> None:
-        """Ends a file whose time is over; what was written is there already."""
+        """Closes a file that is due for rotation; records are already visible to readers."""
         if self._descriptor is not None and self._is_due():
             self._end_file()
 
-    def close(self, seconds: float) -> None:  # noqa: ARG002 - a file answers at once
-        """Ends the file."""
+    def close(self, seconds: float) -> None:  # noqa: ARG002 - a file needs no wait
+        """Closes the file."""
         self._end_file()
 
     def _require_writable(self) -> None:
@@ -125,7 +125,7 @@ class RolledFiles:
     def _end_file(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            with contextlib.suppress(OSError):  # what a disk says now is too late to be acted on
+            with contextlib.suppress(OSError):  # too late to handle an error
                 os.fsync(descriptor)
             os.close(descriptor)
 
@@ -141,7 +141,7 @@ class RolledFiles:
             raise
 
     def _take_back(self, begin: int) -> None:
-        """Cuts off half a write; a file that cannot even be cut is left behind, as its end is torn."""
+        """Truncates a partial write; if that fails, the file is abandoned with a torn end."""
         assert self._descriptor is not None  # noqa: S101 - it was just written to
         try:
             os.ftruncate(self._descriptor, begin)

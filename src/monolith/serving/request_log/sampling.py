@@ -1,4 +1,4 @@
-"""Which requests are logged, and what requests are called that bring no name along."""
+"""Samples requests for the log, and generates ids for requests without one."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import secrets
 __all__ = ["LONGEST_ID", "is_sampled", "request_id_of"]
 
 LONGEST_ID = 256
-"""Bytes of a request id; a longer one is replaced by one of ours."""
+"""Maximum bytes of a request id; a longer one is replaced by a generated id."""
 _SCALE = 1 << 64
 
 
 def request_id_of(given: bytes | None) -> bytes:
-    """The id that a client gave, or one that nobody else has."""
+    """Returns the id given by the client, or a unique generated one."""
     if given and len(given) <= LONGEST_ID:
         return given
     return secrets.token_hex(16).encode()
 
 
 def is_sampled(request_id: bytes, share: float) -> bool:
-    """Whether a request belongs to a share of all; a larger share has the requests of a smaller one, too.
+    """Returns whether a request is in the sampled share; a larger share includes the requests of a smaller one.
 
-    It depends on the id alone, so that all servers draw the same and the parts of a request stay together.
+    The result depends only on the id, so that all servers sample the same requests and the parts of a request stay
+    together.
 
     >>> sum(is_sampled(b"request-%d" % number, 0.25) for number in range(1000))
     245

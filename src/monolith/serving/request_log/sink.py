@@ -1,4 +1,4 @@
-"""Where records go: what a folder and a topic have in common."""
+"""Interface of the destinations of records: folder and topic."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 __all__ = ["RecordSink", "Told"]
 
 Told: TypeAlias = "Callable[[int, Exception | None], None]"
-"""Called with a number of records and None when they are written, or why they never will be."""
+"""Called with a number of records and None when they are written, or the error if they are lost."""
 
 
 class RecordSink(Protocol):
-    """Takes records; what becomes of each is told once, then or later. Belongs to one thread."""
+    """Destination of records. The outcome of each record is reported once, immediately or later. Not thread-safe."""
 
     def append(self, request_id: bytes, records: Sequence[bytes]) -> None:
-        """Takes the records of a request. It fails for none of them: what goes wrong is told."""
+        """Writes the records of a request. Does not raise: errors are reported to `Told`."""
         ...
 
     def flush(self) -> None:
-        """Lets what was appended be seen by readers, as far as that needs a call."""
+        """Makes appended records visible to readers."""
         ...
 
     def close(self, seconds: float) -> None:
-        """Waits so long for what is under way, and ends."""
+        """Waits up to `seconds` for pending records, and closes the sink."""
         ...

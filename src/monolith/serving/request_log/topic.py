@@ -1,4 +1,4 @@
-"""Records in a Kafka topic, by request, so that those of one request lie in one partition."""
+"""Writes records to a Kafka topic, keyed by request, so that the records of one request are in one partition."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 __all__ = ["Topic"]
 
 _PATIENCE_SECONDS = 60
-"""For which a record waits for a broker that is away."""
+"""How long a record waits for an unreachable broker."""
 
 
 class Topic:
-    """Sends records; librdkafka holds those that brokers have not taken yet. Belongs to one thread.
+    """Sends records; librdkafka buffers those that brokers have not acknowledged. Not thread-safe.
 
     Args:
         place: Topic and brokers.
-        told: Gets to know what became of records; called within `append`, `flush` and `close`.
-        most_bytes: Of records that wait for the brokers; further ones are lost.
-        settings: Further ones of librdkafka.
+        told: Called with the outcome of records, within `append`, `flush` and `close`.
+        most_bytes: Maximum size of records that wait for the brokers; further ones are lost.
+        settings: Further settings of librdkafka.
 
     Raises:
         UnimplementedError: the client library is not installed.
-        ValueError: a setting that librdkafka does not take.
+        ValueError: librdkafka rejects a setting.
     """
 
     def __init__(self, place: KafkaPlace, told: Told, *, most_bytes: int, settings: Mapping[str, str]) -> None:
@@ -47,7 +47,7 @@ class Topic:
                     "reconnect.backoff.max.ms": 2000,
                     "queue.buffering.max.kbytes": max(1, most_bytes >> 10),
                     "queue.buffering.max.messages": 1_000_000,
-                    # As Kafka's other clients do, so that actions written by them lie in partitions of one number.
+                    # The default of Kafka's Java clients, so that actions written by them are in the same partitions.
                     "partitioner": "murmur2_random",
                     **settings,
                     "bootstrap.servers": place.brokers,
@@ -58,7 +58,7 @@ class Topic:
             raise ValueError(f"request log: kafka: {error.args[0].str()}") from error
 
     def append(self, request_id: bytes, records: Sequence[bytes]) -> None:
-        """Hands the records of a request to the library."""
+        """Passes the records of a request to librdkafka."""
         for number, record in enumerate(records):
             try:
                 self._producer.produce(self._place.topic, record, request_id, on_delivery=self._delivered)
@@ -66,16 +66,16 @@ class Topic:
                 self._producer.poll(0)
                 self._told(len(records) - number, self._refusal("more records wait for the brokers than may"))
                 break
-            except Exception as error:  # noqa: BLE001 - such as a record too large; the next ones may fare better
+            except Exception as error:  # noqa: BLE001 - such as a record too large; later ones may succeed
                 self._told(1, self._refusal(str(error)))
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """Hears what became of records."""
+        """Processes delivery reports."""
         self._producer.poll(0)
 
     def close(self, seconds: float) -> None:
-        """Waits so long for the brokers; what they have not taken by then is lost."""
+        """Waits up to `seconds` for the brokers; records not acknowledged by then are lost."""
         left = self._producer.flush(seconds)
         if left:
             self._told(left, UnavailableError(f"{self._name}: the brokers have not taken them in {seconds:g} s"))
@@ -97,4 +97,4 @@ class Topic:
 
 
 def _nothing(*_: object) -> None:
-    """Nobody is told what librdkafka says once all was told."""
+    """Ignores delivery reports after `close` has reported all records."""

@@ -1,4 +1,4 @@
-"""What waits to be written: bounded, so that a writer that is slow or stuck costs records and nothing else."""
+"""Bounded queue of items to write: a slow or stuck writer loses records and has no other effect."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class WaitingItems(Generic[T]):
-    """Items on their way to one taker. Any thread may `offer`, and never waits for more than the lock.
+    """Queue with one consumer. Any thread may `offer`; it never blocks except for the lock.
 
     Args:
-        most_bytes: Of what waits and of what was taken last, together.
+        most_bytes: Maximum size of queued items and those taken last, together.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -26,7 +26,7 @@ class WaitingItems(Generic[T]):
         self._is_closed = False
 
     def offer(self, item: T, size_bytes: int) -> bool:
-        """Whether there was room; a single item larger than all room is never taken."""
+        """Adds an item; returns False if it does not fit. An item larger than the limit never fits."""
         with self._changed:
             held = self._waiting_bytes + self._taken_bytes
             if self._is_closed or held + size_bytes > self._most_bytes:
@@ -37,7 +37,7 @@ class WaitingItems(Generic[T]):
             return True
 
     def take(self, seconds: float) -> list[T] | None:
-        """All that waits, and what was taken before is done with; empty after that time, None at the end."""
+        """Returns all queued items, and releases those taken before; empty after a timeout, None after `close`."""
         with self._changed:
             self._taken_bytes = 0
             self._changed.wait_for(lambda: self._items or self._is_closed, seconds)
@@ -47,13 +47,13 @@ class WaitingItems(Generic[T]):
             return None if self._is_closed and not taken else taken
 
     def close(self) -> None:
-        """Takes nothing in any more; what waits can still be taken."""
+        """Closes the queue to new items; queued ones can still be taken."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def drop(self) -> list[T]:
-        """What still waits, which nobody will take."""
+        """Removes and returns the items that are still queued."""
         with self._changed:
             dropped = list(self._items)
             self._items.clear()
