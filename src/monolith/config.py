@@ -10,7 +10,7 @@ Write a config as a class under :class:`Config`, decorated with :func:`config`::
         def __post_init__(self) -> None:
             require_between(self, 0.0, 1.0, "rate")
 
-It becomes a frozen, slotted, keyword-only dataclass that refuses unknown options by name (``Sampling: unknown option
+It becomes a frozen, slotted, keyword-only dataclass that rejects unknown options by name (``Sampling: unknown option
 'rat'; did you mean 'rate'?``) and wrong types of plain numbers, flags and texts, and that travels as a dictionary of
 plain values. A field may be positional with ``field(kw_only=False)``.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint.train_state import TrainState
 
 OWNERS = "owners"
-"""Of a state whose owners differ by a batch: what each of them has for itself. Other states have no such part."""
+"""Key of the per-owner parts of a state whose owners differ by a batch; absent in other states."""
 NOT_A_WEIGHT = "@"
 """Prefix of names of tensors that are not the model's; those of the model are as in its state dictionary."""
 

@@ -34,7 +34,7 @@ class RestoredRows(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """What the rows hold."""
+        """Schema of the rows."""
         ...
 
     def prepare_restore(

@@ -117,7 +117,7 @@ def _positions(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[str, b
 
 
 def _applied_by_all(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[int, BatchStamp]:
-    """Returns the last batch of every worker: of this process, and of others if every owner has it in the rows."""
+    """Returns the last batch of every worker: of this process, and of others the last that every owner has."""
     others: dict[int, BatchStamp] = {}
     for clock in (clock for each in stores.values() for clock in each.cut.applied):
         for worker, stamp in clock.stamps.items():

@@ -34,7 +34,7 @@ GENERATION = "monolith_generation"
 
 _NUMBER = re.compile(rb'\{\s*"generation":\s*(\d+),')
 _MOST_UNCOMMITTED = 1000
-"""Most runs that claim a directory without a commit between them."""
+"""Assumed limit of runs that claim a directory without a commit between them."""
 _log = logging.getLogger(__name__)
 
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})

@@ -147,7 +147,7 @@ def _device(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOps:
-    """What is restored for one device."""
+    """The weights and stores to restore for one device."""
 
     weights: tuple[str, ...]
     stores: tuple[str, ...]

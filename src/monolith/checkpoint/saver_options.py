@@ -21,7 +21,7 @@ class CheckpointOptions(Config):
     max_to_keep: int | None = 10
     """Number of newest checkpoints to keep, exempt ones not counted; None: all."""
     keep_every_hours: float | None = None
-    """Of those that would be deleted, one is kept for good each time this many hours have passed; None: none is."""
+    """Every this many hours one checkpoint that would be deleted is kept for good; None: none is."""
     background: bool = False
     """Write in a thread while training continues."""
 

@@ -37,7 +37,7 @@ def save_table_assets(state: TrainState, prefix: str) -> None:
 def restore_table_assets(state: TrainState, basename: str, *, ps_monitor: PsMonitor | None = None) -> str | None:
     """Replaces the rows of a run by those of the newest checkpoint that has tables.
 
-    Without a checkpoint, one folder of tables without a manifest is taken.
+    If there is no checkpoint but exactly one folder of tables, that folder is restored.
 
     Args:
         state: The run whose tables are replaced.

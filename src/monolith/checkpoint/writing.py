@@ -33,7 +33,7 @@ _OURS = re.compile(r"\.(safetensors|meta|assets|saving|manifest)((\.[0-9a-f]{8})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOrder:
-    """How one cut is to be written."""
+    """Options for writing one cut."""
 
     prefix: str
     generation: int

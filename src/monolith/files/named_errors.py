@@ -1,4 +1,4 @@
-"""Errors of a file system under names of ours."""
+"""Maps errors of a file system to errors of monolith."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["named_errors"]
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR})
-"""What no other day and no other disk will take."""
+"""Errors of the name itself, which no retry and no other disk fixes."""
 
 
 @contextmanager
 def named_errors(place: str, doing: str) -> Iterator[None]:
-    """Turns an error of the file system into one of ours that names the file."""
+    """Turns an error of the file system into an `OpError` that names the file."""
     try:
         yield
     except OSError as error:

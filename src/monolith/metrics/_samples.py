@@ -1,4 +1,4 @@
-"""What every metric is given: predictions, labels, weights; checked, flat, and in float64."""
+"""The inputs of every metric: predictions, labels, weights; checked, flat, and in float64."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class IdBatch:
     buckets: NDArray[np.uint16]
     """Bucket of each key."""
     table_splits: Tensor
-    """As `Store.plan` takes them."""
+    """Splits by table, as `Store.plan` takes them."""
     shape: BatchShape
 
     @property
@@ -99,7 +99,7 @@ class IdBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """What batches with the same numbers of ids have in common."""
+    """The common parts of batches with the same numbers of ids."""
 
     shape: BatchShape
     table_splits: Tensor

@@ -60,7 +60,7 @@ class MergedTable:
     takes_any_id: bool
     name: str = ""
     slots: dict[str, Slot] = field(default_factory=dict)
-    """Those that define rows, in the order of the model."""
+    """Slots that define rows, in the order of the model."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Slot -> its number in the ids; empty where `takes_any_id`."""
 
@@ -102,7 +102,7 @@ class PlacedSlot:
     combiner: Combiner
     table: str
     number: int | None
-    """In bits 48..62 of its ids; None where the table is its own."""
+    """Slot number in bits 48..62 of its ids; None where the slot has a table of its own."""
     wide_index: int | None
     """Index among the table's wide slots; None where its ids may not be wide."""
     dim: int

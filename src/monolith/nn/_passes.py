@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from monolith.tables.schema import Schema
 
 FOLDED_PASSES = 64
-"""This many passes without a step are folded into one."""
+"""Number of passes without a step that are folded into one."""
 ACCUMULATED_PASSES = 7
 """More backward passes than this without a step give a warning, unless the module is set to accumulate more."""
 
@@ -73,7 +73,7 @@ class BatchPass:
     pooled: PooledBatch | None
     """Maps gradients of outputs to gradients of rows; None after folding."""
     device: torch.device
-    """Where the store keeps rows and takes gradients."""
+    """Device on which the store keeps rows and takes gradients."""
     latest: Tensor | None = None
     """The rows that the pass saw, of tables whose optimizers need them."""
     gradient: Tensor | None = None

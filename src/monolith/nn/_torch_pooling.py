@@ -125,7 +125,7 @@ class _Bags:
     bag_of: NDArray[np.int64] | None
     """The bag of each kept id, rising; None: every id is a bag of its own."""
     scales: NDArray[np.float32] | None
-    """What the sum of each bag is multiplied with; None: 1."""
+    """Factor of the sum of each bag; None: 1."""
 
     @classmethod
     def of(cls, slots: Sequence[PlacedSlot], shape: BatchShape, places: Sequence[int]) -> _Bags:

@@ -136,7 +136,7 @@ class Embeddings(RowsBySlot):
         self.register_buffer("_place", torch.empty(0), persistent=False)
 
     def learning_rates(self) -> dict[str, list[float]]:
-        """Returns table -> the learning rate of each of its segments in the last step, or in the first."""
+        """Returns table -> the learning rate of each of its segments in the last step; before any, in step 0."""
         rates = self._rates.numbers(max(0, self.global_step - 1))
         return {table: [rates.pop(0) for _ in config.segments] for table, config in self._configs.items()}
 

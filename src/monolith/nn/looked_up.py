@@ -1,4 +1,4 @@
-"""What a lookup returns."""
+"""The result of a lookup."""
 
 from __future__ import annotations
 

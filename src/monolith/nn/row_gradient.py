@@ -71,7 +71,7 @@ class RowGradient(RowAnchor):
 
     @property
     def requires_grad(self) -> bool:
-        """That of the anchor: False freezes the rows."""
+        """`requires_grad` of the anchor: False freezes the rows."""
         return self._of_ledger().anchor.requires_grad
 
     @requires_grad.setter

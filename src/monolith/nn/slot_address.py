@@ -1,4 +1,4 @@
-"""Where the rows of a slot are, as a text: enough to find a row without the program that trains it."""
+"""The location of a slot's rows, as a text: enough to find a row without the program that trains it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class SlotAddress:
     dim: int
     id_layout: IdLayout
     number: int | None
-    """Of the slot, in the keys of its table; None where the table is its own."""
+    """Number of the slot in the keys of its table; None where the slot has a table of its own."""
     wide_index: int | None
-    """Which of the table's slots with wide ids it is."""
+    """Index among the table's slots with wide ids."""
 
     def to_text(self) -> str:
         """Returns the address as JSON."""
@@ -68,7 +68,7 @@ class SlotAddress:
         """Returns the keys of the rows of some ids, int64 [n], and their buckets.
 
         Raises:
-            InvalidArgumentError: the slot does not take one of them.
+            InvalidArgumentError: the slot rejects one of them.
         """
         slot = PlacedSlot(
             name="slot",

@@ -53,7 +53,7 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
             self._hang_up([request for request, since in self._open.items() if since < limit])
 
     def _hang_up(self, requests: list[socket.socket]) -> None:
-        """Ends what their threads wait for; they close them."""
+        """Shuts connections down, which ends the waits of their threads; the threads close them."""
         for request in requests:
             del self._open[request]
             with suppress(OSError):

@@ -99,7 +99,7 @@ class _Layout:
 _WIDE = _Layout(760, 320, left=80, right=188, top=16, bottom=48, names_above=False, num_x_ticks=8)
 _NARROW = _Layout(340, 300, left=58, right=12, top=28, bottom=48, names_above=True, num_x_ticks=5)
 _SECOND_COLUMN = 145
-"""Of the names above a narrow drawing."""
+"""Left edge of the second column of names above a narrow drawing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How many descriptors this process may give to peers that it does not trust."""
+"""The number of descriptors that this process may give to untrusted peers."""
 
 from __future__ import annotations
 

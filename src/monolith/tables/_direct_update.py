@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from monolith.tables.native_tables import NativeTables
 
 PER_ID, PER_UNIQUE_ID = 0, 1
-"""How gradients lie: one row for each input id, or one for each distinct id in plan order."""
+"""Layout of gradients: one row for each input id, or one for each distinct id in plan order."""
 
 Pooled: TypeAlias = "tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]"
-"""Of gradients that several ids share: the row of each id, and its factor; None: row i for id i, times 1."""
+"""The row of each id in gradients that several ids share, and its factor; None: row i for id i, times 1."""
 
 
 class DirectUpdate(NamedTuple):
@@ -30,7 +30,7 @@ class DirectUpdate(NamedTuple):
     step: int | None
     """None: 0 for optimizers; admission counts the offers of an id."""
     times: NDArray[np.int64]
-    """As the caller gave them."""
+    """Times as the caller gave them."""
     pooled: Pooled = (None, None)
     scale: float = 1.0
     latest: NDArray[np.float32] | None = None

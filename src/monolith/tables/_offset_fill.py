@@ -61,7 +61,7 @@ def sources_of_places(
     occurrences = offsets[_runs(offset_splits[positions], counts)]
     dims = np.repeat(dims_of_positions, counts)
     sources = np.full(num_places, -1, np.int64)
-    # Of a position that stands twice the last one wins, as it does in the core.
+    # Of a position that occurs twice the last one wins, as in the core.
     sources[_runs(occurrences, dims)] = _runs(np.repeat(starts, counts), dims)
     return torch.from_numpy(sources)
 

@@ -40,7 +40,7 @@ class Pooling(NamedTuple):
 
 
 class GradientRows(NamedTuple):
-    """Where each id finds its gradient."""
+    """The gradient of each id."""
 
     kept: NDArray[np.bool_] | None
     """Ids that contribute; None: all."""

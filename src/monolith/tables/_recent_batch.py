@@ -27,7 +27,7 @@ class RecentBatch(threading.local):
         self._looked_up: int | None = None
         """Identity of the object with the ids of the last lookup."""
         self._plan: _core.Plan | None = None
-        """Of the last lookup, until an update takes it."""
+        """Plan of the last lookup, until an update takes it."""
 
     def expects_update(self, given: object) -> bool:
         """Returns whether a lookup of the ids in this object should make a plan and `keep` it."""

@@ -28,14 +28,14 @@ class WholeGroup:
     """Calls on all tables of a group. A table of a larger group rejects them and names the group's."""
 
     store: LocalStore
-    """Where the rows are: what a model trains through."""
+    """The store of the rows, through which a model trains."""
     native: NativeTables
     """The tables as the core keeps them; for engine code."""
     _owns_group: bool
 
     @property
     def schema(self) -> Schema:
-        """What the rows hold; two groups can exchange rows iff their schemas agree."""
+        """Schema of the rows; two groups can exchange rows iff their schemas agree."""
         return self.native.schema
 
     def cut(self) -> LocalCut:

@@ -98,12 +98,12 @@ class Plan(Protocol):
 
     @property
     def core(self) -> _core.Plan | None:
-        """The same as the core's kernels take it; None where it was made without them."""
+        """The plan as the core's kernels take it; None if it was made without the core."""
         ...
 
 
 class Rows(Protocol):
-    """What a read returns."""
+    """The result of a read."""
 
     @property
     def values(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where two descriptions of plain values differ, for people."""
+"""Lists the differences of two descriptions of plain values, for people."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _ENTRIES_TAG = 0x10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What an import of a group's files did."""
+    """Result of an import of a group's files."""
 
     rows: int
     """Rows read into tables."""

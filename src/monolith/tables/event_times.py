@@ -26,7 +26,7 @@ class BoundedTimes(NamedTuple):
 
     times: NDArray[np.int64]
     num_ahead: int
-    """How many of them were set back."""
+    """Number of times that were set back."""
 
 
 def bound_times(times: NDArray[np.int64], newest: int) -> BoundedTimes:

@@ -278,8 +278,8 @@ def fill_with_offset_map(
         dims: int [rows], as given there.
 
     Returns:
-        The buffer. A refused call leaves it as it was. Where values require a gradient, that of a value is the sum over
-        the places it was copied to and still stands at.
+        The buffer. A rejected call leaves it unchanged. Where values require a gradient, that of a value is the sum
+        over the places it was copied to and still stands at.
     """
     subject = "fill_with_offset_map"
     places = id_array(positions, subject, "positions").reshape(-1)

@@ -39,7 +39,7 @@ class KeyedRows:
     splits: NDArray[np.int64]
     """[T + 1]: where the keys of each table begin."""
     buckets: NDArray[np.uint16]
-    """Of each key."""
+    """Bucket of each key."""
     told: bool
     """Whether every key determines its bucket."""
 
@@ -121,7 +121,7 @@ def write_keyed(store: LocalStore, asked: KeyedRows, values: NDArray[np.float32]
         store: Its rows are changed.
         asked: Keys of the rows.
         values: Flat, as `read_keyed` gives them.
-        finite: Refuse weights that are NaN or infinite.
+        finite: Reject weights that are NaN or infinite.
 
     Returns:
         The number of rows passed.

@@ -1,4 +1,4 @@
-"""What a batch is to an engine of the core: its plan, and the rows that were read for it."""
+"""A batch in an engine of the core: its plan, and the rows that were read for it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 NO_BATCH = BatchStamp(worker=0, seq=0)
 """The stamp of plans of which no worker makes a push, such as those of a `HashTable`."""
 NO_TICKET = 0
-"""Of a plan that no owner keeps."""
+"""Ticket of a plan that no owner keeps."""
 
 
 class LocalPlan:
-    """The distinct ids of a batch, and how far the batch has come.
+    """The distinct ids of a batch, and the status of the batch.
 
     A pure function of the ids: it holds no rows, stays valid whatever happens to the tables, and may be made in another
     thread. Its tensors are views of the core's arrays; they are NumPy arrays where it was made of some.
@@ -45,7 +45,7 @@ class LocalPlan:
         like: object = None,
     ) -> None:
         self.owner = native.identity
-        """Of the tables that it was made for; it keeps none of them alive."""
+        """Identity of the tables that it was made for; keeps none of them alive."""
         self.core = core
         self.num_values = native.core.num_values(core)
         """Length of the flat rows and gradients."""
@@ -53,7 +53,7 @@ class LocalPlan:
         self.table_splits = table_splits
         self.stamp = stamp
         self.like = like
-        """What the ids came in as; results are of that kind."""
+        """The ids in the kind they were given; results are of that kind."""
         self.status = "new"
         """new, open (read for training), applied or discarded; changed by `OpenPlans` alone."""
 
@@ -87,7 +87,7 @@ class LocalPlan:
         """Returns the plan, if a store of this kind made it for these tables.
 
         Raises:
-            InvalidArgumentError: another one did.
+            InvalidArgumentError: another store made it.
         """
         if not isinstance(plan, cls) or plan.owner is not native.identity:
             raise InvalidArgumentError(f"{subject}: plan must come from this store's plan(), got {type(plan).__name__}")
@@ -149,7 +149,7 @@ def tables_of(splits: NDArray[np.int64], num_tables: int) -> NDArray[np.int64]:
 
 
 class OpenPlans:
-    """How far the plans of a store have come: each training plan ends in exactly one update or is discarded."""
+    """The status of a store's plans: each training plan ends in exactly one update or is discarded."""
 
     def __init__(self, subject: str) -> None:
         self._subject = subject

@@ -81,7 +81,7 @@ class LocalRestore(PreparedRestore):
         self._closing.close()
 
     def _load_blank(self) -> list[int]:
-        self._group.clear_buckets(*self._emptied)  # refuses an open cut
+        self._group.clear_buckets(*self._emptied)  # raises if a cut is open
         try:
             return self._load()
         except BaseException:

@@ -85,7 +85,7 @@ class LocalShards:
 
     @property
     def schema(self) -> Schema:
-        """What the rows hold."""
+        """Schema of the rows."""
         return self.shards[0].schema
 
     @property

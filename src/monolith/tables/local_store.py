@@ -67,7 +67,7 @@ class LocalStore:
 
     @property
     def schema(self) -> Schema:
-        """What the rows hold."""
+        """Schema of the rows."""
         return self.native.schema
 
     @property

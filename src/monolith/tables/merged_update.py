@@ -29,7 +29,7 @@ class Contribution(Protocol):
 
 
 class MergedUpdate(NamedTuple):
-    """What one native `apply` takes."""
+    """Arguments of one native `apply`."""
 
     plan: _core.Plan
     gradient: NDArray[np.float32]

@@ -78,14 +78,14 @@ class Traits:
     remote: bool = False
     """Rows live in other processes: calls may fail and be repeated."""
     device: str = "cpu"
-    """Where `Rows.values` and gradients live."""
+    """Device of `Rows.values` and gradients."""
     exact: bool = True
     """Results are bit for bit those of the reference; otherwise close to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What `Store.load` did."""
+    """Result of `Store.load`."""
 
     rows: int = 0
     """Rows written."""

@@ -91,7 +91,7 @@ class TableConfig(Config):
     """Serving only: do not store all-zero rows, they read as zeros anyway."""
 
     seed: int = 0
-    """Of initializers, stochastic rounding and the probabilistic filter."""
+    """Seed of initializers, stochastic rounding and the probabilistic filter."""
     initial_capacity: int = 1
     """Rows to expect. Kept for configs of ByteDance Monolith: tables grow in small steps and need no preset size."""
     evict_every_seconds: float | None = None

@@ -134,6 +134,6 @@ class MultiHeadAttention(nn.Module):
 
 
 def require_query_and_keys(subject: str, query: Tensor, keys: Tensor, dim: int) -> None:
-    """Refuse a query that is not ``[B, dim]`` or keys that are not ``[B, T, dim]``; `subject` names the caller."""
+    """Raises if a query is not ``[B, dim]`` or keys are not ``[B, T, dim]``; `subject` names the caller."""
     require_shape(subject, "query", query, ("B", dim))
     require_shape(subject, "keys", keys, (query.shape[0], "T", dim))

@@ -27,7 +27,7 @@ class DMR_U2I(nn.Module):  # noqa: N801 - the name of the paper and of ByteDance
     Args:
         item_dim: Size of the item.
         sequence_dim: Size of a step of the history.
-        max_length: Number of positions; longer histories are refused.
+        max_length: Number of positions; longer histories are rejected.
         cmp_dim: Size of the attention's hidden layer.
         activation: act.
     """

@@ -73,6 +73,6 @@ FFM = GroupInt
 
 
 def require_attention_units(subject: str, name: str, units: Sequence[int]) -> None:
-    """Refuse units of an attention tower that do not end in a single one."""
+    """Raises if the units of an attention tower do not end in a single one."""
     if not units or units[-1] != 1:
         raise ValueError(f"{subject}: {name} must end in 1, the weight of one element, got {list(units)}")

@@ -72,7 +72,7 @@ def rnn_with_attention(
     mask: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """All states and the last state of a sequence; a masked step leaves the state as it was.
+    """Returns all states and the last state of a sequence; a masked step does not change the state.
 
     Args:
         cell: What makes one step.

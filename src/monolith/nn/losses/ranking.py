@@ -176,7 +176,7 @@ RANKING_LOSSES: dict[str, Callable[..., Tensor]] = {
 
 
 def _checked(subject: str, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Which items are valid, and the scores with zeros for padding."""
+    """Returns which items are valid, and the scores with zeros for padding."""
     require_shape(subject, "labels", labels, ("Q", "L"))
     require_shape(subject, "logits", logits, tuple(labels.shape))
     if not labels.dtype.is_floating_point:

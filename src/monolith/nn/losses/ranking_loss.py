@@ -23,7 +23,7 @@ class RankingLoss(nn.Module):
 
     Args:
         losses: A key of `RANKING_LOSSES`, or keys with their weights.
-        lambda_weight: For those of the losses that take one; refused if none does.
+        lambda_weight: For those of the losses that take one; rejected if none does.
         reduction: Of each loss, "mean" or "sum".
 
     >>> loss = RankingLoss({"softmax_loss": 1.0, "mean_squared_loss": 0.1})

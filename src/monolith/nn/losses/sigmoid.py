@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class LossAndPrediction(NamedTuple):
-    """What a head returns."""
+    """The result of a head."""
 
     loss: Tensor
     """To be minimised."""
     pred: Tensor
-    """What the head predicts, for metrics and serving."""
+    """The prediction, for metrics and serving."""
 
 
 class SampleRate(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is used of TensorBoard: its protos and record framing, none of which loads TensorFlow."""
+"""The parts of TensorBoard in use: its protos and record framing, none of which loads TensorFlow."""
 
 from __future__ import annotations
 

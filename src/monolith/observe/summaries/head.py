@@ -27,7 +27,7 @@ MONOLITH_NAS_DATA = f"{PLUGIN_NAME}_nas_weight"
 MONOLITH_FI_DATA = f"{PLUGIN_NAME}_feature_insight"
 """Last part of the tag of feature insight."""
 KTYPE, KMETA, KDATA = "tag_type", "meta", "data"
-"""Keys of the head in the front end."""
+"""Keys of the data sent to the front end."""
 
 
 class SummaryType(StrEnum):

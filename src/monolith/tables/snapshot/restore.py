@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore did."""
+    """Result of a restore."""
 
     rows: Mapping[str, int]
     """Table name to rows loaded."""

@@ -55,7 +55,7 @@ class SaveOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveReport:
-    """What a save wrote."""
+    """Result of a save."""
 
     path: str
     snapshot_id: int
