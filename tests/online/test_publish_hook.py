@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 
 from monolith.deltalog import DeltaLog, IncrementKind
@@ -83,3 +84,8 @@ def test_a_run_that_starts_its_dense_part_anew_goes_on_with_the_log_where_its_ro
                 opening = next(each for each in reader if each.kind is IncrementKind.OPENING)
             assert opening.base is None, "followers need no base"
     assert {base.kind for base in log.bases()} == {"checkpoint"}
+
+
+def test_a_run_without_a_directory_names_its_log() -> None:
+    with pytest.raises(ValueError, match=r"give model_dir or publishing\.log"):
+        TrainerConfig(publishing=OFTEN)

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto.event_pb2 import Event
 
 from monolith.checkpoint import Saver, TrainState
+from monolith.checkpoint.model_dir_lock import GENERATION
 from monolith.errors import NotFoundError
 from train.job_threads import ThreadJob
 from train.rank_checkpoint_cases import DAYS, Counted, counted
@@ -100,6 +101,8 @@ def test_each_rank_keeps_its_checkpoints_and_goes_on_from_them(two: Path) -> Non
     assert results_of(two, "apart") == [[3, 7, 7]] * 2
     assert steps_of(two / "apart" / "model") == [[6, 7], [6, 7]]
     assert saved_steps(two / "apart" / "model") == []
+    claims = [json.loads((two / "apart" / "model" / f"index-000{rank}" / GENERATION).read_text()) for rank in range(2)]
+    assert claims[0]["generation"] == claims[1]["generation"] == 3
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import random
 import threading
 from collections import Counter
@@ -184,7 +185,8 @@ def test_ranks_that_ask_at_once_get_different_files(days: str, make_store: Calla
     assert len(taken) == len(set(taken)) == NUM_FILES
 
 
-def test_two_ranks_never_go_on_with_the_same_worker(days: str) -> None:
+def test_two_ranks_never_go_on_with_the_same_worker(days: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     store = MemoryKeyStore()
     before = [make(store, rank, 4, name="before") for rank in range(4)]
     for rank, each in enumerate(before):
@@ -194,9 +196,13 @@ def test_two_ranks_never_go_on_with_the_same_worker(days: str) -> None:
     for each in now:
         each.load_state_dict(state)
         each.begin({0: stamp(0, b"{}")})
-    assert sorted([now[0].adopt_worker() or 0, now[1].adopt_worker() or 0]) == [2, 3]
+    adopted = [now[0].adopt_worker()]
+    assert "rank 0: goes on with the input of worker" in caplog.text
+    adopted.append(now[1].adopt_worker())
+    assert sorted(filter(None, adopted)) == [2, 3]
     assert now[0].adopt_worker() is None
     assert now[1].adopt_worker() is None
+    assert caplog.text.count("goes on with the input of worker") == 2
 
 
 def test_an_end_that_the_rows_do_not_have_is_read_again(days: str) -> None:
