@@ -63,7 +63,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def get_local_ip() -> str:
-    """Returns the first address of this machine's name, IPv4 if it resolves, else IPv6.
+    """Returns the first address that the resolver gives for this machine's name; if that fails, resolves it as IPv6.
 
     Raises:
         socket.gaierror: The name resolves in neither family.

@@ -11,7 +11,7 @@ PS_JOB_NAME: Final = "ps"
 
 
 def ps_device(index: int) -> str:
-    """The CPU of a parameter server; the index is not checked.
+    """Returns the CPU of a parameter server; the index is not checked.
 
     >>> ps_device(3)
     '/job:ps/task:3/device:CPU:0'

@@ -148,7 +148,7 @@ def own_place(runner_conf: RunnerSettings, service: ServiceDiscovery | None) -> 
 
 @contextlib.contextmanager
 def monolith_discovery(runner_conf: RunnerSettings) -> Iterator[ServiceDiscovery | None]:
-    """A context manager for the discovery service of a runner; None for a local one."""
+    """Yields the discovery service of a runner and closes it; None for a local one."""
     service = get_discovery(runner_conf)
     _log.info("discovery: using %s", type(service).__name__ if service else "none, this runner is local")
     try:

@@ -58,7 +58,7 @@ class TrainingCluster(NamedTuple):
     task: dict[str, Any]
 
     def tf_config(self) -> str:
-        """The value of ``TF_CONFIG`` for code that shards its input by it."""
+        """Returns the value of ``TF_CONFIG`` for code that shards its input by it."""
         return json.dumps({"cluster": self.cluster, "task": self.task})
 
 

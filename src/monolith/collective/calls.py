@@ -72,12 +72,12 @@ def shutdown() -> None:
 
 
 def rank() -> int:
-    """Number of this process, from 0."""
+    """Returns the number of this process, from 0."""
     return library().rank()
 
 
 def size() -> int:
-    """Number of processes of the run."""
+    """Returns the number of processes of the run."""
     return library().size()
 
 

@@ -72,11 +72,11 @@ class Horovod:
         )
 
     def rank(self) -> int:
-        """Number of this process, from 0."""
+        """Returns the number of this process, from 0."""
         return int(self._library.rank())
 
     def size(self) -> int:
-        """Number of processes."""
+        """Returns the number of processes."""
         return int(self._library.size())
 
     def allgather(self, tensor: Tensor) -> Tensor:

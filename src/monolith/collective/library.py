@@ -36,11 +36,11 @@ class CollectiveLibrary(Protocol):
         ...
 
     def rank(self) -> int:
-        """Number of this process, from 0."""
+        """Returns the number of this process, from 0."""
         ...
 
     def size(self) -> int:
-        """Number of processes."""
+        """Returns the number of processes."""
         ...
 
     def allgather(self, tensor: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def _variable_says_so() -> bool:
 def require_same_tables(
     wire: Wire, configs: Mapping[str, TableConfig], options: Sequence[Any], history: LocalHistory
 ) -> None:
-    """In a call of all ranks: raises if ranks differ, and takes the run id (`life`) that rank 0 has drawn.
+    """Raises if ranks differ, else takes the run id (`life`) of rank 0. Runs in a call of all ranks.
 
     Raises:
         RaisedByAllError: they differ; the message shows the fields.

@@ -29,7 +29,7 @@ class BlockStreams:
         calls.define("next blocks of", self._next)
 
     def open(self, begin: Callable[[], Iterator[RowBlock]]) -> int:
-        """In a call of all ranks: opens the blocks of each rank, under one number."""
+        """Opens the blocks of each rank, under one number. Runs in a call of all ranks."""
         number = next(self._numbers)
 
         def opened() -> bytes:

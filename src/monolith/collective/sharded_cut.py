@@ -52,7 +52,7 @@ class CutCalls:
         saving.define("release cut of", self._release)
 
     def cut(self, wire: Any) -> ShardedCut:
-        """In a call of all ranks: takes a consistent cut of all ranks."""
+        """Takes a consistent cut of all ranks. Runs in a call of all ranks."""
         number = next(self._numbers)
         marks: list[Mark] = []
 

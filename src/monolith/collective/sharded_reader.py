@@ -38,7 +38,7 @@ class ReaderCalls:
         saving.define("changes of", self._changes)
 
     def open(self, name: str, at: Mark | None) -> ShardedReader:
-        """See `Store.open_reader`."""
+        """Opens a reader; see `Store.open_reader`."""
         if at is not None and not isinstance(at, Mark):
             raise TypeError(f"sharded store: expected a Mark, as a cut or a reader gives it, got {at!r}")
         mark = self._training.run("open reader of", pack([name, None if at is None else list(at)]))

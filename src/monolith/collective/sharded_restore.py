@@ -50,7 +50,7 @@ class RestoreCalls:
     def prepare(
         self, folder: str, manifest: Manifest, buckets: range, *, ignore_unknown_tables: bool
     ) -> ShardedRestore:
-        """See `Store.prepare_restore`."""
+        """Reads and checks the files; see `Store.prepare_restore`."""
         head = [folder, buckets.start, buckets.stop, ignore_unknown_tables]
         number = self._training.run("prepare restore of", pack(head, [manifest.to_bytes()]))
         return ShardedRestore(self._training, self, number)

@@ -66,28 +66,28 @@ class WholeCalls:
         calls.define("rows by slot of", self._rows_by_slot)
 
     def touch(self, table: str, ids: NDArray[np.int64], buckets: NDArray[np.uint16] | None) -> None:
-        """See `Store.touch`."""
+        """Marks rows as changed; see `Store.touch`."""
         self._calls.run("touch", pack(table, [ids.tobytes(), b"" if buckets is None else buckets.tobytes()]))
 
     def erase(self, table: str, ids: NDArray[np.int64], buckets: NDArray[np.uint16] | None) -> int:
-        """See `Store.erase`."""
+        """Removes rows; see `Store.erase`."""
         arguments = pack(table, [ids.tobytes(), b"" if buckets is None else buckets.tobytes()])
         count: int = self._calls.run("erase", arguments)
         return count
 
     def load(self, blocks: Sequence[RowBlock], buckets: range, *, replace: bool) -> LoadReport:
-        """See `Store.load`."""
+        """Loads rows; see `Store.load`."""
         head = [buckets.start, buckets.stop, replace]
         report: LoadReport = self._calls.run("load", pack(head, [block.data for block in blocks]))
         return report
 
     def resume(self, applied: Sequence[OwnerClock], generation: int) -> None:
-        """See `Store.resume`. All ranks get all stamps."""
+        """Resumes from the progress of a saved run; see `Store.resume`. All ranks get all stamps."""
         stamps = agreed_stamps(applied, ALL_BUCKETS)
         self._calls.run("resume", pack([generation, stamps_to_plain(stamps.values())]))
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
-        """See `Store.assign`."""
+        """Assigns weights; see `Store.assign`."""
         require_assignable(block, self._local.schema, subject=_SUBJECT)
         self._calls.run("assign", pack(add, [block.data]))
 
@@ -102,7 +102,7 @@ class WholeCalls:
         return stats_of_all(parts, open_plans=open_plans, times_ahead=self._clock.num_ahead)
 
     def rows_by_slot(self, table: str) -> dict[int, int]:
-        """See `Store.rows_by_slot`."""
+        """Returns rows by slot; see `Store.rows_by_slot`."""
         rows: dict[int, int] = self._calls.run("rows by slot of", pack(table))
         return rows
 

@@ -89,11 +89,11 @@ class TorchDistributed:
         return self._store
 
     def rank(self) -> int:
-        """Number of this process, from 0."""
+        """Returns the number of this process, from 0."""
         return self.training_line().wire.rank
 
     def size(self) -> int:
-        """Number of processes."""
+        """Returns the number of processes."""
         return self.training_line().wire.size
 
     def allgather(self, tensor: Tensor) -> Tensor:

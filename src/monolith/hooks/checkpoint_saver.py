@@ -113,7 +113,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
     # The hook
 
     def begin(self) -> None:
-        """Opens the model directory."""
+        """Claims the model directory."""
         self._saver.begin()
         for listener in self._all_listeners():
             listener.begin()

@@ -71,7 +71,7 @@ def _are_clicks(scores: Tensor, labels: Tensor) -> bool:
 
 
 def _heads(result: LastStep) -> dict[str, tuple[Tensor, Tensor]]:
-    """Name of the metric -> predictions and label."""
+    """Returns name of the metric -> predictions and label."""
     predictions, label = result.predictions, result.label
     if isinstance(predictions, Tensor) and isinstance(label, Tensor):
         return {"auc": (predictions, label)}

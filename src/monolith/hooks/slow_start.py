@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 LOG_EVERY_SECONDS = 30.0
 MAX_EXTRA_WAIT_SECONDS = 600.0
-"""Workers whose wait times out start over a period of ten minutes, not all at the same time."""
+"""The starts of workers whose wait times out are spread over ten minutes."""
 
 
 def slow_start_step(slow_start_steps: int, worker_index: int) -> int:

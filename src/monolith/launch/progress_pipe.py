@@ -36,7 +36,7 @@ class ProgressPipe:
 
     @classmethod
     def from_environment(cls) -> ProgressPipe | None:
-        """Returns the pipe of the launcher that started this process, or None without one. Can be called only once."""
+        """Returns the pipe of the launcher that started this process, or None. A second call returns None."""
         told = environment.get(PROGRESS_FD) or ""
         if not told.isdecimal():
             return None

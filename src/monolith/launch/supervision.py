@@ -225,7 +225,7 @@ class Supervision:
             life.state = _State.OVER if life.state is _State.WAITING else life.state
 
     def _look_at_servers(self, now: float) -> None:
-        """After the last worker has ended, gives servers some time to end by themselves."""
+        """Gives servers some time to end by themselves, after the last worker has ended."""
         if self._are_workers_left() or self._stops > 1:
             return
         for life in self._of("ps").values():

@@ -55,7 +55,7 @@ def local_job(plan: LaunchPlan) -> Iterator[LaunchPlan]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A context manager for a temporary folder. Only this block removes it, not the exit of a forked process."""
+    """Yields a temporary folder. Only this block removes it, not the exit of a forked process."""
     folder = Path(tempfile.mkdtemp(prefix="monolith-job-"))
     try:
         yield folder

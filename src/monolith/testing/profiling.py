@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 def profile_it(function: Callable[P, R], *, folder: str | os.PathLike[str] | None = None) -> Callable[P, R]:
-    """A decorator that runs a function under torch's profiler; each call writes a trace, also one that raises.
+    """Decorates a function to run under torch's profiler; each call writes a trace, also one that raises.
 
     Traces are ``<folder>/<function>-<process>-<number>.json``, for ``chrome://tracing`` or Perfetto.
 

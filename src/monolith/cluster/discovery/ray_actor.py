@@ -37,27 +37,27 @@ class RegistryActor:
         self._clock = SystemClock()
 
     def register(self, client: str, entry: Entry) -> None:
-        """See `Registry.register`."""
+        """Registers an entry; see `Registry.register`."""
         self._registry.register(client, entry, self._clock.monotonic())
 
     def deregister(self, entry: Entry) -> None:
-        """See `Registry.deregister`."""
+        """Releases an entry; see `Registry.deregister`."""
         self._registry.deregister(entry)
 
     def beat(self, client: str) -> bool:
-        """See `Registry.beat`."""
+        """Records a heartbeat; see `Registry.beat`."""
         return self._registry.beat(client, self._clock.monotonic())
 
     def claim(self, client: str, entries: list[Entry]) -> list[Entry]:
-        """See `Registry.claim`."""
+        """Restores the entries of a process; see `Registry.claim`."""
         return self._registry.claim(client, entries, self._clock.monotonic())
 
     def leave(self, client: str) -> None:
-        """See `Registry.leave`."""
+        """Removes a process; see `Registry.leave`."""
         self._registry.leave(client)
 
     def addresses(self) -> dict[str, dict[int, str]]:
-        """See `Registry.addresses`."""
+        """Returns all addresses; see `Registry.addresses`."""
         return self._registry.addresses(self._clock.monotonic())
 
 

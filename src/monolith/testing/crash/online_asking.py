@@ -108,7 +108,7 @@ class RestLine:
         self._connection = http.client.HTTPConnection(_HOST, port, timeout=_SECONDS)
 
     def ask(self, events: Sequence[int]) -> tuple[dict[str, Any], Rows]:
-        """See `Line`."""
+        """Requests rows; see `Line.ask`."""
         columns = _columns(events)
         body = json.dumps({"inputs": columns})
         response, answer = self._call("POST", f"/v1/models/{MODEL}:predict", body)
@@ -126,7 +126,7 @@ class RestLine:
         return None if response.status == http.client.OK else str(answer["error"])
 
     def close(self) -> None:
-        """See `Line`."""
+        """Closes the connection."""
         self._connection.close()
 
     def _call(self, method: str, path: str, body: str | None) -> tuple[http.client.HTTPResponse, Any]:
@@ -149,7 +149,7 @@ class GrpcLine:
         self._channel: Any = None
 
     def ask(self, events: Sequence[int]) -> tuple[dict[str, Any], Rows]:
-        """See `Line`."""
+        """Requests rows; see `Line.ask`."""
         grpc = import_grpc()
         if self._channel is None:
             self._channel = grpc.insecure_channel(f"{_HOST}:{self._port}")
@@ -171,7 +171,7 @@ class GrpcLine:
         return json.loads(version), _rows(columns, outputs)
 
     def close(self) -> None:
-        """See `Line`."""
+        """Closes the connection."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

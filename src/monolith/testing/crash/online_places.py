@@ -165,7 +165,7 @@ class _TopicSender:
 
 @contextmanager
 def open_places(folder: Path, partitions: int, *, kafka: bool) -> Iterator[Places]:
-    """A context manager for files of a folder, or for topics of a mock cluster, which ends with the block."""
+    """Yields files of a folder, or topics of a mock cluster, which ends with the block."""
     if not kafka:
         yield FilePlaces(folder, partitions)
         return

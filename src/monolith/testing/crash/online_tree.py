@@ -213,7 +213,7 @@ class OnlineTree:
         return {"status": cli.main(self._command(role))}
 
     def _written(self, role: str) -> Path:
-        """Prefix of the names of the files that the current incarnation of a process writes."""
+        """Returns the prefix of the files that the current incarnation of a process writes."""
         return self.folder / f"{role}-{len(self.lives[role])}"
 
     def _ask(self, tell: Tell) -> dict[str, Any]:

@@ -245,7 +245,7 @@ class _Worker:
         return child
 
     def _count(self, life: int, tell: Tell) -> dict[str, Any]:
-        """Counts; in the child."""
+        """Counts the batches of a worker; runs in the child."""
         torch.set_num_threads(1)
         with self._open_store() as store:
             return self._trial.job.work(store, self._number, life=life, limit=self._limit, tell=tell)
