@@ -95,7 +95,7 @@ def chief_hooks(
 
 
 def eviction_hooks(tables: TablesConfig, ranks: RankPart | None = None) -> list[Hook]:
-    """Removal of expired rows every `evict_every_steps`, where it is set; they come before the saver."""
+    """Returns hooks that remove expired rows every `evict_every_steps`, if it is set; they come before the saver."""
     if tables.evict_every_steps is None or not _removes_rows(ranks):
         return []
     return [EvictionHook(every_steps=tables.evict_every_steps)]
@@ -113,7 +113,7 @@ def report_hooks(config: TrainerConfig) -> list[Hook]:
 
 
 def save_if_due(session: HookedSession, hooks: Sequence[Hook]) -> None:
-    """What savers do after a step, for a chief that makes none: it waits for the steps of its workers."""
+    """Runs the savers that are due, for a chief that makes no steps but waits for those of its workers."""
     with session.step_lock:
         for hook in hooks:
             if isinstance(hook, NoFirstSaveCheckpointSaverHook):
@@ -172,7 +172,7 @@ def _saving_hooks(  # noqa: PLR0913 - the state of the chief; mostly keywords
 
 
 def _removes_rows(ranks: RankPart | None) -> bool:
-    """Whether this process removes expired rows: every rank its own, and rank 0 those of servers."""
+    """Returns whether this process removes expired rows: every rank its own, and rank 0 those of servers."""
     return ranks is None or ranks.shares_rows or ranks.is_first
 
 

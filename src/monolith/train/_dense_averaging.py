@@ -19,13 +19,13 @@ __all__ = ["DenseAveraged"]
 
 
 class DenseAveraged(DenseHere):
-    """The optimizers of this rank move its copy of the weights, as those of all other ranks do.
+    """Dense weights that every rank updates by its own optimizers, with averaged gradients.
 
-    A weight that the batches of some ranks did not reach has the gradients of the others; one that none has reached has
-    none, so that optimizers pass it over as they do in one process.
+    A weight that the batches of some ranks did not use has the gradients of the others; one that no rank has used has
+    none, so that optimizers skip it as they do in one process.
 
     Args:
-        optimizers: Of the weights.
+        optimizers: Optimizers of the weights.
         part: The run.
     """
 
@@ -35,15 +35,15 @@ class DenseAveraged(DenseHere):
 
     @property
     def in_step(self) -> bool:
-        """All ranks make the same steps."""
+        """Returns True: all ranks make the same steps."""
         return True
 
     def combine(self, gradients: StepGradients) -> None:
-        """One exchange: what any rank refuses all refuse, and gradients become their mean."""
+        """Averages the gradients over all ranks; a step that any rank refuses is refused by all."""
         num_pushes = gradients.num_pushes if self._part.shares_rows else 0  # pushes to servers are not followed
         update = RankUpdate(gradients.reached, num_pushes, has_dense=bool(gradients.weights))
         self._part.update(update, gradients.weights, gradients.why_refused())
 
     def follow(self, weights: Sequence[Parameter]) -> RankUpdate | None:
-        """A step without a batch: takes the mean gradient of the others; None if none of them has a batch either."""
+        """Makes a step without a batch, with the mean gradient of the others; None if no rank has a batch."""
         return self._part.follow_step(weights)

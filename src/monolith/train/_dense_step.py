@@ -74,7 +74,7 @@ class StepGradients:
 
 
 class DenseStep(Protocol):
-    """Where dense weights learn. The thread that trains owns it."""
+    """Update of dense weights. Only the training thread may use it."""
 
     def join(self, worker: int) -> Mapping[int, BatchStamp | None]:
         """Starts an incarnation of a worker.
@@ -92,11 +92,11 @@ class DenseStep(Protocol):
 
     @property
     def in_step(self) -> bool:
-        """Whether others make the same steps, so that `combine` has something to do."""
+        """Returns whether other ranks make the same steps, so that `combine` is needed."""
         ...
 
     def begin(self) -> None:
-        """Before the model computes: sees that it has the weights for this step."""
+        """Provides the weights for this step. Call it before the model computes."""
         ...
 
     def combine(self, gradients: StepGradients) -> None:
@@ -123,17 +123,17 @@ class DenseHere:
         self._optimizers = optimizers
 
     def join(self, worker: int) -> Mapping[int, BatchStamp | None]:  # noqa: ARG002 - no other worker trains them
-        """There are no servers."""
+        """Returns an empty mapping: there are no servers."""
         return {}
 
     @property
     def under_way(self) -> int:
-        """A step is made when it returns."""
+        """Returns 0: a step is complete when it returns."""
         return 0
 
     @property
     def in_step(self) -> bool:
-        """Whether others make the same steps."""
+        """Returns whether other ranks make the same steps."""
         return False
 
     def begin(self) -> None:
@@ -143,7 +143,7 @@ class DenseHere:
         """Does nothing: there are no other ranks."""
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:  # noqa: ARG002 - optimizers ask for it
-        """One step of each."""
+        """Steps each optimizer."""
         for optimizer in self._optimizers:
             optimizer.step()
 
@@ -179,7 +179,7 @@ class DenseThere:
 
     @property
     def in_step(self) -> bool:
-        """Whether others make the same steps."""
+        """Returns whether other ranks make the same steps."""
         return False
 
     def begin(self) -> None:

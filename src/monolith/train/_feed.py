@@ -61,11 +61,11 @@ class BatchFeed:
             self._start(ahead)
 
     def take(self) -> BatchTurn:
-        """The next batch.
+        """Returns the next batch.
 
         Raises:
-            OutOfRangeError: there are no more.
-            BaseException: what the input raised, in its place.
+            OutOfRangeError: the input has ended.
+            BaseException: what the input raised, after the batches before the error.
         """
         if self._next is None:
             return self._read()
@@ -78,7 +78,7 @@ class BatchFeed:
             self._next = self._read()
 
     def take_if_there(self) -> BatchTurn | None:
-        """The next batch if it was made already, else None. Raises as `take` does."""
+        """Returns the next batch if it is ready, else None. Raises as `take` does."""
         if self._next is not None:
             return self.take()
         if self._queue is None:

@@ -26,22 +26,22 @@ class HookCalls:
         self._hooks = list(hooks)
         self._pushing: list[Hook] = []
         self._before: list[Hook] = []
-        """Those with something to do before a step; most hooks have not, and a step is short."""
+        """Hooks that act before a step; most hooks do not, and a step is short."""
         self._after: list[tuple[Hook, int | None]] = []
-        """Those with something to do after it, and their number in `_before`."""
+        """Hooks that act after a step, and their index in `_before`."""
         self._executor: ThreadPoolExecutor | None = None
 
     def begin(self) -> None:
-        """Before anything exists."""
+        """Calls `begin` of all hooks, before the session is created."""
         for hook in self._hooks:
             hook.begin()
 
     def after_create_session(self, session: HookedSession, pushing: Sequence[Hook] = ()) -> None:
-        """When it is ready.
+        """Calls `after_create_session` of all hooks.
 
         Args:
-            session: What was created.
-            pushing: Those of the functions that its task has made asynchronous; they belong to this creation.
+            session: The new session.
+            pushing: Hooks of the task's asynchronous functions; they belong to this session.
         """
         self._pushing = list(pushing)
         for hook in self._pushing:
@@ -63,7 +63,7 @@ class HookCalls:
             hook.end(session)
 
     def end(self, session: HookedSession) -> None:
-        """When training ended without an error, and nothing is left to be pushed."""
+        """Calls `end` of all hooks, after training ended without an error and all pushes are done."""
         for hook in self._hooks:
             hook.end(session)
 
@@ -111,7 +111,7 @@ def _overrides(hook: Hook, name: str) -> bool:
 
 
 def _each(calls: Any, action: Callable[[Any], Any]) -> Any:
-    """`action` of each of what a hook gave, in the same list or dict."""
+    """Applies `action` to each call of a hook, in the same list or dict."""
     if calls is None:
         return None
     if isinstance(calls, Mapping):

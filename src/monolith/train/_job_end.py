@@ -28,10 +28,10 @@ _LINE_SECONDS = 60.0
 
 
 class JobEnd:
-    """What comes when a worker has no more to train. The thread that trains owns it.
+    """The end of a worker that has no more to train. Only the training thread may use it.
 
     Args:
-        part: Of this worker in the job.
+        part: Part of this worker in the job.
         session: Its session.
         while_waiting: Called about once a second while the chief waits.
     """
@@ -43,9 +43,9 @@ class JobEnd:
         self._adopted: int | None = None
 
     def has_more(self, ended_by: Literal["data", "stop"]) -> bool:
-        """Whether there is more to train: the input of a worker that was lost. Else returns when this one may end.
+        """Returns whether there is more to train: the input of a lost worker. Otherwise waits until this one may end.
 
-        All that this worker has pushed is in the rows by then.
+        All pushes of this worker are applied by then.
         """
         self._session.settle()
         client = self._part.client
@@ -62,7 +62,7 @@ class JobEnd:
         return ended_by == "data" and self._wait_for_the_end()
 
     def begin_again(self) -> None:
-        """The session starts over: it trains its own input again, where that is not done, before that of others."""
+        """Resets the state for a rebuilt session, which trains its own unfinished input before that of others."""
         if self._adopted is not None:
             with suppress(OpError):  # a restarted coordinator has no record of it
                 self._part.client.release_worker(self._adopted, finished=False)
@@ -70,7 +70,7 @@ class JobEnd:
             self._session.be_worker(self._part.client.index)
 
     def _take_steps(self) -> None:
-        """The chief's last checkpoint is of the step that all of them have reached."""
+        """Sets the step of the chief's last checkpoint to the one that all workers have reached."""
         state = self._session.state
         state.global_step = max(state.global_step, self._part.client.state.global_step)
 

@@ -26,14 +26,14 @@ def chief_job_hooks(part: JobPart) -> list[Hook]:
 
 
 def save_guards(part: JobPart) -> list[SaveGuard]:
-    """Around each save of the chief."""
+    """Returns the guards around each save of the chief."""
     return [
         BarrierSaverListener(part.client.barrier, max_pending_seconds=part.settings.max_pending_seconds_for_barrier)
     ]
 
 
 def worker_job_hooks(part: JobPart) -> list[Hook]:
-    """Of every worker: alive, at the barrier, slow to start, and with an ear for the end of the job."""
+    """Returns the hooks of every worker: heartbeat, barrier, delayed start, and end of the job."""
     index, settings = part.client.index, part.settings
     hooks: list[Hook] = [*_in_step(part).training_hooks, BarrierHook(index, part.client.barrier)]
     if settings.slow_start_steps and index:

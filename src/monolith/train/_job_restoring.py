@@ -1,4 +1,4 @@
-"""What the workers of a job begin with: the chief restores what servers have lost, and the others wait for it."""
+"""Initial state of the workers of a job: the chief restores what servers have lost, and the others wait for it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class JobSaver(Saver):
 def restore_in_job(
     part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState, *, give_up: Callable[[], bool]
 ) -> None:
-    """Called when the session of a worker was built; returns when it may train."""
+    """Restores a worker's session after it was built; returns when it may train."""
     if not part.is_chief:
         part.wait_until_restored([each.uninitialized for each in owners_of(state)], give_up)
         begin_at(state, part.client.state.global_step)

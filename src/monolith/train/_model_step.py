@@ -195,18 +195,18 @@ class ModelStep:
 
     @property
     def weights(self) -> list[Parameter]:
-        """What the optimizers move, by the groups that they have now; rows are not among it."""
+        """Returns the weights that the optimizers update, by their current groups; without rows."""
         weights = [weight for each in self._optimizers for group in each.param_groups for weight in group["params"]]
         return [weight for weight in weights if not isinstance(weight, RowAnchor)]
 
 
 def _row_factor(norm: Tensor, limit: float) -> Tensor:
-    """A limit of 0, as a warm-up begins with, lets nothing through."""
+    """Returns the clip factor of rows; a limit of 0, as at the start of a warm-up, clips everything."""
     return torch.zeros(()) if limit == 0 else clip_factor(norm, limit)
 
 
 def _clipping(task: Task) -> Callable[[int], tuple[float, float]] | None:
-    """Step -> the limits of the common norm for dense gradients and for those of rows."""
+    """Returns step -> limits of the common norm for dense gradients and for those of rows."""
     limit, warmup_steps = task.p.clip_norm, task.p.sparse_norm_warmup_steps
     if limit is None:
         if warmup_steps is not None:

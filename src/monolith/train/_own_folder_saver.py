@@ -43,7 +43,7 @@ P = TypeVar("P", Prepared, LoadedCheckpoint)
 
 
 class _Place(NamedTuple):
-    """Where the directories of a run are."""
+    """The directories of a run."""
 
     model_dir: str
     """That has them."""
@@ -75,11 +75,11 @@ class OwnFolderSaver(RankSaver):
         self._rows: dict[str, OwnRows] = {}
 
     def beside(self, name: str, **options: Any) -> Saver:
-        """One for other checkpoints of the run."""
+        """Returns a saver for other checkpoints of the run."""
         return OwnFolderSaver(self._place.model_dir, self._part, name=name, **options)
 
     def source_of(self, from_dir: str) -> str:
-        """The directory of this rank in another model directory; that itself where it has none of ranks."""
+        """Returns the directory of this rank in another model directory, or that itself if it has none for ranks."""
         own = _Place(from_dir, self._place.name).of(self._part.rank)
         return own if Catalog(open_folder(own), self._wanted.basename).newest_first() else from_dir
 
@@ -90,7 +90,7 @@ class OwnFolderSaver(RankSaver):
     # Saving
 
     def begin(self, *, preparing: TrainState | None = None) -> None:
-        """Each rank takes its directory; what goes wrong on one is raised on all. All have one generation."""
+        """Locks the directory of each rank; an error on one is raised on all. All have one generation."""
         if self._is_begun and not self._save_failed and preparing is None:
             return
         if not self._is_begun:
@@ -108,7 +108,7 @@ class OwnFolderSaver(RankSaver):
         return self._above
 
     def create_state_file(self) -> None:
-        """Every rank does."""
+        """Creates the state file, on every rank."""
         self._words.together("the state files", super(RankSaver, self).create_state_file)
 
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
@@ -158,7 +158,7 @@ class OwnFolderSaver(RankSaver):
     def restore(
         self, state: TrainState, path: str | None = None, *, options: RestoreOptions | None = None
     ) -> SavedCheckpoint | None:
-        """As `Saver.restore`; a path in the directory of rank 0 means that of its name in each of them."""
+        """Restores as `Saver.restore`; a path in rank 0's directory means that of the same name on each rank."""
         if path is not None:
             folder, prefix = split_path(path)
             path = f"{self.model_dir}/{prefix}" if folder == self._root_of_first() else path
@@ -168,7 +168,7 @@ class OwnFolderSaver(RankSaver):
         return Catalog(open_folder(self._place.of(0)), self._wanted.basename).root
 
     def _candidates(self) -> list[str]:
-        """Those that all ranks have; where none has any, those of the model directory, which all ranks have saved."""
+        """Returns the checkpoints that all ranks have; if none has any, those of the model directory."""
         own: dict[str, list[Any]] = {}
 
         def look() -> list[list[Any]]:
@@ -215,7 +215,7 @@ class OwnFolderSaver(RankSaver):
         return restored[0]
 
     def _after_reading(self, what: str, work: Callable[[], Any]) -> list[Any]:
-        """What `work` returns on each rank; what one raises in it, once all have read theirs, all raise."""
+        """Returns what `work` returns on each rank; an error of any rank is raised on all, after all have read."""
         failed: Exception | None = None
         value: Any = None
         try:
@@ -250,7 +250,7 @@ class OwnFolderSaver(RankSaver):
 
 
 def _own_parts(stores: Mapping[str, StoreCut]) -> dict[str, StoreCut]:
-    """The rows of this rank alone; without a store where it has no buckets."""
+    """Returns the rows of this rank only; omits stores of which it has no buckets."""
     own: dict[str, StoreCut] = {}
     for name, each in stores.items():
         cut = own_cut(each.cut)
@@ -262,7 +262,7 @@ def _own_parts(stores: Mapping[str, StoreCut]) -> dict[str, StoreCut]:
 
 
 def _identities(catalog: Catalog) -> dict[str, list[Any]]:
-    """Full path -> which checkpoint it is a part of, from the best one back; without those that cannot be read."""
+    """Returns full path -> identity of its checkpoint, best first; omits unreadable ones."""
     found: dict[str, list[Any]] = {}
     for path in catalog.newest_first():
         with suppress(OpError):  # the catalog has logged it
@@ -271,5 +271,5 @@ def _identities(catalog: Catalog) -> dict[str, list[Any]]:
 
 
 def _is_newer(path: str, than: list[str]) -> bool:
-    """Whether a checkpoint was made after the first of others."""
+    """Returns whether a checkpoint is newer than the first of others."""
     return not than or read_manifest(path).created > read_manifest(than[0]).created

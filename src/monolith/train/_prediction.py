@@ -1,4 +1,4 @@
-"""What a session that changes nothing is run for: evaluation, and predictions to a file with columns of the input."""
+"""Uses of a read-only session: evaluation, and predictions to a file with columns of the input."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def require_publishing(config: TrainerConfig, caller: str) -> None:
 
 
 def publishing_hooks(config: TrainerConfig, ranks: RankPart | None) -> list[Hook]:
-    """Of the chief, which has servers publish their rows; of every rank that keeps rows itself."""
+    """Returns the hooks of the chief, which makes servers publish their rows, or of a rank that has rows itself."""
     wanted = config.publishing
     is_first = config.worker_index == 0 if ranks is None else ranks.is_first
     if wanted is None or not (is_first or (ranks is not None and ranks.shares_rows)):

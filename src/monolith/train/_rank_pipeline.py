@@ -50,18 +50,18 @@ class RankPipeline(TablePipeline):
         self._embeddings: Sequence[Embeddings] = ()
         self._has_ended = False
         self._modules: Sequence[Embeddings] = ()
-        """Those for which batches are read ahead."""
+        """Modules for which batches are read ahead."""
 
     def attach(self, embeddings: Sequence[Embeddings]) -> None:
-        """All modules with tables of the model."""
+        """Sets the modules of the model that have tables."""
         self._embeddings = embeddings
 
     def begin_input(self) -> None:
-        """Another input begins where the one before has ended."""
+        """Starts another input after the previous one has ended."""
         self._has_ended = False
 
     def next_batch(self, feed: BatchFeed) -> BatchTurn | None:
-        """The batch whose turn it is; None: this rank has none, and follows the others in this step."""
+        """Returns the next batch; None: this rank has none, and follows the others in this step."""
         if not self._is_ahead:
             return self._take(feed)
         while len(self._window) <= self._settings.prefetch:
@@ -79,11 +79,11 @@ class RankPipeline(TablePipeline):
         return first.turn
 
     def push_nothing(self, number: int, step: int) -> None:
-        """The step was that of other ranks, and so are its updates: follows them now, or where they were postponed to.
+        """Follows the updates of a step of other ranks: now, or when they were postponed to.
 
         Args:
-            number: Of updates.
-            step: Which step it was.
+            number: Number of updates.
+            step: Number of the step.
         """
         followed = _Followed(number, step)
         if self._settings.postpush:
@@ -105,7 +105,7 @@ class RankPipeline(TablePipeline):
         return has_batch or any(each and not isinstance(each, _Followed) for each in self._postponed)
 
     def _leave_to_others(self) -> None:
-        """What this rank would do at its places, it follows with everything else; from here on its places are done."""
+        """Follows all further calls of the step instead of making its own in order."""
         self._window.popleft()
         for waiting in self._window:
             waiting.reads = []

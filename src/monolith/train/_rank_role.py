@@ -47,7 +47,7 @@ class RankRole(WorkerRole):
         return self._signal != signal.SIGTERM
 
     def _attempts(self, address: str) -> Trainer:
-        """One: whatever a rank loses, all of them are started again."""
+        """Makes one attempt: after any loss the launcher restarts all ranks."""
         cluster = self._assemble(address)
         self._metrics.containers_ready()
         try:
@@ -88,7 +88,7 @@ class RankRole(WorkerRole):
             return trainer
 
     def _first_hooks(self, servers: PsCluster, address: str) -> list[Hook]:
-        """Of rank 0, which looks after the servers: while it waits, all ranks do."""
+        """Returns the hooks of rank 0, which monitors the servers: while it waits, all ranks do."""
         if self._place.index:
             return []
         info = DebuggingInfoHook(self._place.model_dir, address, servers, self._place.num_workers)

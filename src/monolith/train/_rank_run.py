@@ -48,10 +48,10 @@ LOG_INTERVAL = "MONOLITH_ROOT_LOG_INTERVAL"
 
 
 def with_accelerator(config: TrainerConfig, params: Params) -> TrainerConfig:
-    """The config with what a task's parameter ``accelerator`` adds to it: to train in step, as the launcher's rank.
+    """Returns the config with the effect of a task's parameter ``accelerator``: synchronous training as a rank.
 
     Raises:
-        ValueError: it names one that a trainer does not have.
+        ValueError: it names an accelerator that a trainer does not support.
     """
     name = params.accelerator if "accelerator" in params else None
     if name is None or (name == "horovod" and config.sync is not None):
@@ -97,14 +97,14 @@ def join_ranks(config: TrainerConfig, servers: PsCluster | None = None) -> RankP
 
 
 def _lines_of(plain: object, name: str = "config") -> list[str]:
-    """A nested config, one value a line."""
+    """Returns a nested config as lines, one value each."""
     if isinstance(plain, dict):
         return [line for key, value in plain.items() for line in _lines_of(value, f"{name}.{key}")]
     return [f"{name} = {plain!r}"]
 
 
 def config_of_rank(config: TrainerConfig, part: RankPart) -> TrainerConfig:
-    """The same, with what only rank 0 reports; intervals are those that its environment gives."""
+    """Returns the config of a rank: only rank 0 reports; intervals are those of its environment."""
     reporting = config.reporting
     summary, log = part.words.decide("intervals", lambda: [_interval(SUMMARY_INTERVAL), _interval(LOG_INTERVAL)])
     summary = reporting.summary_every_steps if summary is None else summary or None
@@ -147,7 +147,7 @@ def _interval(variable: str) -> int | None:
 
 
 def rank_hooks(part: RankPart, config: TrainerConfig) -> list[Hook]:
-    """Of every rank: the sizes of its tables in the log, and of ranks that log no steps the last loss."""
+    """Returns the hooks of every rank: table sizes in the log, and the last loss of ranks that log no steps."""
     if not part.shares_rows:
         return [SyncTrainingInfoHook()] if part.is_first else [LastLossHook()]
     if part.is_alone:
@@ -185,7 +185,7 @@ class LastLossHook(Hook):
     """Logs the loss of the last step, once."""
 
     def end(self, session: HookedSession) -> None:
-        """At the end of training."""
+        """Logs at the end of training."""
         loss = None if session.last is None else session.last.loss
         if loss is not None:
             _log.info("step %d: loss %.6g", session.global_step, float(loss))

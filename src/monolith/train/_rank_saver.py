@@ -51,7 +51,7 @@ _OUTCOME = "end of a save"
 
 
 class RankSaver(Saver):
-    """The checkpoints of a synchronous run. The threads that train call it, on all ranks at the same step.
+    """The checkpoints of a synchronous run. The training threads of all ranks call it at the same step.
 
     Args:
         model_dir: The same on all ranks, on a file system that all of them see.
@@ -69,7 +69,7 @@ class RankSaver(Saver):
         self._writing = part.add_wish(lambda _: self._pending is not None and not self._pending.is_written)
 
     def beside(self, name: str, **options: Any) -> Saver:
-        """One for other checkpoints of the run, in a folder of this name inside the directory of this one."""
+        """Returns a saver for other checkpoints of the run, in a folder of this name inside this saver's directory."""
         return RankSaver(join(self.model_dir, name), self._part, **options)
 
     @property
@@ -79,7 +79,7 @@ class RankSaver(Saver):
     # Saving
 
     def begin(self, *, preparing: TrainState | None = None) -> None:
-        """Rank 0 takes the directory; what goes wrong is raised on all ranks."""
+        """Locks the directory on rank 0; an error is raised on all ranks."""
         if self._is_begun and not self._save_failed and preparing is None:
             return
         began = super().begin
@@ -87,7 +87,7 @@ class RankSaver(Saver):
         self._is_begun, self._save_failed = True, False
 
     def create_state_file(self) -> None:
-        """Rank 0 does."""
+        """Creates the state file, on rank 0."""
         created = super().create_state_file
         self._words.decide("the state file", created)
 
@@ -198,7 +198,7 @@ class RankSaver(Saver):
             raise error_of(*answers[rank], rank=rank)
 
     def _all_or_none(self, prepare: Callable[[], P]) -> P:
-        """What every rank has read and checked; or what one of them raised, on all."""
+        """Returns what every rank has read and checked; raises the error of any rank on all."""
         made: list[P] = []
         try:
             self._words.together("restoring", lambda: made.append(prepare()))
@@ -219,7 +219,7 @@ class _RankPending(PendingSave):
 
     @property
     def done(self) -> bool:
-        """Whether all have; as of the last step, so that ranks agree."""
+        """Returns whether all ranks are done, as of the last step, so that ranks agree."""
         return self.is_written and not self._writing.is_granted
 
 

@@ -32,7 +32,7 @@ class RankTimer(SecondOrStepTimerWithTideSetting):
         self._timer.reset()
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is due at this step, the one that the ranks have just made."""
+        """Returns whether the timer is due at this step, which the ranks have just made."""
         if not self.enabled or step == self.last_triggered_step():
             return False
         return self._due or self._wish.is_granted

@@ -91,12 +91,12 @@ class RankWords:
         raise error_of(*answers[failed]["error"], rank=failed)
 
     def require_same(self, what: str, mine: str, *, advice: str) -> None:
-        """Refuses ranks that are not alike, on all of them.
+        """Raises on all ranks if a value differs between them.
 
         Args:
             what: What must be the same, such as ``model``.
-            mine: This rank's, one fact a line.
-            advice: What to do.
+            mine: This rank's value, one fact per line.
+            advice: The fix, for the message.
 
         Raises:
             InvalidArgumentError: names two ranks and the first line in which they differ.
@@ -111,7 +111,7 @@ class RankWords:
 
 
 def gather_texts(wire: Wire, mine: bytes, lengths: list[int]) -> list[bytes]:
-    """The texts of all ranks, whose lengths are known; a call of the wire's line makes it."""
+    """Gathers the texts of all ranks, whose lengths are given, in one collective call."""
     longest = max(lengths)
     padded = torch.frombuffer(bytearray(mine.ljust(longest, b"\0") or b"\0"), dtype=torch.uint8)[:longest]
     parts = wire.gather(padded) if longest else [padded] * wire.size
@@ -119,7 +119,7 @@ def gather_texts(wire: Wire, mine: bytes, lengths: list[int]) -> list[bytes]:
 
 
 def error_of(kind: str, text: str, *, rank: int) -> Exception:
-    """An error that another rank has raised."""
+    """Returns an error that another rank has raised."""
     found = getattr(errors, kind, None)
     told = f"rank {rank}: {text}"
     if isinstance(found, type) and issubclass(found, OpError):

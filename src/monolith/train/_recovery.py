@@ -44,7 +44,7 @@ class Recovery:
         self._restored_at, self._attempts = session.global_step, 0
 
     def is_first_refusal(self) -> bool:
-        """Whether nothing was refused before at this step: once may be the doing of others, twice is not."""
+        """Returns whether this is the first refusal at this step: one may be caused by other processes, two are not."""
         generation = 0 if self._job is None else self._job.client.state.generation
         at = (self._session.global_step, generation)
         is_first, self._refused_at = at != self._refused_at, at

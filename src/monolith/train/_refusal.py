@@ -35,7 +35,7 @@ class Refusal:
         """Whether the clip factor can be applied."""
 
     def reason(self, weights: Sequence[Parameter], steps: Sequence[GradientStep]) -> str | None:
-        """What is not finite, in words; None: nothing."""
+        """Returns a text that names what is not finite, or None."""
         if not bool(torch.isfinite(self._loss.detach()).all()):
             return f"its loss is {float(self._loss.detach()):g}"
         bad = next((each for each in weights if each.grad is not None and not _is_finite(each.grad)), None)

@@ -1,4 +1,4 @@
-"""What a trainer begins with: the checkpoint that its config names, else the newest one."""
+"""Initial state of a trainer: the checkpoint that its config names, else the newest one."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> N
 
 
 def _named_checkpoint(config: TrainerConfig, model_dir: str, *, training: bool) -> str | None:
-    """The checkpoint that the config names; None where it names none, and where training has applied it before."""
+    """Returns the checkpoint that the config names; None if it names none, or if training has applied it before."""
     name = config.restoring.checkpoint
     if name is None:
         return None

@@ -20,11 +20,11 @@ __all__ = ["Known", "Resumed", "resume"]
 
 
 class Known(NamedTuple):
-    """What one owner has of a worker."""
+    """The state of a worker at one owner."""
 
     server: int
     stamp: BatchStamp | None
-    """Its last batch here; None: there was none."""
+    """Its last batch at this owner; None: none."""
     is_dense: bool = False
     """Whether it keeps dense weights; else rows."""
 
@@ -39,16 +39,16 @@ class Resumed(NamedTuple):
     lost: dict[int, int]
     """Server -> updates that its rows lack and that will not come again."""
     lost_dense: dict[int, int]
-    """The same of its dense weights: the push of a batch to them may have come later than that to the rows."""
+    """Lost batches of its dense weights: a batch may be pushed to them later than to the rows."""
 
 
 def resume(known: Sequence[Known], acknowledged: BatchStamp | None) -> Resumed:
-    """Decides it.
+    """Decides where a worker resumes.
 
     Args:
-        known: What each owner has.
+        known: State of the worker at each owner.
         acknowledged: The last batch that all owners have confirmed to this process, since all of them were restored
-            together; None: it is not known. What an owner lacks up to it was lost with that owner.
+            together; None: unknown. Batches up to it that an owner lacks were lost with that owner.
 
     >>> from monolith.tables.batch import BatchStamp
     >>> stamps = [BatchStamp(worker=0, seq=seq, position=b"at %d" % seq) for seq in range(10)]

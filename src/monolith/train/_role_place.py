@@ -34,7 +34,7 @@ class RolePlace:
 
     @property
     def has_standbys(self) -> bool:
-        """Whether there are more servers than are used."""
+        """Returns whether there are more servers than are used."""
         return bool(self.settings.num_extra_ps or self.settings.num_redundant_ps)
 
     @property
@@ -44,7 +44,7 @@ class RolePlace:
 
     @property
     def token(self) -> str | None:
-        """The secret of the job."""
+        """Returns the secret of the job, or None."""
         path = self.settings.token_file
         return None if path is None else Path(path).read_text(encoding="utf-8").strip()
 
@@ -61,12 +61,12 @@ class RolePlace:
 
 
 def role_and_index(config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery) -> tuple[str, int]:
-    """The role and number of this process: where the scheduler gives them, its word counts."""
+    """Returns the role and index of this process; those of a scheduler have priority."""
     if isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery):
         return discovery.server_type, discovery.index
     return config.server_type, config.index
 
 
 def is_scheduled(discovery: ServiceDiscovery) -> bool:
-    """Whether role and number come from a scheduler."""
+    """Returns whether role and index come from a scheduler."""
     return isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery)

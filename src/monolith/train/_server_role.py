@@ -28,10 +28,10 @@ __all__ = ["run_server"]
 _log = logging.getLogger(__name__)
 
 _TAKEN_SECONDS = 10.0
-"""How long a process that has the index and answers may take to end."""
+"""Seconds to wait for the end of a process that has the index and answers."""
 _ASK_AGAIN_SECONDS = 0.2
 _LOOK_SECONDS = 10.0
-"""How often a server checks that it is still the one that is registered."""
+"""Interval in seconds at which a server checks that it is still registered."""
 
 
 def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -> None:
@@ -77,7 +77,7 @@ def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -
 
 
 def _require_free(place: RolePlace) -> None:
-    """Before anything of the index is touched, such as its recovery record. A process that is ending is waited for."""
+    """Checks that the index is free, before its recovery record is touched. Waits for a process that is ending."""
     end = time.monotonic() + _TAKEN_SECONDS
     while (other := _other_server(place)) is not None:
         if time.monotonic() >= end:
@@ -115,7 +115,7 @@ def _other_server(place: RolePlace, own: PsServer | None = None) -> ServerPlace 
 
 
 def _server(place: RolePlace, host: str, port: int, numbers: tuple[int, int] | None) -> PsServer:
-    """One of this index and number of servers; without them, one that stands by."""
+    """Returns a server of this index and number of servers; without them, a standby."""
     return PsServer(
         *((0, 1) if numbers is None else numbers),
         host=host,
@@ -129,7 +129,7 @@ def _server(place: RolePlace, host: str, port: int, numbers: tuple[int, int] | N
 
 
 def _recovery(place: RolePlace) -> RecoveryConfig | None:
-    """What the server writes down while it serves; where all go back to a checkpoint together, nothing."""
+    """Returns the config of the server's recovery record; None if all servers roll back to a checkpoint together."""
     settings = place.settings
     if not settings.partial_recovery or not settings.recovery_interval_seconds:
         return None

@@ -45,22 +45,21 @@ def set_initialized(owners: Sequence[Any]) -> None:
 
 
 def empty_rows(state: TrainState) -> None:
-    """A run begins with nothing, whatever some servers still have."""
+    """Clears all rows for a new run, whatever some servers still have."""
     for store in state.stores.values():
         store.load([], buckets=ALL_BUCKETS, replace=True)
         store.resume(applied=[], generation=0)
 
 
 def begin_rows_of_ranks(words: RankWords, state: TrainState, *, is_restored: bool) -> None:
-    """Ranks begin with the rows that their weights were saved with, or with none; never with newer ones.
+    """Sets the rows of ranks to those saved with their weights, or to none; never to newer ones.
 
-    Servers that have lived on while the ranks were started again have rows of batches that the ranks are about to train
-    once more.
+    Servers that kept running while the ranks restarted have rows of batches that the ranks will train again.
 
     Args:
-        words: Of the ranks.
-        state: Of this rank.
-        is_restored: Whether rank 0 has put a checkpoint back, on the servers too.
+        words: Messages of the ranks.
+        state: State of this rank.
+        is_restored: Whether rank 0 has restored a checkpoint, on the servers too.
     """
 
     def begin() -> None:

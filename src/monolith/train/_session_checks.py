@@ -1,4 +1,4 @@
-"""What a session refuses before it begins."""
+"""Checks of a session before it starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def require_training(mode: Mode, servers: DenseServers | None) -> None:
 
 
 def embeddings_of(state: TrainState) -> list[Embeddings]:
-    """The `Embeddings` of a model.
+    """Returns the `Embeddings` of a model.
 
     Raises:
         InvalidArgumentError: two of them share one store.

@@ -1,4 +1,4 @@
-"""What a session is made of: the model of its task with its optimizers, and how its dense weights learn."""
+"""Parts of a session: the model of its task with its optimizers, and the update of its dense weights."""
 
 from __future__ import annotations
 

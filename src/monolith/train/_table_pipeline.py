@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @config
 class PipelineConfig(Config):
-    """How far tables and model may be apart."""
+    """How far reads of tables run ahead of the model, and updates lag."""
 
     prefetch: int = 0
     """Batches whose rows are read ahead; each lacks one update more."""
@@ -84,7 +84,7 @@ class Waiting:
         self.turn = turn
         """None: a place without a batch, see `_rank_pipeline`."""
         self.reads: list[Future[None]] | None = None
-        """Those that are done, or at stores of other processes begun, when the future is done."""
+        """Reads that are done, or started at stores of other processes, when the future is done."""
 
     def wait(self) -> None:
         """Returns when all were begun, and those of this process are done."""
@@ -99,7 +99,7 @@ class Waiting:
         self.reads = None
 
     def drop(self) -> None:
-        """Gives the batch up."""
+        """Discards the batch."""
         if self.turn is not None:
             self.turn.drop()
 
@@ -117,7 +117,7 @@ class _Push(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Whether all rows are in other processes."""
+        """Returns whether all rows are in other processes."""
         return all(each.is_remote for each in self.steps)
 
     @property
@@ -164,7 +164,7 @@ class TablePipeline:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no batch is read ahead, so that the next one has to be waited for."""
+        """Returns whether no batch is read ahead, so that the next one has to be waited for."""
         return not self._window
 
     @property
@@ -190,7 +190,7 @@ class TablePipeline:
         return first.turn
 
     def begin_step(self) -> None:
-        """For a batch that did not come through `next_batch`: starts what steps before have postponed."""
+        """Submits postponed updates, for a batch that did not come from `next_batch`."""
         self._start_due_pushes()
 
     def push(self, steps: Sequence[GradientStep]) -> None:
@@ -208,7 +208,7 @@ class TablePipeline:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Around what reads rows: where an update before it has failed, that is the error to raise, not the read's."""
+        """Wraps reads of rows: if an earlier update has failed, raises its error instead of the read's."""
         try:
             yield
         except Exception as error:

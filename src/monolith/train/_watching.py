@@ -1,4 +1,4 @@
-"""What a person sees of a run from Python: a bar, the history, and TensorBoard where it is installed."""
+"""Display of a run in Python: a progress bar, the history, and TensorBoard if installed."""
 
 from __future__ import annotations
 

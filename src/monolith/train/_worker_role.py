@@ -192,7 +192,7 @@ class WorkerRole:
             handler(missing)
 
     def _choose(self, servers: list[str]) -> list[str]:
-        """The fastest of them; the chief sends the others away."""
+        """Returns the fastest servers; the chief dismisses the others."""
         return choose_servers(
             servers,
             self._place.num_ps,
@@ -227,7 +227,7 @@ class WorkerRole:
 
     @property
     def _node_seconds(self) -> float:
-        """How long processes that do not listen are waited for; attempts repeat it."""
+        """Returns the timeout for processes that do not listen, per attempt."""
         return _NODE_CHECK_SECONDS
 
     # Training

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def extend_as_list(x: Any, n: int) -> list[Any] | tuple[Any, ...]:
-    """A list of at least `n`: a list or tuple is filled up with None, anything else is repeated.
+    """Returns a list of at least `n`: a list or tuple is padded with None, anything else is repeated.
 
     A long enough list or tuple is returned as it is. Repetitions are copies, so that layers do not share one object;
     what cannot be copied is shared.
@@ -34,10 +34,10 @@ def extend_as_list(x: Any, n: int) -> list[Any] | tuple[Any, ...]:
 def check_list(
     candidate: list[T] | None, length_checker: Callable[[int], bool], could_be_none: bool = False
 ) -> list[T] | None:
-    """The candidate, if it is a list of an accepted length, or None where that is accepted.
+    """Returns the candidate, which must be a list of an accepted length, or None where that is accepted.
 
     Raises:
-        TypeError: it is no list, or None where one is needed; tuples are no lists.
+        TypeError: it is not a list, or None where one is needed; tuples are not lists.
         ValueError: its length is not accepted.
     """
     if candidate is None:
@@ -52,7 +52,7 @@ def check_list(
 
 
 def to_list(x: Any) -> list[Any]:
-    """A list as it is, anything else as the only element of one; a tuple is one thing.
+    """Returns a list unchanged, anything else, also a tuple, as the only element of a list.
 
     >>> to_list([1]), to_list((1, 2)), to_list(None)
     ([1], [(1, 2)], [None])
@@ -61,7 +61,7 @@ def to_list(x: Any) -> list[Any]:
 
 
 def to_snake_case(name: str) -> str:
-    """The name of a class as that of a variable; one that begins with an underscore gets ``private`` in front.
+    """Converts a class name to snake case; a name with a leading underscore is prefixed by ``private``.
 
     >>> to_snake_case("DeepFMTower"), to_snake_case("_Head"), to_snake_case("Conv2D")
     ('deep_fm_tower', 'private__head', 'conv2d')

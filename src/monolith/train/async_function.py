@@ -43,7 +43,7 @@ class AsyncFunctionMgr:
 
     @property
     def hooks(self) -> list[Hook]:
-        """For the session: one for each asynchronous function."""
+        """Returns the hooks for the session: one for each asynchronous function."""
         return list(self._hooks)
 
     def add_async_function(
@@ -145,7 +145,7 @@ def _leaves(nested: Any) -> Iterator[Any]:
 
 
 def _called(nested: Any) -> Any:
-    """The structure with the values of its functions in their places."""
+    """Returns the structure with its functions replaced by their values."""
     if isinstance(nested, dict):
         return {key: _called(item) for key, item in nested.items()}
     if isinstance(nested, list | tuple):

@@ -26,7 +26,7 @@ _TIME_END = 2**32
 
 
 def time_of(batch: Any) -> int | None:
-    """The newest request time of a batch, Unix seconds; None if it has no such column.
+    """Returns the newest request time of a batch, Unix seconds; None if it has no such column.
 
     >>> import torch
     >>> time_of({"req_time": torch.tensor([1_700_000_000, 1_700_000_060])})
@@ -48,15 +48,15 @@ class BatchClock:
 
     def __init__(self, newest: int = 0) -> None:
         self.newest = newest
-        """Of all batches so far."""
+        """Newest time of all batches so far."""
         self.num_ahead = 0
         """Examples whose times were not believed."""
 
     def time_of(self, batch: Any) -> int | None:
-        """The newest time of a batch that is not far ahead; None if it has no such column.
+        """Returns the newest time of a batch that is not far ahead; None if it has no such column.
 
         Raises:
-            InvalidArgumentError: an example has no Unix seconds; names it.
+            InvalidArgumentError: the time of an example is not in Unix seconds; names it.
         """
         times = times_of(batch)
         if times is None:
@@ -97,7 +97,7 @@ def _wrong_time(given: NDArray[np.int64]) -> str:
 
 
 def times_of(batch: Any) -> Tensor | None:
-    """The request times of a batch as it has them; None if it has none."""
+    """Returns the request times of a batch unchanged; None if it has none."""
     # A dict is the usual batch, and the check of an abstract class is slow.
     if not (type(batch) is dict or isinstance(batch, Mapping)) or REQUEST_TIME not in batch:
         return None

@@ -41,7 +41,7 @@ class CandidateItems(Config):
     path: str
     """Files: paths, globs or URLs."""
     parquet: bool = False
-    """They are Parquet."""
+    """Whether the files are Parquet."""
     lagrangex_header: bool = False
     """Framing of files of instances."""
     has_sort_id: bool = False

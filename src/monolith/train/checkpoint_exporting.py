@@ -51,7 +51,7 @@ class CheckpointExporter:
         self._restoring = RestoreOptions() if restoring is None else restoring
         self._example: Any = None
         self._graphs: dict[str, ModelGraph] = {}
-        """Of the last checkpoint: most differ from it in their weights alone."""
+        """Graphs of the last checkpoint; most checkpoints differ only in their weights."""
 
     def export(
         self,
@@ -118,7 +118,7 @@ class _DrawnRows(LocalStore):
 
 @contextmanager
 def _aside() -> Iterator[None]:
-    """Nothing that is done inside changes what is drawn at random outside."""
+    """Preserves the state of the random number generators."""
     generators = random_state()
     try:
         with use_table_defaults(TableDefaults(store=_DrawnRows)):
@@ -129,7 +129,7 @@ def _aside() -> Iterator[None]:
 
 
 def copied_task(task: Task) -> Task:
-    """A task that builds its own modules; `build` can be called again, as after a failure."""
+    """Returns a copy of a task that builds its own modules; `build` can be called again, as after a failure."""
     other = copy.copy(task)
     for name, value in vars(task).items():
         if isinstance(value, dict | list | set):

@@ -1,7 +1,7 @@
-"""What parts of a model leave for others under a name: losses, summaries, metrics.
+"""Named collections by which parts of a model share values: losses, summaries, metrics.
 
-A model is called for every batch, so what it leaves belongs to that step and goes when the next one begins. What was
-added before the first step, by `Task.build` or by a hook that saw the session created, stays.
+A model is called for every batch, so its values belong to that step and are cleared when the next one starts. Values
+that were added before the first step, by `Task.build` or by a hook's `after_create_session`, stay.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Collections:
             lists.setdefault(name, []).append(value)
 
     def get(self, name: str) -> list[Any] | None:
-        """The list of this name; None where nothing was added."""
+        """Returns the list of this name; None if nothing was added."""
         found = [*self._lasting.get(name, ()), *(self._of_step or {}).get(name, ())]
         return found or None
 
@@ -73,7 +73,7 @@ class Collections:
 
 
 def add_to_collections(names: str | Sequence[str], value: Any) -> None:
-    """`Collections.add` of the current session.
+    """Adds a value by `Collections.add` of the current session.
 
     Raises:
         FailedPreconditionError: no session is open.
@@ -82,7 +82,7 @@ def add_to_collections(names: str | Sequence[str], value: Any) -> None:
 
 
 def get_collection(name: str) -> list[Any] | None:
-    """`Collections.get` of the current session.
+    """Returns `Collections.get` of the current session.
 
     Raises:
         FailedPreconditionError: no session is open.

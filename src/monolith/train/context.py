@@ -1,4 +1,4 @@
-"""Where a task runs, and what its runner offers it."""
+"""Context of a task: where it runs, and what its runner offers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Context:
     model_name: str = ""
     """Under which name the model is served and measured."""
     sync_backend: Any = None
-    """Where changes of the tables are sent."""
+    """Backend to which changes of the tables are sent."""
     server_type: str = ""
     """``ps``, ``worker``, or nothing outside of a job."""
 
@@ -64,7 +64,7 @@ def _note_asked(what: str) -> None:
 
 @contextmanager
 def use_context(context: Context) -> Iterator[Context]:
-    """Inside, `current_context` returns this one; it nests, and leaving it brings back the one before."""
+    """Makes `current_context` return this one inside; nests, and restores the previous one on exit."""
     token = _CONTEXT.set(context)
     try:
         yield context
@@ -73,7 +73,7 @@ def use_context(context: Context) -> Iterator[Context]:
 
 
 def current_context() -> Context:
-    """The innermost context; outside of all: one process, one worker, no name."""
+    """Returns the innermost context; outside of all: one process, one worker, no name."""
     _note_asked("current_context")
     return _CONTEXT.get()
 
@@ -85,10 +85,10 @@ class TaskContext:
         self.input = InputOptions() if input_options is None else input_options
         """Input options of the run."""
         self.training = InputShares() if training is None else training
-        """What this process reads while it trains, with others or alone."""
+        """Share of the input that this process reads in training."""
         self._shares = InputShares()
         self.async_function_mgr = AsyncFunctionMgr()
-        """Its hooks are attached to the session by the runner."""
+        """Asynchronous functions; the runner attaches their hooks to the session."""
         self.extra_outputs: dict[str, Any] | None = None
         """Receives the values of `Task.add_extra_output` while a model is exported; None otherwise."""
 
@@ -140,16 +140,16 @@ class TaskContext:
         return self.input.stream.blocks(batch_size)
 
     def unshared(self, batches: _T) -> _T:
-        """An input that every worker reads as it is, for `input_fn`: ``return self.ctx.unshared(batches)``.
+        """Returns an input that every worker reads completely, for `input_fn`: ``return self.ctx.unshared(batches)``.
 
-        For batches that are other ones in each worker already, and for those that each worker is to train.
+        For batches that differ between workers already, and for those that each worker must train.
         """
         _note_asked("ctx.unshared")
         return batches
 
     @contextmanager
     def reading_as(self, shares: InputShares) -> Iterator[None]:
-        """Inside, `files` gives these shares."""
+        """Makes `files` return these shares inside."""
         before, self._shares = self._shares, shares
         try:
             yield

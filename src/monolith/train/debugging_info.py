@@ -73,10 +73,10 @@ def read_debugging_info(model_dir: str) -> DebuggingInfo:
 
 
 def look_up(info: DebuggingInfo, cluster: PsCluster, slot: str, row_id: int) -> FoundRow | None:
-    """The row of an id of a slot, as the servers have it now; None: there is none.
+    """Returns the row of an id of a slot, as the servers have it now; None: there is none.
 
     Raises:
-        InvalidArgumentError: no such slot, or no id of it.
+        InvalidArgumentError: an unknown slot, or an id that is invalid for it.
     """
     if slot not in info.features:
         known = ", ".join(sorted(info.features)) or "none"
@@ -86,13 +86,13 @@ def look_up(info: DebuggingInfo, cluster: PsCluster, slot: str, row_id: int) -> 
 
 
 class DebuggingInfoHook(Hook):
-    """Writes the file when a session begins, and again when a server has moved. Chief only.
+    """Writes the file when a session starts, and again when the address of a server changes. Chief only.
 
     Args:
-        model_dir: Of the job.
-        chief_addr: Of this process.
+        model_dir: Model directory of the job.
+        chief_addr: Address of this process.
         cluster: The servers.
-        num_workers: Workers of the job.
+        num_workers: Number of workers of the job.
     """
 
     def __init__(self, model_dir: str, chief_addr: str, cluster: PsCluster, num_workers: int) -> None:

@@ -32,7 +32,7 @@ __all__ = ["DeviceConfig", "DevicePlacement", "StagedFeatures", "device_of_rank"
 
 @config
 class DeviceConfig(Config):
-    """Where the dense part of a model computes."""
+    """Device of the dense part of a model."""
 
     gpu: bool = False
     """Compute it on a GPU, the one with the number (rank on this machine) // processes_per_gpu; tables stay in the
@@ -62,10 +62,10 @@ class StagedFeatures(NamedTuple):
 
 
 class DevicePlacement:
-    """The device of a session's dense part. `stage` may be called by any thread, the rest by the one that trains.
+    """The device of a session's dense part. `stage` may be called by any thread, the rest by the training thread.
 
     Args:
-        device: Where it computes.
+        device: The device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -130,15 +130,15 @@ def placement_of(settings: DeviceConfig) -> DevicePlacement | None:
 
 
 def device_of_rank(local_rank: int, processes_per_gpu: int, *, num_devices: int) -> torch.device:
-    """The GPU of a process.
+    """Returns the GPU of a process.
 
     Args:
         local_rank: Its number among the processes of the run on this machine.
-        processes_per_gpu: How many share one.
-        num_devices: How many GPUs this process sees.
+        processes_per_gpu: Number of processes that share a GPU.
+        num_devices: Number of GPUs that this process sees.
 
     Raises:
-        FailedPreconditionError: it sees fewer.
+        FailedPreconditionError: it sees fewer GPUs than needed.
     """
     number = local_rank // processes_per_gpu
     if number >= num_devices:
@@ -162,7 +162,7 @@ def _local_rank() -> int:
 
 
 def _mapped(value: Any, move: Callable[[Tensor], Tensor], host: Collection[str]) -> Any:
-    """A structure with each of its tensors replaced; columns of these names stay as they are."""
+    """Returns a structure with each of its tensors replaced; columns of these names are unchanged."""
     if isinstance(value, Tensor):
         return move(value)
     if isinstance(value, Ragged):

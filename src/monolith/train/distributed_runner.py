@@ -192,7 +192,7 @@ def _require_job(config: DistributedCpuTrainingConfig, role: str, index: int) ->
 
 
 def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trainer:
-    """The chief ends what the job has begun, however it ends."""
+    """Runs the chief, which ends the job however training ends."""
     try:
         with HeartBeat():
             trainer = role.run()
@@ -208,7 +208,7 @@ def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trai
 
 
 def _as_first_rank(place: RolePlace, role: RankRole, settings: JobSettings) -> Trainer:
-    """Rank 0 ends the servers when all is trained; they stay where ranks have failed, and may be started again."""
+    """Runs rank 0, which stops the servers when all is trained; after a failure they keep running for a restart."""
     with HeartBeat():
         trainer = role.run()
     if role.ends_servers:

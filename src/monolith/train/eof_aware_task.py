@@ -38,11 +38,11 @@ class EofAwareTask(Task):
 
     @property
     def task(self) -> Task:
-        """The wrapped one."""
+        """The wrapped task."""
         return self._task
 
     def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
-        """The batches of the task, one read ahead, with their flags."""
+        """Returns the batches of the task, one read ahead, with their flags."""
         return flag_last(self._task.input_fn(mode))
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
@@ -54,31 +54,31 @@ class EofAwareTask(Task):
         return self._task.model_fn(features, mode)
 
     def training_hooks(self) -> Sequence[Hook]:
-        """The hook that stops all ranks, then those of the task."""
+        """Returns the hook that stops all ranks, then those of the task."""
         return (EofHook(lambda: self._last), *self._task.training_hooks())
 
     # Delegated to the task
 
     def build(self) -> nn.Module | None:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.build()
 
     def make_model(self) -> nn.Module:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.make_model()
 
     def optimizers(self, model: nn.Module) -> optim.Optimizer | Mapping[str, optim.Optimizer] | None:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.optimizers(model)
 
     def schedules(self, optimizers: Mapping[str, optim.Optimizer]) -> Mapping[str, Any]:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.schedules(optimizers)
 
     def training_chief_hooks(self) -> Sequence[Hook]:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.training_chief_hooks()
 
     def signatures(self) -> Mapping[str, Sequence[str]]:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.signatures()

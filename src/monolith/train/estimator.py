@@ -68,12 +68,12 @@ class Estimator:
 
     @property
     def config(self) -> RunnerConfig:
-        """Its options, which can change until the first call."""
+        """The options, which can change until the first call."""
         return self._options
 
     @property
     def trainer(self) -> Trainer:
-        """What does the work."""
+        """The trainer that does the work."""
         if self._trainer is None:
             self._options.is_local = True
             self._trainer = make_trainer(self._options, self._params)
@@ -81,15 +81,15 @@ class Estimator:
 
     @property
     def is_job(self) -> bool:
-        """Whether it trains as one process of a job."""
+        """Returns whether it trains as one process of a job."""
         options = self._options
         return not options.is_local and (options.server_type != "worker" or option_of_a_job(options) is not None)
 
     def train(self, steps: int | None = None, max_steps: int | None = None, hooks: Sequence[Hook] = ()) -> TrainState:
-        """See `Trainer.train`, and for a job `distributed_train`.
+        """Trains as `Trainer.train` does, or as `distributed_train` in a job.
 
         Returns:
-            What was trained; of a job, whose servers have it, the step alone: `evaluate` and `predict` read its last
+            The trained state; in a job, whose servers have it, only the step: `evaluate` and `predict` read its last
             checkpoint.
         """
         in_step = trains_in_step(self._options, self._params)
@@ -119,7 +119,7 @@ class Estimator:
         return TrainState(global_step=self._trainer.global_step)
 
     def evaluate(self, steps: int | None = None, hooks: Sequence[Hook] = ()) -> dict[str, float]:
-        """See `Trainer.evaluate`."""
+        """Evaluates as `Trainer.evaluate` does."""
         return self.trainer.evaluate(steps=steps, hooks=hooks)
 
     def predict(self, steps: int | None = None, hooks: Sequence[Hook] = ()) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What a session has trained as an export, ``docs/formats/export.md``."""
+"""Export of the state of a session, see ``docs/formats/export.md``."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ class _ModelCalls:
         self._names: set[str] = set()
 
     def predictions(self, batch: Any) -> object:
-        """Those of a batch."""
+        """Returns the predictions of a batch."""
         return self._call(batch)[0]
 
     def extra_outputs(self) -> dict[str, Callable[[Any], object]]:
-        """Name -> what makes the outputs that were added under it, of a batch."""
+        """Returns name -> function that computes the extra outputs of that name for a batch."""
         return {name: functools.partial(self._extra, name) for name in self._names}
 
     def _extra(self, name: str, batch: Any) -> object:
@@ -122,10 +122,10 @@ def _columns(task: Task, example: Any) -> Mapping[str, Any]:
 
 
 def first_batch(task: Task) -> Any:
-    """An example for exports: the first batch of the input for mode ``predict``.
+    """Returns an example for exports: the first batch of the input for mode ``predict``.
 
     Raises:
-        InvalidArgumentError: it has none.
+        InvalidArgumentError: the input is empty.
     """
     try:
         return next(iter(task.input_fn("predict")))
@@ -137,7 +137,7 @@ def first_batch(task: Task) -> Any:
 
 @contextmanager
 def looked_at(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode and on the CPU, as it was afterwards."""
+    """Puts the model into evaluation mode and on the CPU inside, and restores it afterwards."""
     modes = {module: module.training for module in model.modules()}
     devices = {parameter.device for parameter in model.parameters()}
     away = next((device for device in devices if device.type != "cpu"), None)

@@ -25,7 +25,7 @@ class ExportsOfRun:
     path: str
     """Folder of all versions."""
     checkpoint_dirs: tuple[str, ...]
-    """Where the checkpoints are that exports come and go with: full ones, and those without tables."""
+    """Directories of the checkpoints that exports are made and deleted with: full ones, and those without tables."""
     model_name: str
     """Of the gauge."""
     shared_embedding: bool = True
@@ -41,14 +41,14 @@ class ExportsOfRun:
     def of(
         cls, params: Params, config: TrainerConfig, saver: Saver, *, model_name: str, ranks: RankPart | None
     ) -> ExportsOfRun:
-        """Those of a run.
+        """Returns the exports of a run.
 
         Args:
-            params: Of its task.
-            config: Of the process that exports.
-            saver: Of its checkpoints, with or without tables.
-            model_name: Of the gauge.
-            ranks: The ranks of a synchronous run; None: it is none.
+            params: Parameters of its task.
+            config: Config of the exporting process.
+            saver: Saver of its checkpoints, with or without tables.
+            model_name: Name of the model in the gauge.
+            ranks: The ranks of a synchronous run; None: not synchronous.
 
         Raises:
             ValueError: the parameters contradict each other.
@@ -66,15 +66,15 @@ class ExportsOfRun:
 
 
 def num_shards(params: Params, config: TrainerConfig, *, share_rows: bool) -> int:
-    """How many servers have the rows of an export: as many as have them in training; 0: it is in one piece.
+    """Returns the number of shards of an export: as many as there are in training; 0: one piece.
 
     Args:
-        params: Of the task.
-        config: Of the run.
-        share_rows: Its workers have the rows between them.
+        params: Parameters of the task.
+        config: Config of the run.
+        share_rows: Whether the workers share the rows.
 
     Raises:
-        ValueError: the mode is that of no export.
+        ValueError: the mode is not an export mode.
     """
     mode = params.serving.export_mode
     if mode is ExportMode.STANDALONE:

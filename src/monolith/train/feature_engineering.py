@@ -70,11 +70,11 @@ class FeatureFiles:
 
 
 class FeatureEngineeringTask(Task):
-    """Reads what a task reads, and writes it; the task's model is not made.
+    """Writes the input of a task to files; the task's model is not built.
 
     Args:
-        task: Whose input it is. Its `params` and context are used as they are.
-        files: Where it goes.
+        task: The task whose input is read. Its `params` and context are shared.
+        files: Writer of the files.
     """
 
     is_saved = False
@@ -86,7 +86,7 @@ class FeatureEngineeringTask(Task):
         self.ctx = task.ctx
 
     def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
-        """As the task reads it."""
+        """Delegates to the task."""
         return self._task.input_fn(mode)
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
@@ -100,7 +100,7 @@ class FeatureEngineeringTask(Task):
         return Spec(torch.tensor(0.0))
 
     def training_hooks(self) -> Sequence[Hook]:
-        """What writes the rest."""
+        """Returns the hook that writes the rest."""
         return [_WriteRest(self.files)]
 
 
@@ -136,7 +136,7 @@ def example_batch_of_features(features: Any) -> ExampleBatch:
 
 
 def _entries(name: str, values: Any) -> list[Feature]:
-    """One feature for each row of a column."""
+    """Returns one feature for each row of a column."""
     if isinstance(values, Ragged) and isinstance(values.values, Tensor):
         flat, is_float = values.values.tolist(), values.values.is_floating_point()
         splits = itertools.pairwise(values.row_splits.tolist())

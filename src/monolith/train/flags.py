@@ -24,11 +24,11 @@ __all__ = ["add_flags", "flag_names", "parse", "take_flags"]
 C = TypeVar("C", bound=FlatConfig)
 
 _TARGET = "option_"
-"""How the names of parsed flags begin, so that they never meet an argument of the program itself."""
+"""Prefix of the names of parsed flags, so that they never collide with an argument of the program itself."""
 
 
 def flag_names(config: type[FlatConfig]) -> list[str]:
-    """The options that have a flag: those whose values can be written as a text."""
+    """Returns the options that have a flag: those whose values can be parsed from a string."""
     return [name for name in config.option_names() if is_parsable(config, name)]
 
 

@@ -1,4 +1,4 @@
-"""What was measured while a run trained, and how it ended."""
+"""Measurements of a training run, and how it ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class History:
         self.records: list[dict[str, float]] = []
         """Each with its ``step``."""
         self.num_steps = 0
-        """How many steps were trained."""
+        """Number of trained steps."""
         self.expired_rows = 0
         """Rows that were removed because they had expired, by all workers; counted by the chief at the end."""
         self.ended_by: Literal["data", "stop"] | None = None
@@ -40,7 +40,7 @@ class History:
 
     @property
     def names(self) -> list[str]:
-        """What was measured, in the order of its first appearance."""
+        """Returns the names of the measurements, in the order of their first appearance."""
         return list(dict.fromkeys(name for record in self.records for name in record))
 
     def __getitem__(self, name: str) -> list[float]:
@@ -63,11 +63,11 @@ class History:
     # A writer of records, as `RecordHook` takes it
 
     def open(self) -> None:
-        """Nothing is to be opened."""
+        """Does nothing."""
 
     def write(self, step: int, record: Mapping[str, float]) -> None:
         """Appends a record."""
         self.records.append({"step": float(step), **record})
 
     def close(self) -> None:
-        """It stays readable."""
+        """Does nothing: the history stays readable."""

@@ -14,7 +14,7 @@ __all__ = ["InputOptions", "NumberedStream"]
 
 
 class NumberedStream(Protocol):
-    """What a run is trained on while it comes; `monolith.online.stream.ExampleStream` is one."""
+    """A live stream of examples, such as `monolith.online.stream.ExampleStream`."""
 
     def blocks(self, size: int) -> Dataset[Records]:
         """Returns blocks of at most `size` examples, as they arrive."""
@@ -26,7 +26,7 @@ class InputOptions(Config):
     """Location and framing of the input, named as on the command line; None if not set."""
 
     data_type: str | None = None
-    """What it holds: Instance, Example or ExampleBatch."""
+    """Format of the samples: Instance, Example or ExampleBatch."""
     feature_list: str | None = None
     """Name of a list of features."""
     lagrangex_header: bool = False
@@ -40,13 +40,13 @@ class InputOptions(Config):
     kafka_topics: str | None = None
     """Topics of a stream, separated by commas."""
     kafka_group_id: str | None = None
-    """Its consumer group."""
+    """Consumer group of the topics."""
     kafka_servers: str | None = None
-    """Its brokers."""
+    """Brokers of the topics."""
     data_service_dispatcher: str | None = None
     """``grpc://host:port`` of the data service of a job on the MLP platform that has one."""
     input_path: str | None = None
-    """Where files are."""
+    """Path of the files."""
     wildcard: str | None = None
     """Which files."""
     start_date: str | None = None

@@ -1,4 +1,4 @@
-"""What a worker reads of the input: a fixed share, or the next file of a queue that all workers share."""
+"""Share of the input that a worker reads: a fixed one, or the next file of a queue that all workers share."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class KnowsShares(Protocol):
 
     @property
     def num_shares(self) -> int:
-        """The number of workers that the run began with."""
+        """Number of workers that the run started with."""
 
 
 class HasFileQueues(Protocol):
-    """What has queues of files: `monolith.ps.JobClient`, or `LocalJob` of a process that is alone."""
+    """Provides queues of files: `monolith.ps.JobClient`, or `LocalJob` of a single process."""
 
     def file_queue(
         self,
@@ -41,7 +41,7 @@ class HasFileQueues(Protocol):
         storage_options: Mapping[str, Any] | None = None,
         name: str = "files",
     ) -> FileQueue:
-        """The queue of a name."""
+        """Returns the queue of a name."""
         ...
 
 
@@ -54,17 +54,17 @@ class InputShares:
     num_workers: int = 1
     """Shares that the input has: as many as workers when the run began."""
     job: KnowsShares | None = None
-    """Whose input it is a share of; None: of nothing that is resumed."""
+    """Job whose input is shared; None: no job to resume."""
     queues: HasFileQueues | None = None
-    """Where files come from; None: every worker has a fixed share."""
+    """Source of files; None: every worker has a fixed share."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the run began with fewer workers: their shares are all there is, and this is none of them."""
+        """Returns whether the run started with fewer workers, so that there is no share for this one."""
         return self.queues is None and self.worker >= self.num_workers
 
     def for_number(self, worker: int) -> InputShares:
-        """The share of a number, as the run began."""
+        """Returns the share of a worker, by the number of workers that the run started with."""
         shares = self.num_workers if self.job is None else self.job.num_shares
         return replace(self, worker=worker, num_workers=shares)
 
@@ -76,7 +76,7 @@ class InputShares:
         storage_options: Mapping[str, Any] | None = None,
         name: str = "files",
     ) -> Files:
-        """The files of this worker, for a dataset."""
+        """Returns the files of this worker, for a dataset."""
         if self.queues is None:
             shard = self.worker, self.num_workers
             return FileSet(paths, shard=shard, seed=seed, storage_options=storage_options)
@@ -87,7 +87,7 @@ class InputShares:
         return iter((self.worker, self.num_workers))
 
     def of(self, made: Any) -> Any:
-        """The share of what an `input_fn` has returned; a dataset that is one worker's share already stays as it is.
+        """Returns the share of the result of an `input_fn`; a dataset that is a worker's share already is unchanged.
 
         Raises:
             InvalidArgumentError: there are several workers, and they cannot share it.

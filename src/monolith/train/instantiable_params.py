@@ -46,10 +46,10 @@ class InstantiableParams(Params):
         self.define("cls", cls, "Cls that this param object is associated with.")
 
     def instantiate(self, **kwargs: Any) -> Any:
-        """An object of `cls`.
+        """Constructs an object of `cls`.
 
-        A constructor that takes the parameters alone, of a class with `params`, is given them; any other one gets
-        those of its arguments that are declared here or in a bag inside, and the layer keywords that are not None.
+        A constructor that takes only the parameters, of a class with `params`, gets them; any other one gets those of
+        its arguments that are declared here or in nested parameters, and the layer keywords that are not None.
 
         Args:
             **kwargs: Arguments of the constructor that are not parameters, or override them.
@@ -71,7 +71,7 @@ class InstantiableParams(Params):
 
 
 def constructor_parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The arguments of the constructor by name, without self and those that collect others."""
+    """Returns the arguments of the constructor by name, without self, ``*args`` and ``**kwargs``."""
     if cls.__init__ is object.__init__:  # type: ignore[misc]  # looked at, not called
         return {}
     collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -81,9 +81,9 @@ def constructor_parameters(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def params(cls: type) -> InstantiableParams:
-    """The parameters of a class, made from the constructors of the class and its bases.
+    """Returns the parameters of a class, made from the constructors of the class and its bases.
 
-    Begins with what the nearest base declares in its own ``params()``. An argument that is declared there, at any
+    Starts with what the nearest base declares in its own ``params()``. An argument that is declared there, at any
     depth, changes its default; any other one is declared with its default, or None.
     """
     made = _of_nearest_base(cls)
@@ -119,7 +119,7 @@ def _of_nearest_base(cls: type) -> InstantiableParams:
 
 
 def _all_arguments(cls: type) -> Mapping[str, Any]:
-    """Name -> default, of the bases first; the class itself has the last word."""
+    """Returns name -> default, of the bases first; the class itself overrides them."""
     found: dict[str, Any] = {}
     for each in reversed(cls.__mro__):
         if "__init__" in each.__dict__ and each is not object:

@@ -30,15 +30,15 @@ class JobConfig(Config):
     """A restarted server restores itself, and the others keep their state; False: all roll back to the last checkpoint
     together."""
     recovery_interval_seconds: float = 10.0
-    """How often a server writes down what has changed since, for partial recovery; 0: never."""
+    """Seconds between a server's writes of its changes, for partial recovery; 0: never."""
     recovery_dir: str | None = None
-    """Where; None: ``recovery`` in the model directory."""
+    """Directory of these writes; None: ``recovery`` in the model directory."""
     memory_limit_bytes: int = 1 << 62
     """Resident memory of a server above which training stops until it is below again."""
     chief_timeout_seconds: float = 1800.0
-    """How long the chief waits at its end for workers that still train."""
+    """Seconds that the chief waits at its end for workers that still train."""
     session_creation_timeout_seconds: float = 7200.0
-    """How long a worker waits for servers and chief until it can train."""
+    """Seconds that a worker waits for servers and chief until it can train."""
     operation_timeout_seconds: float | None = None
     """Timeout of one call to a server; None: a minute, after which the server is looked up again."""
     max_retry_times: int = 0
@@ -50,7 +50,7 @@ class JobConfig(Config):
     max_slow_start_wait_minutes: float = 10.0
     """Longest wait of that kind."""
     max_pending_seconds_for_barrier: float = 30.0
-    """How long a save waits for the workers to come to the barrier."""
+    """Seconds that a save waits for the workers to reach the barrier."""
     barrier_at_dense_saves: bool = False
     """Whether workers wait at the barrier for checkpoints without tables, too."""
     keep_servers: bool = False
@@ -79,7 +79,7 @@ class JobConfig(Config):
 
     @property
     def most_retries(self) -> int:
-        """How often the cluster may become another one."""
+        """Returns how often the cluster may change."""
         return self.max_retry_times or (MOST_RETRIES_OF_PARTIAL_RECOVERY if self.partial_recovery else 0)
 
     @property

@@ -1,4 +1,4 @@
-"""What a worker of a job emits about the job itself."""
+"""Metrics of a worker about its job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["JobMetrics"]
 
 
 class JobMetrics:
-    """How long its processes took to come, and how often a worker tried again.
+    """Metrics of the startup time of a job, and of the retries of a worker.
 
     Args:
-        config: Of the worker, with the time at which the job was submitted.
-        worker_index: Which worker; 0 is the chief.
-        clock: What time it is.
-        metrics: Where they go.
+        config: Config of the worker, with the time at which the job was submitted.
+        worker_index: Index of the worker; 0 is the chief.
+        clock: Current time.
+        metrics: Client that emits them.
     """
 
     def __init__(

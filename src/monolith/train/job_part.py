@@ -40,15 +40,15 @@ _LOOK_SECONDS = 0.2
 
 
 class JobPart:
-    """What a session and its trainer need of a job. The thread that trains owns it.
+    """What a session and its trainer need of a job. Only the training thread may use it.
 
     Args:
         cluster: The parameter servers.
-        client: This process at the coordinator.
-        settings: How patient it is.
-        servers_back: Finds servers that went away.
+        client: Connection of this process to the coordinator.
+        settings: Timeouts of the job.
+        servers_back: Looks up lost servers.
         clock: Measures waits.
-        stop: Set when this process is to end; None: one of its own.
+        stop: Set when this process must stop; None: its own event.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class JobPart:
         self._handed_over: deque[BatchStamp] = deque(maxlen=64)
         self._acknowledged: BatchStamp | None = None
         self._generation = 0
-        """Of the restore that what was acknowledged belongs to."""
+        """Generation of the restore that the acknowledged batches belong to."""
         self._lost = LostUpdates[tuple[int, int, bool]]()
         self._others = 0
         self._stop = StopRequest() if stop is None else stop
@@ -80,11 +80,11 @@ class JobPart:
 
     @property
     def is_chief(self) -> bool:
-        """Whether it restores and saves."""
+        """Returns whether this process is the chief, which restores and saves."""
         return self.client.index == 0
 
     def is_replaced(self) -> bool:
-        """Whether another process has taken the number of this one."""
+        """Returns whether another process has taken the index of this one."""
         try:
             self.client.require_connected()
         except AbortedError:
@@ -168,7 +168,7 @@ class JobPart:
         return found
 
     def _tell_lost(self, worker: int, server: int, updates: int, *, is_counted: bool) -> None:
-        """What rows have lost counts; of a model without rows, what its weights have."""
+        """Reports lost updates of rows; of a model without rows, those of its weights."""
         _log.warning(
             "worker %d: server %d came back without %d of its updates%s, which are lost; the other servers have them",
             worker,
@@ -186,11 +186,11 @@ class JobPart:
         self._counters = list(counters)
 
     def count(self, stamp: BatchStamp, *, under_way: int) -> int:
-        """A step was made; returns the global step of the job.
+        """Counts a step; returns the global step of the job.
 
         Args:
-            stamp: Of its batch.
-            under_way: Steps, this one included, of which some server has not confirmed its update.
+            stamp: Stamp of its batch.
+            under_way: Number of steps, including this one, whose update a server has not acknowledged.
         """
         self._handed_over.append(stamp)
         if under_way < len(self._handed_over):

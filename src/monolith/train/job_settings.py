@@ -1,4 +1,4 @@
-"""What a program of one's own changes of how a job is run."""
+"""Overrides of custom programs for how a job is run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JobSettings:
     query_failure_handler: Callable[[Incomplete], None] | None = None
     """Called between two polls for missing processes, instead of a sleep of five seconds; may raise."""
     benchmark_seconds: float = 120.0
-    """How long servers are measured, where there are extra ones."""
+    """Seconds that servers are measured, if there are extra ones."""
     shut_down_servers: bool = True
     """Whether the chief stops the servers with the job; False: their launcher does."""
     on_stop: Callable[[], None] | None = None

@@ -57,22 +57,22 @@ class LocalJob:
         storage_options: Mapping[str, Any] | None = None,
         name: str = "files",
     ) -> FileQueue:
-        """As `monolith.ps.JobClient.file_queue`."""
+        """Returns a queue as `monolith.ps.JobClient.file_queue` does."""
         patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
         return _SharedQueue(self, patterns, name)
 
     def finish(self, worker: int, last: int | None = None) -> None:
-        """The input of a worker has ended.
+        """Records that the input of a worker has ended.
 
         Args:
             worker: Its number.
-            last: Of its last batch, -1 where it had none; None: all of its batches are in the rows.
+            last: Number of its last batch, -1 if it had none; None: all of its batches are in the rows.
         """
         seq = self._applied().get(worker, -1) if last is None else last
         self._decide(lambda: self._happen("finish", [worker, seq]))
 
     def adopt_worker(self) -> int | None:
-        """A worker of before whose input has not ended; None: there is none."""
+        """Returns a worker of an earlier run whose input has not ended, or None."""
         return self._decide(self._adopt)
 
     def reset(self) -> None:
@@ -83,7 +83,7 @@ class LocalJob:
             self._num_shares = self._num_workers
 
     def state_dict(self) -> dict[str, Any]:
-        """As that of a job."""
+        """Returns the state in the form of a job's."""
         return self._decide(self._saved)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

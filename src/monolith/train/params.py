@@ -95,7 +95,7 @@ class Params:
         return self
 
     def get(self, name: str) -> Any:
-        """The value of a name or dotted name."""
+        """Returns the value of a name or dotted name."""
         owner, key = self._owner_of(name)
         return owner[key] if isinstance(owner, Params) else owner[int(key)]
 
@@ -116,11 +116,11 @@ class Params:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether `freeze` was called on it, or on what it was copied from."""
+        """Returns whether `freeze` was called on it, or on the object that it was copied from."""
         return self._frozen
 
     def copy(self) -> Params:
-        """A deep copy, frozen if this one is; tensors are shared."""
+        """Returns a deep copy, frozen if this one is; tensors are shared."""
         return copy.deepcopy(self)
 
     def iter_params(self) -> Iterator[tuple[str, Any]]:
@@ -129,7 +129,7 @@ class Params:
             yield name, param.value
 
     def description(self, name: str) -> str:
-        """What a declared name means."""
+        """Returns the description of a declared name."""
         return self._of(name).description
 
     def visit(self, visitor: Callable[[str, Any], None], prefix: str = "") -> None:
@@ -208,7 +208,7 @@ class Params:
             raise TypeError("This Params instance is immutable.")
 
     def _owner_of(self, name: str) -> tuple[Params | list[Any], str]:
-        """The bag (or list) that the last step of a dotted name is in, and that step."""
+        """Returns the object (or list) that has the last part of a dotted name, and that part."""
         owner: Any = self
         steps = list(_steps(name))
         for place, step in enumerate(steps[:-1]):
@@ -259,7 +259,7 @@ def _require_bag(owner: Any, path: list[str]) -> None:
 
 
 def _overlap(name: str, key: str) -> float:
-    """Which share of the substrings of three characters of `name` is in `key`."""
+    """Returns the share of the trigrams of `name` that are in `key`."""
     parts = [name[i : i + 3] for i in range(len(name) - 2)]
     return sum(part in key for part in parts) / len(parts) if parts else 0.0
 
@@ -276,7 +276,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What to print: bags inside lists and dicts as dicts with sorted names."""
+    """Converts a value for printing: nested parameters become dicts with sorted names."""
     if isinstance(value, Params):
         return {name: _plain(value[name]) for name in sorted(name for name, _ in value.iter_params())}
     if isinstance(value, dict):

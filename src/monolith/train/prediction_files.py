@@ -78,7 +78,7 @@ class ParquetPredictions(PredictionFile):
             self._flush()
 
     def close(self) -> None:
-        """Without a row there are no columns, either."""
+        """Closes the file; without rows it has no columns, either."""
         self._flush()
         if self._writer is None:
             self._writer = self._parquet.ParquetWriter(self._path, self._arrow.schema([]))
@@ -133,7 +133,7 @@ class JsonLinesPredictions(_TextPredictions):
     """An object for each row; what JSON has no number for, NaN and infinity, is null."""
 
     def write(self, columns: Mapping[str, Column]) -> None:
-        """Several numbers a row are a list."""
+        """Appends rows; several numbers per row become a list."""
         names = list(columns)
         rows = zip(*(_values(column) for column in columns.values()), strict=True)
         for row in rows:
@@ -154,7 +154,7 @@ def _flat(name: str, column: Column) -> list[tuple[str, Column]]:
 
 
 def _values(column: Column) -> list[Any]:
-    """Plain values; float32 as the shortest number that reads back to it, not with the digits of a float64."""
+    """Returns plain values; float32 as the shortest decimal that parses back to it."""
     if isinstance(column, list):
         return column
     if column.dtype in {np.dtype(np.float32), np.dtype(np.float16)}:

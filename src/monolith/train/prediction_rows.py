@@ -16,7 +16,7 @@ from monolith.tensors import Ragged
 __all__ = ["PREDICTION", "Column", "PredictionColumns"]
 
 PREDICTION = "prediction"
-"""What the column of a task's only prediction is called."""
+"""Name of the column of a task's only prediction."""
 
 Column: TypeAlias = "np.ndarray[Any, Any] | list[Any]"
 """One entry a row: an array [rows] or [rows, k], or a list of texts, of lists, or of numbers and None."""
@@ -39,10 +39,10 @@ class PredictionColumns:
         self._names: list[str] | None = None
 
     def of(self, batch: Any, predictions: Any) -> dict[str, Column]:
-        """Name -> column; the same names for every batch.
+        """Returns name -> column; the same names for every batch.
 
         Raises:
-            InvalidArgumentError: a key that the batch does not have, or predictions that are not one for each row.
+            InvalidArgumentError: the batch lacks a key, or predictions do not have one value for each row.
         """
         columns = {key: self._key_column(key, batch) for key in self._keys}
         made = _prediction_columns(predictions)

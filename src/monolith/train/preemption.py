@@ -10,7 +10,7 @@ _errors: tuple[type[OpError], ...] = (AbortedError, UnavailableError)
 
 
 def preemption_errors() -> tuple[type[OpError], ...]:
-    """The classes that count as such, also found as ``monolith.train.PREEMPTION_ERRORS``."""
+    """Returns the error classes that count as preemption, also available as ``monolith.train.PREEMPTION_ERRORS``."""
     return _errors
 
 

@@ -55,9 +55,9 @@ READY_RATIO = 0.9
 SETTLE_SECONDS = 1.0
 """Seconds between the arrival of enough workers and the first round, so that all start at about the same time."""
 JOB_SECONDS = 120.0
-"""How long the servers of a job compute."""
+"""Seconds that the servers of a job compute."""
 ANSWER_SECONDS = 30.0
-"""How much later an answer may come: 150 s in all for the servers of a job."""
+"""Additional seconds until the response: 150 s in total for the servers of a job."""
 MEASURING_WORKERS = 16
 """Maximum number of measuring workers: servers have as many compute threads, and more would not change the mean."""
 
@@ -74,15 +74,15 @@ class BenchmarkedServers(Protocol):
         ...
 
     def notes(self) -> Mapping[str, str]:
-        """All of them."""
+        """Returns all notes."""
         ...
 
 
 class LocalServers:
-    """Servers that are threads of this process, and notes that one worker leaves for itself.
+    """Servers as threads of this process, with the notes of its only worker.
 
     Args:
-        num_ps: How many.
+        num_ps: Number of servers.
     """
 
     def __init__(self, num_ps: int) -> None:
@@ -90,7 +90,7 @@ class LocalServers:
         self._notes: dict[str, str] = {}
 
     def benchmark(self, seconds: float) -> list[float]:
-        """Each computes in a thread of its own."""
+        """Runs the benchmark of each server in a thread of its own."""
         with ThreadPoolExecutor(self._num_ps, thread_name_prefix="benchmark") as threads:
             return list(threads.map(measure_throughput, [seconds] * self._num_ps))
 
@@ -99,18 +99,18 @@ class LocalServers:
         self._notes[name] = value
 
     def notes(self) -> Mapping[str, str]:
-        """All of them."""
+        """Returns all notes."""
         return self._notes
 
 
 @dataclass
 class BenchmarkConfig:
-    """What is compared, by whom; ``ps_list`` is replaced by what was chosen."""
+    """Servers and workers of the benchmark; ``ps_list`` is replaced by the chosen servers."""
 
     ps_list: list[str]
     """The servers, ``host:port``, or any names where they are in this process."""
     num_ps_required: int
-    """How many are chosen."""
+    """Number of servers to choose."""
     num_workers: int
     """Workers that take part, the chief among them."""
     index: int
@@ -148,7 +148,7 @@ class PsBenchMarkTask(Task):
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """With what is compared."""
+        """Returns the parameters, with the config of the benchmark."""
         p = super().params()
         p.define("bm_config", None, "BenchmarkConfig: what is compared, and then what was chosen.")
         return p
@@ -166,15 +166,15 @@ class PsBenchMarkTask(Task):
         return Spec(torch.tensor(0.0))
 
     def training_hooks(self) -> Sequence[Hook]:
-        """What waits for the other workers, and chooses."""
+        """Returns the hook that waits for the other workers, and chooses."""
         return [BenchmarkHook(self.p.bm_config)]
 
 
 class BenchmarkHook(Hook):
-    """Begins and ends the measurement together with the other workers; the chief's chooses.
+    """Starts and ends the measurement together with the other workers; the chief's hook chooses.
 
     Args:
-        bm_config: What is compared.
+        bm_config: Config of the benchmark.
         clock: Measures waits.
     """
 
@@ -205,7 +205,7 @@ class BenchmarkHook(Hook):
             raise OutOfRangeError(f"servers are chosen already: {self._result}")
 
     def after_run(self, context: StepContext) -> None:
-        """One step is all."""
+        """Stops the session after one step."""
         _log.info("the parameter servers computed for %.1f s", self._clock.monotonic() - self._begin)
         context.request_stop()
 
@@ -220,7 +220,7 @@ class BenchmarkHook(Hook):
         config.ps_list = _awaited(lambda: self._result, self._clock).split(",")
 
     def _wait(self, reached: Callable[[], bool], timeout_seconds: float, what: str | None) -> None:
-        """Also until the choice is made, with which every wait is over."""
+        """Waits until reached, or until the choice is made, which ends every wait."""
         _wait(lambda: self._result != "" or reached(), timeout_seconds, what, self._clock)
 
     @property
@@ -231,7 +231,7 @@ class BenchmarkHook(Hook):
         return sum(name.startswith(f"{what}/") for name in _notes(self._config))
 
     def _throughputs(self) -> list[list[float]]:
-        """As each worker has measured them."""
+        """Returns the measurements of each worker."""
         return [json.loads(text) for name, text in _notes(self._config).items() if name.startswith("throughput/")]
 
 
@@ -259,9 +259,9 @@ def _wait(reached: Callable[[], bool], timeout_seconds: float, what: str | None,
 
 
 def chosen_of(config: BenchmarkConfig, measured: Sequence[Sequence[float]]) -> list[str]:
-    """The fastest servers, by the mean of what workers have measured.
+    """Returns the fastest servers, by the mean of the workers' measurements.
 
-    Servers of one machine take its time from each other: the faster of them counts for the slower ones, too.
+    Servers of one machine compete for it: the speed of the fastest counts for the others, too.
     """
     if not measured:
         _log.warning("no worker has measured the parameter servers; the first ones are taken")
@@ -288,19 +288,19 @@ def choose_servers(
     token: str | None = None,
     model_dir: str | None = None,
 ) -> list[str]:
-    """Has servers that stand by compared, gives the fastest of them their places, and sends the others away.
+    """Benchmarks standby servers, assigns indices to the fastest of them, and dismisses the others.
 
-    Every worker of a job calls it, with the same addresses in the same order. Where the choice was made before, by a
-    chief that has died since or before this worker came, it holds.
+    Every worker of a job calls it, with the same addresses in the same order. An earlier choice holds, made by a chief
+    that has died since, or before this worker started.
 
     Args:
-        addresses: Of all servers.
-        num_required: How many the job uses.
-        num_workers: Workers of the job, the chief among them.
-        index: Which of them this is.
-        secs: How long servers compute.
+        addresses: Addresses of all servers.
+        num_required: Number of servers that the job uses.
+        num_workers: Number of workers of the job, including the chief.
+        index: Index of this worker.
+        secs: Seconds that servers compute.
         token: Their secret.
-        model_dir: Of the job; the benchmark runs in ``benchmark_dir`` there.
+        model_dir: Model directory of the job; the benchmark runs in ``benchmark_dir`` there.
 
     Returns:
         The addresses of the job's servers, in the order of their index.
@@ -329,7 +329,7 @@ def _measured(config: BenchmarkConfig, model_dir: str | None) -> list[str]:
 
 
 def _filled(places: Mapping[int, str], addresses: Sequence[str], num_required: int) -> list[str]:
-    """The servers that have places, where they are, and the next ones in between."""
+    """Returns the servers by index: those that have one, and the next free servers in the gaps."""
     free = iter([address for address in addresses if address not in places.values()])
     return [places.get(number) or next(free) for number in range(num_required)]
 
@@ -359,7 +359,7 @@ def _notes(config: BenchmarkConfig) -> Mapping[str, str]:
 
 
 def _machine_of(name: str) -> str:
-    """The host of an address; a name that is none stands for itself."""
+    """Returns the host of an address; a name that is not an address is returned unchanged."""
     try:
         return split_address(name)[0]
     except ValueError:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _MOST_CHARACTERS = 1 << 20
-"""Of one value: a store of torch.distributed takes eight times as much."""
+"""Maximum size of one value; a store of torch.distributed accepts eight times as much."""
 _numbers = itertools.count()
 
 
@@ -72,13 +72,13 @@ class RankInputs(LocalJob):
         self._life = 0
         """Which log it is: each load and reset begins another one."""
         self._num_entries = 0
-        """Of the log, that are in the state."""
+        """Number of entries of the log that are in the state."""
         self._adopted: set[int] = set()
         self._loaded: Mapping[str, Any] | None = None
         self._restored: Mapping[int, bytes] = {}
         """Worker -> where its input was in the checkpoint."""
         self._merged: bytes | None = None
-        """Where all of it was, if it comes from Kafka."""
+        """Merged position of all workers, if the input is Kafka."""
 
     # Resuming
 
@@ -93,10 +93,10 @@ class RankInputs(LocalJob):
         self._begin_log(state)
 
     def begin(self, applied: Mapping[int, BatchStamp]) -> None:
-        """All ranks have restored the same checkpoint: the input has as many shares as in it, and Kafka new ones.
+        """Starts after all ranks have restored the same checkpoint: its number of shares stays, except for Kafka.
 
         Args:
-            applied: The last batch of each worker in it.
+            applied: The last batch of each worker in the checkpoint.
         """
         self._restored = {worker: stamp.position for worker, stamp in applied.items()}
         self._merged = _merged(self._restored)
@@ -198,7 +198,7 @@ class RankInputs(LocalJob):
 
 
 def _merged(positions: Mapping[int, bytes]) -> bytes | None:
-    """The position of all workers together, where all of them read Kafka topics; None: they read something else."""
+    """Returns the merged position of all workers if all of them read Kafka topics, else None."""
     try:
         return merge_positions(positions.values()) if positions else None
     except InvalidArgumentError:

@@ -49,7 +49,7 @@ UPDATE = "update"
 """Kind of the call that ends what a step computes."""
 _REFUSED, _STOP, _FIRST_WISH = 1, 2, 4
 _TEXT_BYTES = 1024
-"""Of a reason to refuse a step."""
+"""Maximum bytes of the reason of a refused step."""
 
 
 class RankUpdate(NamedTuple):
@@ -83,13 +83,13 @@ class Wish:
 
 
 class RankPart:
-    """What a session and its trainer need of a synchronous run. The thread that trains owns it.
+    """What a session and its trainer need of a synchronous run. Only the training thread may use it.
 
     Args:
-        lock_step: The calls of the training line.
+        lock_step: Collective calls of training.
         settings: How ranks train together.
         deterministic: Add dense gradients in the order of the ranks.
-        servers: Parameter servers that keep the rows; None: the ranks share them.
+        servers: Parameter servers that store the rows; None: the ranks share them.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class RankPart:
         self.words = RankWords(lock_step, "synchronous training")
         self.rank, self.size = self.words.rank, self.words.size
         self.averaging = AveragingOptions.from_environment(deterministic=deterministic)
-        """How dense gradients travel."""
+        """How dense gradients are exchanged."""
         self._wishes: list[Wish] = []
         self._wants_to_stop = False
         self.stops = False
         """Whether all ranks end after the present step."""
         self._step = 0
         self.stores: list[ShardedStore] = []
-        """Those of the model, once it is built."""
+        """Stores of the model, once it is built."""
         self.inputs: RankInputs | None = None
         """Shared state of the inputs of all ranks; set by the trainer."""
         self._common_error: BaseException | None = None
@@ -131,12 +131,12 @@ class RankPart:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is a run of one."""
+        """Returns whether it is a run of one rank."""
         return self.size == 1
 
     @property
     def shares_rows(self) -> bool:
-        """Whether the ranks keep the rows, so that their reads and updates are calls that all of them make."""
+        """Returns whether the ranks store the rows, so that reads and updates are collective calls."""
         return self.servers is None
 
     # What a model is built with
@@ -244,7 +244,7 @@ class RankPart:
         return self.lock_step.follow({**known, **(handlers or {})}, flags=self._flags(None))
 
     def is_common(self, error: BaseException) -> bool:
-        """Whether all ranks raise this at the same step, so that they can still save together."""
+        """Returns whether all ranks raise this error at the same step, so that they can still save together."""
         return self.is_alone or error is self._common_error
 
     def _flags(self, reason: str | None) -> int:
@@ -254,7 +254,7 @@ class RankPart:
         return flags
 
     def _take_part(self, update: RankUpdate, weights: Sequence[Parameter], reason: str | None, agreed: Agreed) -> int:
-        """In the line: refuses on all ranks, or averages; returns the flags of all."""
+        """Refuses the step on all ranks, or averages; returns the combined flags. Part of a collective call."""
         if agreed.flags & _REFUSED:
             text = (reason or "").encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
             texts = gather_texts(self.lock_step.line.wire, text, [_TEXT_BYTES] * self.size)
@@ -286,7 +286,7 @@ class RankPart:
 
 
 def _described(state: TrainState) -> str:
-    """A model, one fact a line."""
+    """Describes a model, one fact per line."""
     lines: list[str] = []
     if state.model is not None:
         with without_rows():

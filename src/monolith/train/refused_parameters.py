@@ -14,14 +14,14 @@ __all__ = ["require_effective_parameters"]
 
 
 def require_effective_parameters(params: Params, defaults: Params) -> None:
-    """Refuses parameters that would do nothing.
+    """Refuses parameters that would have no effect.
 
     Args:
-        params: Of a task.
-        defaults: As every task declares them.
+        params: Parameters of a task.
+        defaults: Parameters that every task declares.
 
     Raises:
-        ValueError: names it, its value and the reason.
+        ValueError: names the parameter, its value and the reason.
     """
     for each in PARAMETERS:
         if not isinstance(each.effect, Refused):

@@ -31,14 +31,14 @@ class SingleTaskModelParams(ABC):
 
     @abstractmethod
     def task(self) -> Params:
-        """The parameters, ready to be instantiated."""
+        """Returns the parameters, ready to be instantiated."""
 
 
 class TaskRegistry:
     """Model parameters by their full name and by a shorter one.
 
     Args:
-        prefix: Of modules whose tasks are also found without it.
+        prefix: Prefix of modules whose tasks are also found without it.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -62,7 +62,7 @@ class TaskRegistry:
         return cls
 
     def get_params(self, key: str) -> Params:
-        """The parameters of a registered name; its module is imported if need be.
+        """Returns the parameters of a registered name; imports its module if needed.
 
         Raises:
             ValueError: there is no dot in the name.
@@ -77,7 +77,7 @@ class TaskRegistry:
         return self._classes[key]().task()
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Returns all names, sorted."""
         return sorted(self._classes)
 
     def _keys_of(self, cls: type) -> list[str]:

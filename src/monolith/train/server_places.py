@@ -46,7 +46,7 @@ class ServerPlaces:
         return tuple(registered[found[place]] for place in sorted(found))
 
     def chosen(self) -> list[str] | None:
-        """The servers that have places, by these; None while one of the job's places is free."""
+        """Returns the servers by index; None while an index of the job is unassigned."""
         found = self._find(list(self._place.discovery.query("ps").values()))
         return None if len(found) < self._place.num_ps else [found[place] for place in sorted(found)]
 

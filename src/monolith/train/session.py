@@ -58,7 +58,7 @@ class SessionState(TrainState):
     session: Session | None = None
     """The one that it is open in."""
     history: History | None = None
-    """What the last call of `Trainer.train` has measured; None where a session was run without a trainer."""
+    """Measurements of the last call of `Trainer.train`; None if the session was run without a trainer."""
 
     def settle(self) -> None:
         """Applies postponed updates, and discards rows that were read ahead."""
@@ -123,7 +123,7 @@ class Session:
         self.mode: Mode = mode
         self.model_dir = model_dir
         self.collections = Collections()
-        """What parts of the model leave for others; of steps, what the last one has left."""
+        """Values that parts of the model share; of steps, those of the last one."""
         self.last: StepResult | None = None
         """The step that ran last."""
         self._calls = HookCalls(hooks)
@@ -159,7 +159,7 @@ class Session:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the step that runs now is the last one."""
+        """Returns whether the current step is the last one."""
         if self._stop_requested or (self._ranks is not None and self._ranks.stops):
             return True
         return self._job is not None and self._job.wants_to_stop
@@ -200,10 +200,10 @@ class Session:
             return self._around(turn)
 
     def run_next(self, feed: BatchFeed) -> StepResult | None:
-        """One step on the next batch of a feed that `feed` made; without one, the step of the other ranks.
+        """Runs one step on the next batch of a feed made by `feed`; without a batch, follows the other ranks.
 
         Raises:
-            OutOfRangeError: there are no more; of several ranks, none has one.
+            OutOfRangeError: the input has ended; with several ranks, on all of them.
         """
         if self._pipeline.is_empty and (self._ranks is None or self._ranks.is_alone):
             feed.wait()  # outside the lock, so that a stalled input does not block checkpoints
@@ -246,7 +246,7 @@ class Session:
 
     @property
     def worker_index(self) -> int:
-        """Which worker's input it trains: its own, or that of one that was lost."""
+        """Index of the worker whose input it trains: its own, or that of a lost worker."""
         return self._worker_index
 
     def take_worker(self, number: int) -> None:
@@ -255,7 +255,7 @@ class Session:
         self.be_worker(number)
 
     def be_worker(self, number: int) -> None:
-        """The same for a session that is about to be rebuilt."""
+        """Sets the worker of a session that is about to be rebuilt."""
         self._worker_index = number
         self._next_batch = _UNKNOWN
 
@@ -331,7 +331,7 @@ class Session:
         return RankPipeline(self._settings, self._ranks)
 
     def _discard(self) -> None:
-        """Gives back what belongs to this incarnation."""
+        """Releases the resources of this incarnation."""
         closing, self._closing = self._closing, contextlib.ExitStack()
         closing.close()
         if self._state is not None:
@@ -347,10 +347,10 @@ class Session:
         )
 
     def _follow(self) -> None:
-        """The step of the other ranks, where this one has no batch.
+        """Follows the step of the other ranks, without a batch.
 
         Raises:
-            OutOfRangeError: no rank has one.
+            OutOfRangeError: no rank has a batch.
         """
         self.collections.begin_step()
         self.last = None
@@ -364,7 +364,7 @@ class Session:
         self.collections.end_step()
 
     def _around(self, turn: BatchTurn) -> StepResult:
-        """A step on a batch, with the hooks around it, which find what it leaves in the collections."""
+        """Runs a step on a batch with its hooks, which read its values from the collections."""
         self.collections.begin_step()
         if turn.time:  # 0: unknown, in a deterministic run
             self.collections.add(REQUEST_TIME, turn.time)

@@ -1,4 +1,4 @@
-"""What a step leaves for hooks and for the loop that ran it."""
+"""Result of a step, for hooks and for the loop that ran it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class StepResult:
     loss: Tensor | None
     """A scalar; None where the task computed none."""
     predictions: Any
-    """As the task returned them: a tensor, or several by name."""
+    """Predictions as returned by the task: a tensor, or several by name."""
     label: Any
-    """The same."""
+    """Labels as returned by the task."""
     num_examples: int
     """Examples of the batch; 0 if unknown."""
 
     @classmethod
     def of(cls, spec: Spec, features: Any) -> StepResult:
-        """What a task returned for a batch."""
+        """Makes the result of what a task returned for a batch."""
         loss = None if spec.loss is None else spec.loss.detach()
         return cls(loss, _detached(spec.predictions), _detached(spec.label), num_examples_of(features))
 

@@ -1,4 +1,4 @@
-"""How the ranks of a synchronous run train together."""
+"""Config of the ranks of a synchronous run."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ class SyncConfig(Config):
             )
 
     def checkpoint_dir(self, model_dir: str) -> str:
-        """Where the checkpoints of the run are, or the directories of its ranks."""
+        """Returns the directory of the checkpoints of the run, or of the directories of its ranks."""
         return join(model_dir, self.own_folders) if self.own_folders else model_dir

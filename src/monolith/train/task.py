@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ExportMode", "Mode", "Spec", "Task"]
 
 Mode: TypeAlias = Literal["train", "eval", "predict"]
-"""What a task is run for."""
+"""Mode in which a task is run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class Spec:
     predictions: Any = None
     """A tensor, or several by the names of their heads."""
     label: Any = None
-    """The same for what should have been predicted; metrics compare the two."""
+    """Labels, of the same structure; metrics compare both."""
     train_op: Callable[[], Any] | None = None
     """Called instead of backward pass, updates and ``global_step += 1``, all three of which are then its business."""
 
@@ -72,11 +72,11 @@ class Task:
         if not self.p.name:
             raise AssertionError(f"{type(self).__name__}: params.name must not be empty")
         self.ctx = TaskContext()
-        """What the runner offers to the task while it runs."""
+        """Services of the runner for the task."""
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """Everything that can be set. Subclasses call it by ``super()`` and define more."""
+        """Returns all parameters. Subclasses call it by ``super()`` and define more."""
         p = InstantiableParams(cls)
         define_parameters(p)
         p.name = cls.__name__
@@ -91,7 +91,7 @@ class Task:
         """
 
     def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
-        """What to read. A `Dataset` is resumed where a checkpoint left it; anything else starts over."""
+        """Returns the input. A `Dataset` is resumed from the position in a checkpoint; anything else restarts."""
         raise NotImplementedError(f"{type(self).__name__}: write input_fn(self, mode), which returns what is read")
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
@@ -101,12 +101,12 @@ class Task:
         )
 
     def optimizers(self, model: nn.Module) -> torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None:
-        """Of the dense parameters: one, several by name, or None; Adam with its defaults if not overridden."""
+        """Returns the optimizers of the dense parameters: one, several by name, or None. Default: Adam."""
         parameters = [parameter for parameter in weights_of(model) if parameter.requires_grad]
         return torch.optim.Adam(parameters) if parameters else None
 
     def schedules(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Learning-rate schedulers of torch by name, stepped after each step."""
+        """Returns learning-rate schedulers of torch by name, stepped after each step."""
         return {}
 
     def training_hooks(self) -> Sequence[Hook]:
@@ -118,7 +118,7 @@ class Task:
         return ()
 
     def signatures(self) -> Mapping[str, Sequence[str]]:
-        """What an export offers: name of a signature -> columns that it reads.
+        """Returns the signatures of an export: name -> columns that it reads.
 
         Empty: one, ``serving_default``, that reads all columns of the example, or of the slots without one.
         """
@@ -173,5 +173,5 @@ class Task:
         return nn.ModuleDict(modules)
 
     def instantiate(self) -> Task:
-        """Itself, so that a task can stand where parameters are expected."""
+        """Returns itself, so that a task can be passed where parameters are expected."""
         return self

@@ -122,7 +122,7 @@ class Trainer:
         self._clock = SystemClock() if clock is None else clock
         self._running: Session | None = None
         self._ranks: RankPart | None = None
-        """Of the call of `train` that runs."""
+        """Part in the synchronous run of the current call of `train`."""
         self._state: SessionState | None = None
         self._trained: TrainState | None = None
         self._alone = LocalJob(num_workers=self.config.num_workers, applied=self._applied)
@@ -133,11 +133,11 @@ class Trainer:
         self.global_step = 0
         """Global step of a trained state that was released; otherwise `state` has it."""
         self.history = History()
-        """What the last call of `train` has measured, also if an error ended it."""
+        """Measurements of the last call of `train`, even if an error ended it."""
 
     @property
     def state(self) -> SessionState | None:
-        """What it trained last, or has restored; None before that."""
+        """The last trained or restored state; None before that."""
         return self._state
 
     def forget_state(self) -> None:
@@ -260,15 +260,15 @@ class Trainer:
     def predict(self, batch: Any, *, hooks: Sequence[Hook] = ()) -> Any: ...
 
     def predict(self, batch: Any = None, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> Any:
-        """The predictions for one batch, or an iterator over those of each batch of the task's input.
+        """Returns the predictions for one batch, or an iterator over those of each batch of the task's input.
 
         Args:
-            batch: What the task's `model_fn` is called with; None: the input for mode ``predict``.
-            steps: Batches of the input at most.
+            batch: Argument for the task's `model_fn`; None: the input for mode ``predict``.
+            steps: Maximum number of batches of the input.
             hooks: Attached to the session.
 
         Returns:
-            As the task makes them.
+            Predictions as the task makes them.
         """
         if batch is None:
             return self._predictions(steps, hooks)
@@ -372,7 +372,7 @@ class Trainer:
         return [ExportSaverListener(saver, CheckpointExporter(self.task), wanted)]
 
     def _shares(self) -> InputShares:
-        """What of the training input is this worker's."""
+        """Returns this worker's share of the training input."""
         job = self._alone if self._job is None else self._job.client
         return InputShares(
             worker=self.config.worker_index,
@@ -447,7 +447,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _surroundings(self) -> Iterator[None]:
-        """What the task and its modules find around them."""
+        """Enters the context of the task and its modules."""
         config = self.config
         context = Context(
             num_ps=config.tables.num_ps,
@@ -490,7 +490,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _looking(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:
-        """A session that changes nothing, on what this trainer has, else on the newest checkpoint."""
+        """Opens a read-only session on this trainer's state, else on the newest checkpoint."""
         with self._surroundings():
             session = Session(
                 self.task,

@@ -1,4 +1,4 @@
-"""How a trainer runs a task: frozen, nested by owner."""
+"""Config of a trainer: frozen, nested by owner."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class MarkerFilesConfig(Config):
     """Steps between polls for ``dump_<step>`` and ``stop_<step>``; the interval of the checkpoints then holds from
     18:00 to 20:00 UTC only. None: no polls."""
     limit_look_steps: int | None = 1000
-    """The same for ``limit_req_time``, the request time at which to save and stop."""
+    """Steps between polls for ``limit_req_time``, the request time at which to save and stop."""
     online_look_steps: int | None = None
-    """The same for ``ONLINE``, the file that checkpoints without tables need."""
+    """Steps between polls for ``ONLINE``, the file that checkpoints without tables need."""
 
     def __post_init__(self) -> None:
         for name in ("dump_look_steps", "limit_look_steps", "online_look_steps"):
@@ -133,7 +133,7 @@ class SavingConfig(CheckpointOptions):
 
 @config
 class RestoringConfig(RestoreOptions):
-    """What a run begins with, and what may differ between it and the one that was saved."""
+    """Initial state of a run, and what may differ between it and the saved one."""
 
     checkpoint: str | None = None
     """Base name of a checkpoint to begin with instead of the newest one; applied once to a model directory."""
@@ -159,7 +159,7 @@ class TablesConfig(Config):
     """Defaults for tables of tasks that do not set them."""
 
     admission: AdmissionFilter | None = None
-    """How occurrences are counted."""
+    """Filter that counts occurrences."""
     initial_capacity: int | None = None
     """Initial capacity of a table in rows."""
     num_ps: int = 0
@@ -238,7 +238,7 @@ class ControlConfig(Config):
     """Interface to listen on, such as ``127.0.0.1``, or ``0.0.0.0`` for all; None: a Unix socket that only the user of
     this process can open. The address is written to the model directory."""
     port: int = 0
-    """Of the host; 0 takes a free one."""
+    """Port of the host; 0: a free one."""
     token_file: str | None = None
     """File with a secret that callers must present; None: no secret is required."""
     tls_certificate: str | None = None
@@ -257,9 +257,9 @@ class PublishingConfig(Config):
     """The delta log: a folder, ``kafka://host:port/topic``, or a URL of fsspec; every process that stores rows must
     reach it. None: ``delta_log`` in the model directory."""
     interval: float = 1.0
-    """Seconds from one increment of rows to the next, from 0.1 on."""
+    """Seconds between increments of rows, at least 0.1."""
     dense_interval: float = 60.0
-    """The same of dense weights, which the chief publishes."""
+    """Seconds between increments of dense weights, which the chief publishes."""
     base_folder: str | None = None
     """Where bases are written, for followers that cannot resume; None: in the log. Required for a log in Kafka."""
 
@@ -282,23 +282,23 @@ class TrainerConfig(Config):
     """Everything that configures a `Trainer`."""
 
     model_dir: str | None = None
-    """Where checkpoints are, a folder or an fsspec URL; None: nothing is saved."""
+    """Directory of checkpoints, a folder or an fsspec URL; None: nothing is saved."""
     mode: Literal["train", "eval", "predict"] = "train"
-    """What the trainer is for; one that is not for training refuses `Trainer.train`."""
+    """Mode of the trainer; modes other than ``train`` refuse `Trainer.train`."""
     model_name: str = ""
     """Under which name the model is known; the task's by default."""
     saving: SavingConfig = SavingConfig()
     """Checkpoints."""
     restoring: RestoringConfig = RestoringConfig()
-    """What it begins with."""
+    """Initial state of the run."""
     pipeline: PipelineConfig = PipelineConfig()
-    """How far tables and model may be apart."""
+    """How far reads of tables run ahead of the model, and updates lag."""
     dense: DenseConfig = DenseConfig()
-    """How far dense weights that servers keep and model may be apart."""
+    """How far dense weights on servers run ahead of the model, and lag."""
     tables: TablesConfig = TablesConfig()
-    """What tables are made with."""
+    """Defaults of tables."""
     device: DeviceConfig = DeviceConfig()
-    """Where the dense part computes."""
+    """Device of the dense part."""
     reporting: ReportingConfig = ReportingConfig()
     """Logs, metrics and profiles."""
     control: ControlConfig | None = None

@@ -51,7 +51,7 @@ __all__ = [
 CACHE = "MonolithHashTable_cached_item_embeddings"
 """Name of the file with the vectors of items, before ``-00000-of-00001``."""
 ITEM_CACHE = "item_cache"
-"""Its folder in the model directory."""
+"""Folder of the item cache in the model directory."""
 TWO_STAGE = "two_stage"
 """Folder of its exports, next to the others of a run."""
 _MODULE = "cached_items"
@@ -74,11 +74,11 @@ class TwoStageTask(Task):
     """
 
     def item_columns(self) -> Sequence[str]:
-        """The columns that `item_fn` reads: ``fc_slot_<slot>``."""
+        """Returns the columns that `item_fn` reads: ``fc_slot_<slot>``."""
         raise NotImplementedError(f"{type(self).__name__}: write item_columns(self), the columns that item_fn reads")
 
     def user_fn(self, features: Any) -> Tensor:
-        """The vectors of users, floats [B, dim]."""
+        """Returns the vectors of users, floats [B, dim]."""
         raise NotImplementedError(f"{type(self).__name__}: write user_fn(self, features), the vectors of users")
 
     def item_fn(self, features: Any) -> ItemVectors:
@@ -86,7 +86,7 @@ class TwoStageTask(Task):
         raise NotImplementedError(f"{type(self).__name__}: write item_fn(self, features), which gives ItemVectors")
 
     def score_fn(self, user: Tensor, item: ItemVectors) -> Tensor:
-        """The scores of users and items, [B]: the product of their vectors, and the bias."""
+        """Returns the scores of users and items, [B]: the product of their vectors, and the bias."""
         return (user * item.vector).sum(1) + item.bias
 
 
@@ -197,7 +197,7 @@ def export_two_stage(
 
 @contextmanager
 def _attached(model: nn.Module, cache: nn.Module) -> Iterator[None]:
-    """The cache is a part of the model, as long as it is exported."""
+    """Makes the cache a part of the model during an export."""
     model.add_module(_MODULE, cache)
     try:
         yield

@@ -26,8 +26,9 @@ __all__ = ["CrossIds", "cross_rows"]
 class CrossIds(Operator):
     """Adds the cross of two columns: for each id of `left`, then each of `right`, an id of the slot.
 
-    Its signature is the 128-bit product of the two ids, upper half xor lower half, as ``feature_combine`` of the
-    original; a cross of more columns is a cross of crosses. A row has as many as its ids multiply to.
+    Its signature is the 128-bit product of the two ids, upper half xor lower half, as in ByteDance Monolith's
+    ``feature_combine``; a cross of more columns is a cross of crosses. The number of ids of a row is the product of
+    those of the columns.
     """
 
     left: str = field(kw_only=False)

@@ -1,4 +1,4 @@
-"""How values of flat options become those of our own configs, where they are not the same."""
+"""Conversions of values of flat options to those of our own configs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MODES: dict[str, Mode] = {"train": "train", "eval": "eval", "infer": "predict", "predict": "predict"}
-"""What the option `mode` may be, and what it is called inside."""
+"""Values of the option `mode`, and their internal names."""
 
 
 def mode_of(value: str) -> Mode:
-    """The mode by its own name.
+    """Returns the internal name of a mode.
 
     Raises:
         ValueError: there is no such mode.
@@ -49,7 +49,7 @@ def none_if_empty(value: Any) -> Any:
 
 
 def names_of(value: str | None) -> tuple[str, ...]:
-    """The names in a text that separates them by commas.
+    """Returns the names of a comma-separated string.
 
     >>> names_of("tower.*, head.weight"), names_of(None)
     (('tower.*', 'head.weight'), ())
@@ -63,7 +63,7 @@ def is_not_false(value: bool | None) -> bool:
 
 
 def negated(value: bool) -> bool:
-    """The other word for the same: disabled here is enabled there."""
+    """Returns the negation, for options that disable what a field enables."""
     return not value
 
 
@@ -91,7 +91,7 @@ def interval(name: str) -> Callable[[CpuTrainingConfig, Params], Any]:
 
 
 def profile_from(options: CpuTrainingConfig, params: Params) -> int | None:
-    """The first step that is profiled, unless the task forbids it."""
+    """Returns the first step that is profiled; None if the task forbids it."""
     is_allowed = parameter(params, "metrics", "enable_tf2_profiler_hook", default=True)
     return options.profile_some_steps_from if is_allowed else None
 
@@ -113,7 +113,7 @@ def profile_every(options: CpuTrainingConfig, params: Params) -> int:
 
 
 def parameter(params: Params, section: str, name: str, *, default: Any = None) -> Any:
-    """A parameter of a task; the default where the task was made without it."""
+    """Returns a parameter of a task, or the default if the task does not declare it."""
     return params[section][name] if section in params and name in params[section] else default
 
 
@@ -231,15 +231,15 @@ _ONLINE_LOOK_STEPS = 100
 
 
 def trains_in_step(options: CpuTrainingConfig, params: Params) -> bool:
-    """Whether options, or the task's parameter ``accelerator``, ask for ranks that train in step."""
+    """Returns whether options, or the task's parameter ``accelerator``, request synchronous ranks."""
     return options.enable_sync_training or ("accelerator" in params and params.accelerator == "horovod")
 
 
 def synchronous(options: CpuTrainingConfig, params: Params) -> SyncConfig | None:
-    """How ranks train together; None where they do not.
+    """Returns the config of synchronous ranks, or None.
 
     Raises:
-        ValueError: an option of ranks where there are none.
+        ValueError: an option of ranks is set without ranks.
     """
     if not trains_in_step(options, params):
         for name in _OF_RANKS:
@@ -294,10 +294,10 @@ def postpush(options: CpuTrainingConfig, _: Params) -> bool:
 
 
 def late_update(options: CpuTrainingConfig, _: Params) -> bool:
-    """Whether they are applied a step later still.
+    """Returns whether postponed gradients are applied one more step later.
 
     Raises:
-        ValueError: they are not put off at all.
+        ValueError: gradients are not postponed at all.
     """
     if options.enable_pipelined_bwda2a and not options.enable_async_optimize:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""From flat options to the frozen configs, nested by owner, that are all the inside sees: the table, applied."""
+"""Conversion of flat options to the frozen, nested configs that all other code uses: applies the tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) 
 
 
 def _told_by_options(options: CpuTrainingConfig, params: Params) -> dict[str, Any]:
-    """Field of `TrainerConfig` -> value."""
+    """Returns field of `TrainerConfig` -> value, from the options."""
     told = {}
     for name, effects in effects_of(type(options)).items():
         for effect in effects:
@@ -51,7 +51,7 @@ def _told_by_options(options: CpuTrainingConfig, params: Params) -> dict[str, An
 
 
 def _told_by_parameters(params: Params) -> dict[str, Any]:
-    """The same of the parameters that this task has."""
+    """Returns field of `TrainerConfig` -> value, from the parameters of this task."""
     told = {}
     for each in PARAMETERS:
         if isinstance(each.effect, Sets) and each.is_in(params):

@@ -29,26 +29,26 @@ __all__ = ["Effect", "InRunnerSettings", "Makes", "OfAJob", "ReadBy", "Refused",
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """It is a field of `TrainerConfig`."""
+    """The option is a field of `TrainerConfig`."""
 
     field: str
     """Name of the field, prefixed by its section: ``saving.every_steps``."""
     convert: Convert | None = None
-    """How the value becomes that of the field; None: it is the same."""
+    """Converts the value to that of the field; None: unchanged."""
 
     def value_of(self, value: Any) -> Any:
-        """The value of the field."""
+        """Returns the value of the field."""
         return value if self.convert is None else self.convert(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Makes:
-    """It makes a field of `TrainerConfig` together with other options, or with parameters of the task."""
+    """The option makes a field of `TrainerConfig` together with other options, or with parameters of the task."""
 
     field: str
-    """Its name, as in `Sets`."""
+    """Name of the field, as in `Sets`."""
     make: Make
-    """Its value; the same function stands at all options that take part."""
+    """Computes the value; the same function is named by all options that take part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class InRunnerSettings:
 
 @dataclass(frozen=True, slots=True)
 class OfAJob:
-    """It is about a job of several processes: a run of one refuses it."""
+    """The option is for a job of several processes: a run of one process refuses it."""
 
     page: str = "docs/how-to/launch.md"
     """How such a job is started."""
@@ -74,7 +74,7 @@ class ReadBy:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It does nothing here, so that setting it is an error, never a silence."""
+    """The option has no effect here, so setting it is an error."""
 
     reason: str
     """Why, and what to use instead."""
@@ -86,7 +86,7 @@ Effect: TypeAlias = Sets | Makes | InRunnerSettings | OfAJob | ReadBy | Refused
 
 
 def job_of(effects: Iterable[Effect]) -> OfAJob | None:
-    """The job of several processes that an option is about; None: it is about no such job."""
+    """Returns the `OfAJob` effect of an option, or None."""
     return next((effect for effect in effects if isinstance(effect, OfAJob)), None)
 
 

@@ -29,7 +29,7 @@ ENVIRONMENT_PREFIX = "MONOLITH_"
 
 
 class Origin(enum.IntEnum):
-    """Where a value came from; the greater one wins."""
+    """Origin of a value; the greater one wins."""
 
     DEFAULT = 0
     FILE = 1
@@ -63,7 +63,7 @@ def flat_config(cls: type[Any]) -> type[Any]:
 
 
 class FlatConfig:
-    """What these configs share. A subclass is decorated with `flat_config`."""
+    """Base of flat configs. A subclass is decorated with `flat_config`."""
 
     _origins: dict[str, Origin]
     _is_frozen: bool
@@ -74,7 +74,7 @@ class FlatConfig:
 
     @classmethod
     def option_names(cls) -> list[str]:
-        """All options, those of the base first."""
+        """Returns the names of all options, those of the base first."""
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
@@ -95,7 +95,7 @@ class FlatConfig:
             raise TypeError(f"{cls.__name__}: unknown option {name!r}{hint}")
 
     def origin(self, name: str) -> Origin:
-        """Where the value of an option came from."""
+        """Returns the origin of the value of an option."""
         self.require_option(name)
         return self._origins.get(name, Origin.DEFAULT)
 
@@ -135,7 +135,7 @@ class FlatConfig:
         return self
 
     def describe(self, names: Iterable[str] | None = None) -> list[tuple[str, Any, Origin]]:
-        """Name, value and origin of options, all of them by default."""
+        """Returns name, value and origin of options, by default of all."""
         return [(name, getattr(self, name), self.origin(name)) for name in names or self.option_names()]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -171,7 +171,7 @@ def read_config_file(path: str) -> dict[str, Any]:
 
 
 def parse_value(cls: type[FlatConfig], name: str, value: Any) -> Any:
-    """A value as the option wants it; texts of flags, variables and files are read as its type."""
+    """Converts a value to the option's type; parses strings of flags, variables and files."""
     kinds = _kinds_of(cls, name)
     if value is None or not isinstance(value, str):
         return value
@@ -184,7 +184,7 @@ def parse_value(cls: type[FlatConfig], name: str, value: Any) -> Any:
 
 
 def is_parsable(cls: type[FlatConfig], name: str) -> bool:
-    """Whether an option can be written as a text."""
+    """Returns whether an option can be parsed from a string."""
     return all(kind in _PARSABLE or _is_enum(kind) for kind in _kinds_of(cls, name))
 
 

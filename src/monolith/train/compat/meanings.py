@@ -18,7 +18,7 @@ __all__ = ["meaning_of"]
 
 
 def meaning_of(cls: type[FlatConfig], name: str) -> str:
-    """The text under an option; where it has none, that of the field of our own config that it sets, if it does."""
+    """Returns the docstring of an option; if it has none, that of the field of our own config that it sets."""
     if name in _docs_of(cls):
         return _docs_of(cls)[name]
     field = next((effect.field for effect in effects_of(cls)[name] if isinstance(effect, Sets)), None)
@@ -32,7 +32,7 @@ _DOCS: dict[type, dict[str, str]] = {}
 
 
 def _docs_of(cls: type) -> dict[str, str]:
-    """Field -> the text under it, in the class and its bases."""
+    """Returns field -> its docstring, in the class and its bases."""
     if cls not in _DOCS:
         _DOCS[cls] = _read_docs(cls)
     return _DOCS[cls]

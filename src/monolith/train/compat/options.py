@@ -68,7 +68,7 @@ class CpuTrainingConfig(FlatConfig):
     filter_split_num: Annotated[int, Makes("tables.admission", admission)] = 7
     """Number of parts of that memory; the oldest part is evicted."""
     filter_type: Annotated[str, Makes("tables.admission", admission)] = "sliding_hash_filter"
-    """How occurrences are counted where the task names no filter; also probabilistic_filter, no_filter."""
+    """Filter that counts occurrences if the task names none; also probabilistic_filter, no_filter."""
     filter_equal_probability: Annotated[bool, Makes("tables.admission", admission)] = True
     """Whether the probabilistic filter gives each occurrence the same chance; upstream ignored this option."""
     hashtable_init_capacity: Annotated[int, Sets("tables.initial_capacity", none_if_empty)] = 0
@@ -93,7 +93,7 @@ class CpuTrainingConfig(FlatConfig):
         InRunnerSettings(),
         ReadBy("`distributed_train`, whose workers torchrun or mpirun starts"),
     ] = False
-    """With enable_sync_training: rows on the servers of a job, dense weights averaged by its workers in step."""
+    """With enable_sync_training: rows on the servers of a job, dense weights averaged synchronously by its workers."""
     enable_gpu_training: Annotated[bool, Sets("device.gpu"), InRunnerSettings()] = False
     """Compute the dense part on a GPU, that of the rank on its machine; tables stay in the memory of the host."""
     processes_per_gpu: Annotated[int, Sets("device.processes_per_gpu")] = 1
@@ -105,11 +105,11 @@ class CpuTrainingConfig(FlatConfig):
     sync_timeout_secs: Annotated[float, Makes("sync", synchronous)] = 1800.0
     """Timeout in seconds of calls between ranks; a rank that waits longer exits. Not in upstream."""
     enable_alltoall_metrics: Annotated[bool, Makes("sync", synchronous)] = False
-    """Of ranks: show how ids and rows are spread over them, in the log and in event files of rank 0."""
+    """For ranks: report how ids and rows are spread over them, in the log and in event files of rank 0."""
     enable_alltoall_metrics_for_slot: Annotated[str | None, Makes("sync", synchronous)] = None
     """A table whose ids are counted there, too, as `<slot>_size`; refused without enable_alltoall_metrics."""
     mode: Annotated[str, Sets("mode", mode_of)] = "train"
-    """What to do: train, eval, or infer (also predict). Runs that train refuse any other than train."""
+    """Mode: train, eval, or infer (also predict). Training runs refuse any other than train."""
     partial_recovery: Annotated[bool | None, OfAJob(), Makes("job.partial_recovery", recovers_partly)] = None
     """After a failure restore only the servers that lost their state."""
     tide_start_hour: Annotated[int | None, Makes("saving.tide_window", tide_window)] = None
@@ -149,9 +149,9 @@ class CpuTrainingConfig(FlatConfig):
     """For ranks: exchange and apply gradients of rows concurrently with the next step, as enable_embedding_postpush
     does; batches lack one update more."""
     enable_pipelined_fwda2a: Annotated[bool, Makes("pipeline.prefetch", prefetch)] = False
-    """Of ranks: exchange the rows of one batch more ahead; batches lack one update more."""
+    """For ranks: exchange the rows of one more batch ahead; batches lack one update more."""
     enable_pipelined_bwda2a: Annotated[bool, Makes("pipeline.late_update", late_update)] = False
-    """Of ranks: apply what enable_async_optimize puts off one step later still; batches lack one update more."""
+    """For ranks: postpone the gradients of enable_async_optimize by one more step; batches lack one update more."""
     profile_some_steps_from: Annotated[int | None, Makes("reporting.profile_from", profile_from)] = None
     """First step that is profiled, ten at a time, into `profile/` of the model directory."""
     profile_save_steps_interval: Annotated[int, Makes("reporting.profile_every_steps", profile_every)] = 5000
@@ -165,7 +165,7 @@ class CpuTrainingConfig(FlatConfig):
     ] = False
     """Find distinct ids in the thread that reads."""
     chief_timeout_secs: Annotated[int, OfAJob(), Sets("job.chief_timeout_seconds")] = 1800
-    """How long the chief waits for its workers at the end."""
+    """Seconds that the chief waits for its workers at the end."""
     save_checkpoints_secs: Annotated[int | None, Makes("saving.every_seconds", interval("save_checkpoints_secs"))] = (
         None
     )
@@ -240,9 +240,9 @@ class CpuTrainingConfig(FlatConfig):
     enable_resource_constrained_roughsort: Annotated[bool, Makes("items", candidate_items)] = False
     """Predict candidate items after training, and export them with the tower of users; of a `TwoStageTask`."""
     roughsort_candidate_items_path: Annotated[str | None, Makes("items", candidate_items)] = None
-    """Where those items are: files of instances, or Parquet."""
+    """Paths of those items: files of instances, or Parquet."""
     roughsort_items_use_parquet: Annotated[bool, Makes("items", candidate_items)] = False
-    """They are Parquet, with the columns item_id and fids."""
+    """Whether those files are Parquet, with the columns item_id and fids."""
     items_input_lagrangex_header: Annotated[bool, Makes("items", candidate_items)] = False
     """Framing of the item file."""
     items_input_has_sort_id: Annotated[bool, Makes("items", candidate_items)] = False
@@ -288,10 +288,10 @@ class CpuTrainingConfig(FlatConfig):
 
 @flat_config
 class DistributedCpuTrainingConfig(CpuTrainingConfig):
-    """How a task is trained by the processes of a job."""
+    """Options of training a task by the processes of a job."""
 
     model_dir: Annotated[str, Sets("model_dir", none_if_empty)] = ""
-    """Where checkpoints are."""
+    """Directory of checkpoints."""
     tensorboard_log_path: Annotated[
         str, Refused("the original declared it and never read it; give the summary hook its folder")
     ] = ""
@@ -313,7 +313,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     operation_timeout_in_ms: Annotated[int, OfAJob(), Sets("job.operation_timeout_seconds", seconds_of_ms)] = -1
     """Longest wait of one operation; below 0: none."""
     session_creation_timeout_secs: Annotated[int, OfAJob(), Sets("job.session_creation_timeout_seconds")] = 7200
-    """How long a worker waits for a session."""
+    """Seconds that a worker waits for a session."""
     max_retry_times: Annotated[int, OfAJob(), Sets("job.max_retry_times")] = 0
     """Restarts after a change of the cluster."""
     retry_wait_in_secs: Annotated[int, OfAJob(), Sets("job.retry_wait_seconds")] = 30
@@ -329,7 +329,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     monolith_default_machine_info_mem_limit: Annotated[int, OfAJob(), Sets("job.memory_limit_bytes")] = 1 << 62
     """Bytes of resident memory of a server above which training stops until it is below again."""
     fountain_zk_host: Annotated[str, Refused(reasons.FOUNTAIN)] = ""
-    """Where the external data service registers."""
+    """Address at which the external data service registers."""
     fountain_model_name: Annotated[str, Refused(reasons.FOUNTAIN)] = ""
     """The model's name there."""
     dc_aware: Annotated[bool, Refused(reasons.DATA_CENTRES)] = False
@@ -387,8 +387,8 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     restore_dir: Annotated[str | None, Sets("restoring.from_dir")] = None
     """Begin with the checkpoint of another directory, while this one has none."""
     restart_input: Annotated[bool, Sets("restoring.restart_input")] = False
-    """With `restore_dir`: keep the model, and read the input from its beginning; in a run of one process. Not in the
-    original."""
+    """With `restore_dir`: keep the model, and read the input from its beginning; in a run of one process. Not in
+    upstream."""
     restore_ckpt: Annotated[str | None, Sets("restoring.checkpoint")] = None
     """Begin with another checkpoint than the latest; training applies it once, others each time."""
     deep_insight_target: Annotated[str | None, Refused(reasons.INSIGHT)] = None

@@ -40,7 +40,7 @@ class Parameter:
     """Effect of the parameter."""
 
     def is_in(self, params: Params) -> bool:
-        """Whether a bag declares it; a task of one's own may have other bags."""
+        """Returns whether `params` declares it; custom tasks may have other parameters."""
         section, _, name = self.name.rpartition(".")
         return (section in params and name in params[section]) if section else name in params
 

@@ -1,4 +1,4 @@
-"""How numbers cross between torch on the host and JAX, which has integers and floats of at most 32 bits."""
+"""Conversion of numbers between torch on the host and JAX, which has integers and floats of at most 32 bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INT32 = torch.iinfo(torch.int32)
 
 
 def array_of(tensor: Tensor, backend: Backend) -> Any:
-    """An array of the host with the values of a tensor; 64 bits become 32."""
+    """Returns a host array with the values of a tensor; 64 bits become 32."""
     values = tensor.detach().cpu()
     values = values.to(_NARROWED.get(values.dtype, values.dtype)).contiguous()
     if values.dtype == torch.bfloat16:  # numpy has no bfloat16
@@ -29,7 +29,7 @@ def array_of(tensor: Tensor, backend: Backend) -> Any:
 
 
 def tensor_of(array: Any, backend: Backend) -> Tensor:
-    """A tensor of its own, which may be changed, with the values of an array of JAX."""
+    """Copies an array of JAX to a new, writable tensor."""
     if array.dtype == backend.jax.numpy.bfloat16:
         copied: Tensor = backend.env.j2t_copy(array).clone()
         return copied

@@ -1,4 +1,4 @@
-"""From a model and the form of a batch to one compiled function, into which only goes what its outputs depend on."""
+"""Compilation of a model for the form of a batch; only values that the outputs depend on are inputs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["CompiledCall", "compile_call"]
 
 @dataclass(slots=True, eq=False)
 class CompiledCall:
-    """What was compiled for batches of one form."""
+    """A function compiled for batches of one form."""
 
     columns: list[str]
-    """Those that enter: the outputs depend on them."""
+    """Input columns: those that the outputs depend on."""
     rows: list[str]
     """The embeddings whose rows enter."""
     learned: dict[str, list[str]]
     """The ``weights`` and ``rows`` that get a gradient: the loss depends on them, and they may learn."""
     run: Callable[..., Any]
-    """Of what learns and what does not; returns ((loss, (outputs, changed buffers)), gradients or None)."""
+    """Called with trainable and other inputs; returns ((loss, (outputs, changed buffers)), gradients or None)."""
     outputs: Outputs | None = None
-    """What its outputs are; known when it was traced."""
+    """Structure of its outputs; set when it was traced."""
 
 
 def compile_call(model: TracedModel, form: BatchForm, num_rows: int, mode: Mode, backend: Backend) -> CompiledCall:
@@ -85,7 +85,7 @@ def _untraced(*_: Any) -> Any:
 
 
 def _shapes(model: TracedModel, form: BatchForm, num_rows: int, backend: Backend) -> dict[str, dict[str, Any]]:
-    """The shapes of everything that may enter."""
+    """Returns the shapes of all possible inputs."""
 
     def shape_of(tensor: torch.Tensor) -> Any:
         array = array_of(tensor[:0] if tensor.ndim else tensor, backend)

@@ -11,7 +11,7 @@ __all__ = ["reached_inputs"]
 
 
 def reached_inputs(traced: Any, outputs: Iterable[int]) -> list[bool]:
-    """For each input, in order: whether one of the named outputs depends on it.
+    """Returns for each input, in order, whether one of the given outputs depends on it.
 
     Args:
         traced: A closed jaxpr, as ``jax.make_jaxpr`` makes it.
@@ -26,5 +26,5 @@ def reached_inputs(traced: Any, outputs: Iterable[int]) -> list[bool]:
 
 
 def _is_variable(atom: Any) -> bool:
-    """A literal number stands where a variable may."""
+    """Returns whether an atom is a variable; it may also be a literal."""
     return not hasattr(atom, "val")

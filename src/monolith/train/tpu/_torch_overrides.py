@@ -1,4 +1,4 @@
-"""What torchax computes otherwise than torch does, put right or refused, so that nothing is wrong in silence."""
+"""Corrects or refuses operations of torchax that differ from torch, so that nothing is silently wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch_norm(  # noqa: PLR0913, PLR0917 - as torch.nn.functional has it
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """``torch.nn.functional.batch_norm``; that of torchax leaves the running mean and variance as they are."""
+    """Computes ``torch.nn.functional.batch_norm``; torchax does not update the running mean and variance."""
     dims = [dim for dim in range(input.ndim) if dim != 1]
     shape = [-1 if dim == 1 else 1 for dim in range(input.ndim)]
     if training or running_mean is None or running_var is None:
@@ -46,10 +46,10 @@ def batch_norm(  # noqa: PLR0913, PLR0917 - as torch.nn.functional has it
 
 @contextlib.contextmanager
 def own_backward_refused(name: str) -> Iterator[None]:
-    """Inside, in this thread, a ``torch.autograd.Function`` is refused: JAX would differentiate its forward instead.
+    """Refuses ``torch.autograd.Function`` inside, in this thread: JAX would differentiate its forward instead.
 
     Args:
-        name: Of the task.
+        name: Name of the task.
     """
     function: Any = torch.autograd.Function
     apply, thread = function.__dict__["apply"], threading.get_ident()

@@ -1,4 +1,4 @@
-"""What a model sees of a batch while it is compiled: columns that are tensors enter, all others stay on the host."""
+"""Features of a batch during compilation: columns that are tensors are inputs, all others stay on the host."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BatchForm: TypeAlias = dict[str, tuple[torch.Size, torch.dtype] | str]
 
 
 class HostColumn:
-    """Stands for a column that cannot enter a compiled step: only embeddings, whose rows are read on the host, use it.
+    """Placeholder of a column that cannot be an input of a compiled step: only embeddings on the host may use it.
 
     Args:
-        name: Of the column.
-        kind: What the column is, such as ``Ragged``.
+        name: Name of the column.
+        kind: Type of the column, such as ``Ragged``.
     """
 
     __slots__ = ("_kind", "_name")
@@ -71,7 +71,7 @@ class TracedFeatures(Mapping[str, Any]):
         return len(self._columns)
 
     def is_looked_up_by(self, embeddings: Embeddings, batch: object) -> bool:
-        """Whether `batch` has the columns of these features, as they are, for all slots of a module."""
+        """Returns whether `batch` has the unchanged columns of these features, for all slots of a module."""
         return batch is self or (
             isinstance(batch, Mapping)
             and all(name in self and batch.get(name) is self._columns[name] for name in embeddings.slots)
@@ -79,10 +79,10 @@ class TracedFeatures(Mapping[str, Any]):
 
 
 def form_of(features: object) -> BatchForm:
-    """What a compiled step depends on of a batch.
+    """Returns the form of a batch that a compiled step depends on.
 
     Raises:
-        InvalidArgumentError: the batch is no mapping.
+        InvalidArgumentError: the batch is not a mapping.
     """
     if not isinstance(features, Mapping):
         raise InvalidArgumentError(

@@ -40,10 +40,10 @@ class _CalledTask(nn.Module):
 
 
 class Outputs:
-    """What of a `Spec` the compiled step returns, and how the spec is put together again.
+    """The values of a `Spec` that the compiled step returns, and how the spec is rebuilt from them.
 
     Args:
-        spec: As `model_fn` returned it while it was traced.
+        spec: Result of `model_fn` while it was traced.
         columns: The columns that it was traced with.
     """
 
@@ -55,11 +55,11 @@ class Outputs:
             place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and place not in self._columns
         ]
         self.tensors: list[Tensor] = [leaves[place] for place in self._places]
-        """What the compiled step returns."""
+        """Values that the compiled step returns."""
         self._values = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
     def spec(self, loss: Tensor | None, tensors: list[Tensor], features: Mapping[str, Any]) -> Spec:
-        """The spec of a batch; columns that went through untouched are those of the batch."""
+        """Returns the spec of a batch; unchanged columns are those of the batch."""
         leaves = list(self._values)
         for place, name in self._columns.items():
             leaves[place] = features[name]
@@ -73,7 +73,7 @@ class TracedModel:
     """A task and its model, ready to be traced by JAX.
 
     Args:
-        task: Whose `model_fn` is called.
+        task: The task whose `model_fn` is called.
         model: All its modules.
         backend: JAX.
     """
@@ -84,14 +84,14 @@ class TracedModel:
         self._called = _CalledTask(task, model)
         modules = dict(self._called.named_modules())
         self.embeddings = {name: each for name, each in modules.items() if isinstance(each, Embeddings)}
-        """By their names in the model."""
+        """Embeddings by their names in the model."""
         parameters = self._called.named_parameters()
         self.weights = {name: each for name, each in parameters if not isinstance(each, RowAnchor)}
         """Dense parameters by name."""
         of_rows = tuple(f"{name}." for name in self.embeddings)
         buffers = self._called.named_buffers()
         self.buffers = {name: each for name, each in buffers if not name.startswith(of_rows)}
-        """By name."""
+        """Buffers by name."""
         for name, each in self.weights.items():
             if each.dtype == torch.float64:
                 raise FailedPreconditionError(
@@ -102,13 +102,13 @@ class TracedModel:
     def compute(
         self, inputs: Mapping[str, Mapping[str, Any]], form: BatchForm, num_rows: int, mode: Mode
     ) -> tuple[Outputs, Any, list[Any], dict[str, Any]]:
-        """Called while JAX traces: loss, outputs and changed buffers as arrays of JAX.
+        """Computes loss, outputs and changed buffers as arrays of JAX, while JAX traces.
 
         Args:
             inputs: ``weights``, ``buffers``, ``rows`` and ``columns`` by name, and ``draws``: arrays of JAX.
-            form: Of the batch that it is traced for.
-            num_rows: Its examples.
-            mode: What the task is run for.
+            form: Form of the batch that it is traced for.
+            num_rows: Number of its examples.
+            mode: Mode of the task.
         """
         env, last = self._backend.env, LastOperation()
         tensors = {kind: env.j2t_iso(dict(inputs[kind])) for kind in ("weights", "buffers", "rows", "columns")}
@@ -131,7 +131,7 @@ class TracedModel:
         return outputs, loss, arrays, {name: value for name, value in after.items() if value is not before[name]}
 
     def _array(self, tensor: Tensor) -> Any:
-        """A tensor of the step, or a constant, as an array of JAX."""
+        """Converts a tensor of the step, or a constant, to an array of JAX."""
         return self._backend.env.to_xla(tensor).jax()
 
     def _checked(self, spec: object) -> Spec:
@@ -146,7 +146,7 @@ class TracedModel:
 
     @contextlib.contextmanager
     def _surroundings(self, draws: Any) -> Iterator[None]:
-        """The environment of torchax, with draws that are those of this step; new tensors are of the step, too."""
+        """Enters the environment of torchax, with the random state of this step; new tensors are traced, too."""
         env, random = self._backend.env, self._backend.jax.random
         key = random.fold_in(random.key(draws[0]), draws[1])
         fast_attention = torch.backends.mha.get_fastpath_enabled()
@@ -159,7 +159,7 @@ class TracedModel:
 
     @contextlib.contextmanager
     def _rows_from(self, rows: Mapping[str, Tensor], features: TracedFeatures) -> Iterator[None]:
-        """Inside, embeddings give what was looked up on the host."""
+        """Makes embeddings return the rows that were looked up on the host."""
 
         def reading(name: str, embeddings: Embeddings) -> Any:
             def forward(batch: object, **options: object) -> Any:

@@ -32,11 +32,11 @@ class LastOperation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
 @contextlib.contextmanager
 def explained(backend: Backend, last: LastOperation, name: str) -> Iterator[None]:
-    """Inside, errors of torchax and JAX become ours; `name` is that of the task.
+    """Converts errors of torchax and JAX to ours; `name` is that of the task.
 
     Raises:
-        UnimplementedError: an operation that has no counterpart in JAX; names it.
-        FailedPreconditionError: a model that cannot be compiled, and why.
+        UnimplementedError: an operation has no counterpart in JAX; names it.
+        FailedPreconditionError: the model cannot be compiled, with the reason.
     """
     jax_errors = backend.jax.errors
     not_found = backend.torchax.tensor.OperatorNotFound

@@ -41,7 +41,7 @@ def checkpoints_iterator(
 
 
 def step_of(path: str) -> int | None:
-    """The global step in the name of a checkpoint; None where there is none.
+    """Returns the global step in the name of a checkpoint, or None.
 
     >>> step_of("/models/ranker/model.ckpt-60"), step_of("/models/model.ckpt")
     (60, None)

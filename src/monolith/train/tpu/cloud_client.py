@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 API: Final = "https://tpu.googleapis.com/v1"
 METADATA: Final = "http://metadata.google.internal/computeMetadata/v1"
 VERSION_PORT: Final = 8475
-"""Where a TPU node takes the version that it is to have."""
+"""Port of a TPU node to set its version."""
 HEALTHY_SECONDS: Final = 1200.0
 LOOK_SECONDS: Final = 10.0
 _REQUEST_SECONDS = 30.0
@@ -57,15 +57,15 @@ class TpuClient(Protocol):
         ...
 
     def num_hosts(self) -> int:
-        """How many hosts it has."""
+        """Returns the number of its hosts."""
         ...
 
 
 def send(method: str, url: str, headers: Mapping[str, str]) -> bytes:
-    """One HTTP request.
+    """Sends one HTTP request, and returns the body of the response.
 
     Raises:
-        UnavailableError: names the address and what came instead of an answer.
+        UnavailableError: the request failed; names the address and the response.
     """
     request = urllib.request.Request(url, method=method, headers=dict(headers))  # noqa: S310 - the cloud's own addresses
     try:
@@ -115,7 +115,7 @@ class CloudTpu:
             clock.sleep(LOOK_SECONDS)
 
     def num_hosts(self) -> int:
-        """As many as have an address."""
+        """Returns the number of hosts that have an address."""
         return len(self._addresses(self._node()))
 
     def _node(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class CloudTpu:
 def make_client(
     tpu: str, *, zone: str | None, project: str | None, find: Callable[[str], object] = importlib.util.find_spec
 ) -> TpuClient:
-    """The client of a Cloud TPU: that of the cloud where it is installed, else ours."""
+    """Returns the client of a Cloud TPU: that of the cloud if it is installed, else ours."""
     ours = CloudTpu(tpu, zone=zone, project=project)
     if find("cloud_tpu_client") is None:
         return ours

@@ -46,27 +46,27 @@ class _KnownGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:  # noqa: ARG004
-        """The loss; `inputs` are what the gradients are of."""
+        """Returns the loss; `inputs` are the tensors of the gradients."""
         ctx.gradients = gradients
         return loss.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients, times that of the loss."""
+        """Returns the gradients, scaled by that of the loss."""
         return None, None, *(each if factor == 1 else each * factor for each in ctx.gradients)
 
 
 class CompiledModel:
-    """Runs the model of a task by JAX. The thread that trains owns it.
+    """Runs the model of a task by JAX. Only the training thread may use it.
 
     One function is compiled for each mode and form of a batch (columns, shapes, types); a last batch that is smaller
     compiles once more.
 
     Args:
-        task: What is run.
+        task: The task to run.
         backend: JAX.
-        devices: Where it computes.
+        devices: Devices to compute on.
     """
 
     def __init__(self, task: Task, backend: Backend, devices: Devices) -> None:
@@ -123,7 +123,7 @@ class CompiledModel:
     def _inputs(
         self, call: CompiledCall, features: Mapping[str, Any], rows: Mapping[str, Tensor]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What learns and what does not, on the devices."""
+        """Returns trainable and other inputs, on the devices."""
         assert self._traced is not None  # noqa: S101 - see above
         for name in call.columns:
             require_fitting(name, features[name])
@@ -165,7 +165,7 @@ class CompiledModel:
 
 
 def _draws() -> Any:
-    """What draws of this step, such as dropout, begin with: a run that is resumed draws the same."""
+    """Returns the random seed of this step, for dropout and the like; a resumed run uses the same."""
     turn = current_turn()
     number = 0 if turn is None or turn.stamp is None else turn.stamp.seq
     return np.array([torch.initial_seed() & _LOW_BITS, number & _LOW_BITS], np.uint32)

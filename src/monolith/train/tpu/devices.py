@@ -1,4 +1,4 @@
-"""Where a compiled step runs: the devices that JAX shows, with a batch divided among them."""
+"""Devices of a compiled step: those of JAX, with a batch divided among them."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class Devices:
         return len(self._devices)
 
     def put(self, values: Any) -> Any:
-        """An array, or a tree of them, on every device."""
+        """Replicates an array, or a tree of arrays, on every device."""
         return self._jax.device_put(values, self._everywhere)
 
     def put_batch(self, array: Any) -> Any:
-        """An array whose first dim counts examples, divided among the devices."""
+        """Divides an array by its first dim, the examples, among the devices."""
         can_divide = array.ndim > 0 and array.shape[0] > 0 and array.shape[0] % len(self._devices) == 0
         return self._jax.device_put(array, self._by_example if can_divide else self._everywhere)
 
 
 def tpu_devices(backend: Backend) -> list[Any]:
-    """The TPU cores that JAX shows to this process.
+    """Returns the TPU cores that JAX shows to this process.
 
     Raises:
-        FailedPreconditionError: there is none, or other processes have some of them.
+        FailedPreconditionError: there is none, or other processes use some of them.
     """
     if backend.jax.process_count() > 1:
         raise FailedPreconditionError(
@@ -69,5 +69,5 @@ def tpu_devices(backend: Backend) -> list[Any]:
 
 
 def cpu_devices(backend: Backend) -> list[Any]:
-    """One device of the CPU, whatever else JAX shows."""
+    """Returns one device of the CPU, whatever else JAX shows."""
     return list(backend.jax.devices("cpu"))[:1]

@@ -60,7 +60,7 @@ class EmbeddingTask(Task):
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """With the vocabulary, and with the days of the data."""
+        """Returns the parameters, with the vocabulary and the days of the data."""
         p = super().params()
         p.define("vocab_file_path", None, "File of lines slot<TAB>count.")
         p.define("vocab_size_per_slot", None, "One vocabulary size for all slots, to try something quickly.")
@@ -86,7 +86,7 @@ class EmbeddingTask(Task):
         """Makes the dense modules and assigns them to attributes."""
 
     def logits_fn(self, features: Mapping[str, Any]) -> Tensor:
-        """[B]: the logits of a batch.
+        """Returns the logits [B] of a batch.
 
         Slots and columns are looked up by `env`; it is run once, on zeros, to collect them.
 
@@ -100,7 +100,7 @@ class EmbeddingTask(Task):
         return {}
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """Log loss of the label, of examples that have one."""
+        """Returns the log loss of examples that have a label."""
         with self.looking_up(features):
             logits = self.logits_fn(features)
         if mode == "predict":
@@ -123,11 +123,11 @@ class EmbeddingTask(Task):
         self.env.finalize()
 
     def create_feature_and_table_config_dict(self) -> tuple[dict[str, TableFeature], dict[str, VocabularyTable]]:
-        """Feature -> what it reads, and table -> its size and how its rows learn; see `make_configs`.
+        """Returns feature -> what it reads, and table -> its size and optimizer; see `make_configs`.
 
         Raises:
             NotFoundError: there is no vocabulary file.
-            InvalidArgumentError: it has a wrong line, or lacks a slot.
+            InvalidArgumentError: it has a malformed line, or lacks a slot.
         """
         if not self.env.is_finalized:
             raise FailedPreconditionError(f"{type(self).__name__}: collect the slots first, by init_slot_to_env()")
@@ -150,7 +150,7 @@ class EmbeddingTask(Task):
         self._features, self._tables = features, tables
 
     def build(self) -> None:
-        """The dense modules, and one `Embeddings` over all tables."""
+        """Builds the dense modules, and one `Embeddings` over all tables."""
         self._require_tables()
         self.build_layers()
         self.emb = Embeddings(slots_of(self._features, self._tables))
@@ -181,7 +181,7 @@ class EmbeddingTask(Task):
 
     @contextlib.contextmanager
     def looking_up(self, features: Any) -> Iterator[None]:
-        """Inside, columns of `env` give the rows of a batch."""
+        """Makes columns of `env` return the rows of a batch inside."""
         rows: LookedUp = self.emb(features)
         found: dict[str, Tensor] = {}
         for name, slot in looked_up_as(self._features).items():
@@ -195,7 +195,7 @@ class EmbeddingTask(Task):
             self.env.looked_up = None
 
     def _require_tables(self) -> None:
-        """A task that runs without the TPU runner finds its tables by itself."""
+        """Makes the tables of a task that runs without the TPU runner."""
         if not self._features:
             self.init_slot_to_env()
             self.use_tables(*self.create_feature_and_table_config_dict())
@@ -206,7 +206,7 @@ class EmbeddingTask(Task):
         return [*(Ints(name) for name in names), *dense, Label(self.p.train.label_key)]
 
     def _processed(self, batch: Batch) -> Batch:
-        """The ids of each feature, inside its table, and all other columns as they are."""
+        """Returns the ids of each feature in its table, and all other columns unchanged."""
         ids = {feature.column for feature in self._features.values()}
         columns: dict[str, Any] = {name: values for name, values in batch.items() if name not in ids}
         for name, slot in looked_up_as(self._features).items():

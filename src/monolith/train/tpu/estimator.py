@@ -44,14 +44,14 @@ class TPUEstimator:
 
     task: JaxTask
     config: TrainerConfig
-    """How it is trained."""
+    """Config of training."""
     train_batch_size: int | None
     """Examples of a step over all replicas; None: as the task makes its batches."""
     eval_batch_size: int | None
-    """The same for evaluations."""
+    """Batch size of evaluations."""
     embedding_config_spec: EmbeddingConfigSpec | None = None
     trainer: Trainer | None = None
-    """What trained last."""
+    """The last trainer."""
 
     def train(self, max_steps: int | None = None, *, hooks: Sequence[Hook] = ()) -> SessionState:
         """Trains to the end of the data or to a global step, from the newest checkpoint; see `Trainer.train`.

@@ -40,7 +40,7 @@ class Env:
 
     @property
     def is_finalized(self) -> bool:
-        """Whether no slot can be added any more."""
+        """Returns whether no more slots can be added."""
         return self._is_finalized
 
     def finalize(self) -> None:
@@ -98,7 +98,7 @@ class FeatureSlot:
     """By name, in the order in which they were first used."""
 
     def column(self, name: str) -> FeatureColumn:
-        """A feature of the data whose ids are of this slot."""
+        """Returns a feature of the data whose ids are of this slot."""
         found = self.columns.get(name)
         if found is None:
             self.env._require_open(f"column {name!r}")  # noqa: SLF001 - parts of one thing
@@ -117,11 +117,11 @@ class FeatureColumn:
     name: str
 
     def feature_name(self, slice_index: int) -> str:
-        """Under which a slice of it is looked up."""
+        """Returns the name under which a slice of it is looked up."""
         return f"{self.name}_{slice_index}"
 
     def lookup(self, slice_index: int = 0) -> Tensor:
-        """[B, dim]: the rows of each example's ids, summed.
+        """Returns the summed rows of each example's ids, [B, dim].
 
         Raises:
             InvalidArgumentError: there is no such slice.

@@ -17,10 +17,10 @@ __all__ = ["GlobalBatches", "global_batches"]
 
 
 def global_batches(source: Dataset[Any] | Iterable[Any], count: int) -> Dataset[Any] | Iterable[Any]:
-    """The rows of `count` batches at a time; the last one has those of as many as are left.
+    """Returns the rows of `count` batches at a time; the last one may have fewer.
 
     Raises:
-        InvalidArgumentError: the source is no `Dataset`, and there is more than one replica.
+        InvalidArgumentError: the source is not a `Dataset`, and there is more than one replica.
     """
     if count == 1:
         return source

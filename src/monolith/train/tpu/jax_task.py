@@ -54,21 +54,21 @@ class JaxTask(Task):
         self._stopping_signals = stopping_signals
         self._has_stopped = False
         self.compiled = CompiledModel(task, backend, devices)
-        """What runs the model."""
+        """Runs the compiled model."""
 
     @property
     def task(self) -> Task:
-        """The wrapped one."""
+        """The wrapped task."""
         return self._task
 
     def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
-        """The batches of the task for all replicas, in training with their signals."""
+        """Returns the batches of the task for all replicas, in training with their signals."""
         self._task.ctx = self.ctx  # sessions make new ones
         batches = global_batches(self._task.input_fn(mode), self._num_replicas)
         return with_stopping_signals(batches) if self._stopping_signals and mode == "train" else batches
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """What the compiled model makes of a batch; nothing of one with the signal to stop."""
+        """Runs the compiled model on a batch; returns an empty result for one with the stopping signal."""
         self._has_stopped = isinstance(features, SignalledBatch) and features.is_stop
         if isinstance(features, SignalledBatch):
             turn, features = current_turn(), {} if features.is_stop else features.features
@@ -77,35 +77,35 @@ class JaxTask(Task):
         return Spec(train_op=lambda: None) if self._has_stopped else self.compiled(features, mode)
 
     def make_model(self) -> nn.Module:
-        """The model of the task, which is compiled with its first batch."""
+        """Returns the model of the task, which is compiled with its first batch."""
         self._task.ctx = self.ctx
         model = self._task.make_model()
         self.compiled.use(model)
         return model
 
     def training_hooks(self) -> Sequence[Hook]:
-        """The hook that sees the signal, then those of the task."""
+        """Returns the hook that stops on the signal, then those of the task."""
         signals = [EndOfStreamHook(lambda: self._has_stopped)] if self._stopping_signals else []
         return (*signals, *self._task.training_hooks())
 
     # Delegated to the task
 
     def build(self) -> nn.Module | None:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.build()
 
     def optimizers(self, model: nn.Module) -> optim.Optimizer | Mapping[str, optim.Optimizer] | None:
-        """As the task does; they move the weights on the host."""
+        """Delegates to the task; the optimizers update the weights on the host."""
         return self._task.optimizers(model)
 
     def schedules(self, optimizers: Mapping[str, optim.Optimizer]) -> Mapping[str, Any]:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.schedules(optimizers)
 
     def training_chief_hooks(self) -> Sequence[Hook]:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.training_chief_hooks()
 
     def signatures(self) -> Mapping[str, Sequence[str]]:
-        """As the task does."""
+        """Delegates to the task."""
         return self._task.signatures()

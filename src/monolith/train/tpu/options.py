@@ -14,20 +14,20 @@ PARTITION_STRATEGIES: Final = ("mod", "div")
 
 @config
 class TpuOptions(Config):
-    """How a task is run on TPUs."""
+    """Options of a run on TPUs."""
 
     task: str | None = None
     """``module:Class`` of a task, or a registered name."""
     model_dir: str | None = None
-    """Where checkpoints and summaries are, a folder or an fsspec URL; None: nothing is saved."""
+    """Directory of checkpoints and summaries, a folder or an fsspec URL; None: nothing is saved."""
     mode: str = "train"
     """``train`` or ``eval``; ``train_and_eval`` is a name that no runner has a meaning for, and is refused."""
     tpu: str | None = None
     """Name of the Cloud TPU that this machine is part of; None: whatever JAX finds, and no calls to the cloud."""
     gcp_project: str | None = None
-    """Its project; None: that of this machine."""
+    """Project of the TPU; None: that of this machine."""
     tpu_zone: str | None = None
-    """Its zone; None: that of this machine."""
+    """Zone of the TPU; None: that of this machine."""
     tf_version: str = "nightly"
     """Runtime version to set on the Cloud TPU."""
     enable_tpu_version_config: bool = True

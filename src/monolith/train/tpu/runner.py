@@ -67,7 +67,7 @@ class TPURunner:
         self._client = client
         self._clock = clock
         self.task_param = task_param
-        """As the task is made from it."""
+        """Parameters from which the task is made."""
         task_param.accelerator = "tpu"
         said = task_param.train.save_checkpoints_steps
         self.save_checkpoints_steps: int | None = self.options.save_checkpoints_steps if said is None else int(said)
@@ -138,7 +138,7 @@ class TPURunner:
         feature_config: Mapping[str, Any] | None = None,
         table_config: Mapping[str, Any] | None = None,
     ) -> tuple[TPUEstimator, int]:
-        """The same by JAX on the CPU, with one replica: a step is a batch as the task makes it."""
+        """Returns an estimator by JAX on the CPU, with one replica: a step is one batch of the task."""
         backend = load_backend()
         wrapped = self._wrapped(task, Devices(backend, cpu_devices(backend)), 1)
         sizes = [task.p.train.per_replica_batch_size, task.p.eval.per_replica_batch_size]

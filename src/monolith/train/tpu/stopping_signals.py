@@ -30,11 +30,11 @@ STOPPING_SIGNAL: Final = "stopping_signal"
 
 
 class SignalledBatch(Mapping[str, Any]):
-    """A batch with the signal as one more column; keeps the batch itself, which may be more than its columns.
+    """A batch with the signal as one more column; keeps the batch itself, which may have more than its columns.
 
     Args:
         features: The batch.
-        num_rows: Its examples.
+        num_rows: Number of its examples.
         is_stop: Whether the data has ended.
     """
 

@@ -28,11 +28,11 @@ __all__ = ["INSTALL", "Backend", "load_backend", "require_versions"]
 _log = logging.getLogger(__name__)
 
 INSTALL: Final = "pip install 'monolith-torch[tpu]'"
-"""What to do where a package is missing or of another version."""
+"""Command to run if a package is missing or of another version."""
 JAX_VERSIONS: Final = ((0, 10, 2), (0, 11))
-"""From the first of them up to, without, the second."""
+"""From the first version, inclusive, to the second, exclusive."""
 TORCHAX_VERSIONS: Final = frozenset({"0.0.13"})
-"""It has no stable interface: every release is tried before it stands here."""
+"""Tested releases; torchax has no stable interface."""
 REMOVED_OVERLOADS: Final = frozenset(
     {
         "aten.all.dimname",
@@ -63,7 +63,7 @@ REMOVED_OVERLOADS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What runs a model of torch by JAX."""
+    """The modules that run a model of torch by JAX."""
 
     jax: Any
     """The package."""
@@ -127,7 +127,7 @@ def _no_random_state(device: object = None) -> list[Any]:  # noqa: ARG001 - torc
 
 @contextlib.contextmanager
 def _without_removed_overloads() -> Iterator[None]:
-    """Inside, overloads that torch removed and torchax mentions stand for nothing."""
+    """Adds placeholders for overloads that torch removed and torchax mentions."""
     packet: Any = torch._ops.OpOverloadPacket  # noqa: SLF001 - the only place where an overload can be missed
     find = packet.__getattr__
     stand_ins: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""How many ids each slot has, from a file of lines ``slot<TAB>count``."""
+"""Number of ids of each slot, from a file of lines ``slot<TAB>count``."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Vocabulary:
     counts: Mapping[int, int]
     """Slot -> ids, of the file."""
     source: str
-    """Where they are from, for messages."""
+    """Source of the vocabulary, for messages."""
     per_slot: int | None = None
-    """The same for all slots, to try something quickly."""
+    """Number of ids of every slot, for quick experiments."""
     custom: Mapping[int, int] | None = None
     """Slot -> ids, for some of them."""
     offset: int = 0
@@ -72,10 +72,10 @@ def read_vocabulary(path: str) -> dict[int, int]:
 
 
 def parse_vocabulary(lines: Iterable[str], *, source: str) -> dict[int, int]:
-    r"""Slot -> ids; lines whose first field is no number, such as a heading, are passed over, and so are empty ones.
+    r"""Returns slot -> number of ids; skips empty lines and those whose first field is not a number.
 
     Raises:
-        InvalidArgumentError: names the line that has not two fields, no count above 0, or a slot that came before.
+        InvalidArgumentError: a line does not have two fields, has a count below 1, or repeats a slot; names it.
 
     >>> parse_vocabulary(["slot\tcount", "200\t1000", "201\t5"], source="vocab.tsv")
     {200: 1000, 201: 5}

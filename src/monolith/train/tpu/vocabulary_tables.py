@@ -36,7 +36,7 @@ QR_COLLISION_RATE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class QuotientRemainder:
-    """How the ids of a large vocabulary become pairs of two small ones, each pair that of one id."""
+    """Division of a large vocabulary into two small ones; each pair of ids is unique."""
 
     vocabulary_size: int
     collision_rate: int = QR_COLLISION_RATE
@@ -62,25 +62,25 @@ class VocabularyTable:
 
     vocabulary_size: int
     part: Slice
-    """Its dim, and how its rows begin and learn."""
+    """Its dim, initializer and optimizer."""
     combiner: Literal["sum"] = "sum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFeature:
-    """What a feature reads."""
+    """The table and ids that a feature reads."""
 
     table: str
     column: str
     """The column of the data that has the ids."""
     vocabulary_size: int
-    """Of the slot: ids are taken modulo this."""
+    """Vocabulary size of the slot: ids are taken modulo this."""
     half: int | None = None
     """0: it reads the remainders of its ids, 1: the quotients; None: the ids."""
     collision_rate: int = QR_COLLISION_RATE
 
     def ids(self, column: Ragged) -> Ragged:
-        """The ids that it looks up."""
+        """Returns the ids that it looks up."""
         if not isinstance(column.values, Tensor):
             raise InvalidArgumentError(f"column {self.column!r}: lists of ids expected, got lists of lists")
         inside = ids_in_vocabulary(column.values, self.vocabulary_size)
@@ -133,7 +133,8 @@ def make_configs(
 
 
 def slots_of(features: Mapping[str, TableFeature], tables: Mapping[str, VocabularyTable]) -> dict[str, Slot]:
-    """The slots of `Embeddings`: one by the name of each table, for its first feature, and one for each further one."""
+    """Returns the slots of `Embeddings`: one named by each table, for its first feature, and one per further
+    feature."""
     slots: dict[str, Slot] = {}
     for name, feature in features.items():
         table = tables[feature.table]
@@ -145,7 +146,7 @@ def slots_of(features: Mapping[str, TableFeature], tables: Mapping[str, Vocabula
 
 
 def looked_up_as(features: Mapping[str, TableFeature]) -> dict[str, str]:
-    """Feature -> the slot of `Embeddings` under which it is looked up, see `slots_of`."""
+    """Returns feature -> the slot of `Embeddings` under which it is looked up, see `slots_of`."""
     owners: dict[str, str] = {}
     for name, feature in features.items():
         owners.setdefault(feature.table, name)
