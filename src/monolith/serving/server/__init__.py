@@ -1,8 +1,8 @@
-"""The server behind ``monolith serve``: models by name and version, asked over HTTP and gRPC as TF-Serving is.
+"""The server of ``monolith serve``: models by name and version, with the HTTP and gRPC interfaces of TF-Serving.
 
-Read `server.py` first. A front end decodes a request to columns (`columns.py`), the queue decides what is taken in and
-what is answered together (`request_queue.py`, which neither waits nor knows threads), `model_threads.py` asks the
-models. Importing it opens nothing.
+Read `server.py` first. A front end decodes a request to columns (`columns.py`), the queue decides which requests are
+admitted and batched (`request_queue.py`, which neither blocks nor uses threads), `model_threads.py` calls the models.
+Importing it opens no resources.
 """
 
 from __future__ import annotations

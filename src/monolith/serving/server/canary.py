@@ -1,4 +1,4 @@
-"""Which requests go to a version that is on trial."""
+"""Selects the requests that go to a canary version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Canary", "Choice"]
 
 
 class Choice(NamedTuple):
-    """A version, by its number or by the label that it has at the moment."""
+    """A version, by its number or by its current label."""
 
     version: int | None = None
     label: str | None = None
@@ -20,7 +20,7 @@ class Choice(NamedTuple):
 
 
 class Canary(NamedTuple):
-    """A share of the requests that name no version, and where they go.
+    """The share of the requests without a version that goes to a canary, and its version.
 
     >>> canary = Canary(Choice(version=6), 0.25)
     >>> sum(canary.takes("ranker", f"user-{number}") for number in range(1000))
@@ -35,13 +35,13 @@ class Canary(NamedTuple):
     """From 0 to 1."""
 
     def takes(self, model: str, request_id: str | None) -> bool:
-        """Whether a request is among them: always the same for an id, and for none by chance.
+        """Returns whether the canary gets a request: deterministic for an id, random without one.
 
-        A larger share has the ids of a smaller one and more. The name of the model takes part, so that the canaries
-        of several models do not all meet the same users.
+        A larger share includes the ids of a smaller one. The name of the model is part of the hash, so that the
+        canaries of several models do not all get the same users.
         """
         if request_id is None:
-            return random.random() < self.share  # noqa: S311 - nobody gains by guessing it
+            return random.random() < self.share  # noqa: S311 - not security
         said = f"{model}\0{request_id}".encode("utf-8", "surrogateescape")
         digest = hashlib.blake2b(said, digest_size=8).digest()
         return int.from_bytes(digest, "big") < self.share * 2**64

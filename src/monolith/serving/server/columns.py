@@ -1,8 +1,8 @@
-"""The columns of a request, held against the signature that it asks.
+"""Validates the columns of a request against its signature.
 
 A column is a tensor, a `Ragged`, or a list of bytes; its first dim is that of the examples, or 1 for a column that all
-examples share. A front end brings columns; `fit` sees to it that what reaches a model is what the signature says, so
-that a wrong request is told what is wrong with it, and spoils no other one that is answered together with it.
+examples share. A front end provides columns; `fit` ensures that a model gets only what the signature specifies, so that
+an invalid request gets a precise error and does not affect others in the same batch.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ __all__ = [
 Column: TypeAlias = "Tensor | Ragged | list[bytes]"
 
 VALUES, SPLITS = "/values", "/row_splits"
-"""Behind the name of a ragged column that comes as two tensors."""
+"""Suffixes of the name of a ragged column that is sent as two tensors."""
 
 
 class Fitted(NamedTuple):
-    """Columns that a model can be asked with."""
+    """Validated columns for a model."""
 
     columns: dict[str, Column]
     num_examples: int
 
 
 def is_encoded(names: Mapping[str, Any], signature: Signature) -> bool:
-    """Whether a request carries encoded samples instead of columns."""
+    """Returns whether a request carries encoded samples instead of columns."""
     return len(names) == 1 and (name := next(iter(names))) in ENCODED and name not in signature.inputs
 
 
 def length_of(column: Column) -> int:
-    """The first dim."""
+    """Returns the first dim."""
     if isinstance(column, Tensor):
         return column.shape[0] if column.ndim else 0
     return len(column) if isinstance(column, list) else column.num_rows
 
 
 def fit(columns: Mapping[str, Column], signature: Signature, *, max_examples: int) -> Fitted:
-    """The columns as the signature wants them.
+    """Converts columns to the types and shapes of the signature.
 
     Raises:
-        InvalidArgumentError: missing, unknown, mistyped or misshapen columns, differing numbers of examples or too many
-            of them, a number that is not finite.
+        InvalidArgumentError: a column is missing, unknown, or of the wrong type or shape; numbers of examples differ or
+            exceed the limit; a number is not finite.
     """
     if is_encoded(columns, signature):
         ((name, samples),) = columns.items()
@@ -78,7 +78,7 @@ def fit(columns: Mapping[str, Column], signature: Signature, *, max_examples: in
 
 
 def require_examples(count: int, limit: int) -> int:
-    """The number of examples of a request, once it is known to be within the limit.
+    """Returns the number of examples of a request if it is within the limit.
 
     Raises:
         InvalidArgumentError: there are too many.
@@ -89,7 +89,7 @@ def require_examples(count: int, limit: int) -> int:
 
 
 def values_of_texts(name: str, ids: Tensor | Ragged) -> Tensor:
-    """The ids of texts that come with row splits of their own.
+    """Returns the ids of texts that are sent with their own row splits.
 
     Raises:
         InvalidArgumentError: a text has several ids, so that the splits would not fit.
@@ -100,7 +100,7 @@ def values_of_texts(name: str, ids: Tensor | Ragged) -> Tensor:
 
 
 def _join_pairs(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Two tensors ``name/values`` and ``name/row_splits`` as the one column that they mean."""
+    """Joins each pair of tensors ``name/values`` and ``name/row_splits`` to one column."""
     joined = {name: column for name, column in columns.items() if not name.endswith((VALUES, SPLITS))}
     for given in columns:
         if not given.endswith((VALUES, SPLITS)):
@@ -152,7 +152,7 @@ def _fit_column(name: str, column: Column, spec: InputSpec) -> Column:
     if isinstance(column, Ragged):
         raise InvalidArgumentError(f"input {name!r}: must have as many values in every example, got a ragged column")
     wanted, shape = spec.shape[1:], tuple(column.shape[1:])
-    if wanted == (1,) and shape == ():  # the only value of an example may come without a list around it
+    if wanted == (1,) and shape == ():  # a single value may be sent without a list
         return column.reshape(-1, 1)
     if len(shape) != len(wanted) or any(want not in (None, got) for want, got in zip(wanted, shape, strict=True)):
         told = ["any" if each is None else each for each in wanted]
@@ -179,7 +179,7 @@ def _typed(name: str, column: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragg
 
 def _converted(name: str, values: Tensor, wanted: torch.dtype, *, is_id: bool) -> Tensor:
     if values.dtype is torch.uint64 and is_id:
-        return values.view(wanted)  # hashes of 64 bits, which are ids with either sign
+        return values.view(wanted)  # 64-bit hashes are ids with either sign
     if not wanted.is_floating_point and wanted is not torch.bool and values.numel():
         limits, array = torch.iinfo(wanted), values.numpy()  # torch has no extremes of the wider unsigned types
         low, high = int(array.min()), int(array.max())

@@ -1,7 +1,7 @@
-"""What a server is told to do with its versions, over HTTP: who may say so, and what is asked of who does it.
+"""Promotion commands over HTTP: authorization, parsing, and the interface of their executor.
 
-Commands are under ``/v1/promotion``. They change what everybody is answered, so that a server without a token (or
-certificates of clients) takes them from its own machine alone, and none that a web page there sent.
+Commands are under ``/v1/promotion``. They change the answers to all clients, so that a server without a token (or
+client certificates) accepts them only from its own machine, and none from web pages there.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ _JSON = b"application/json"
 
 
 class Commands(Protocol):
-    """Who does what a command says; any thread may call it."""
+    """Executor of commands. Thread-safe."""
 
     def describe(self, name: str | None = None) -> dict[str, Any]:
-        """Versions, labels, canary and shadow of a model, or of all.
+        """Returns versions, labels, canary and shadow of a model, or of all.
 
         Raises:
-            NotFoundError: there is no model of that name.
+            NotFoundError: the model does not exist.
         """
         ...
 
     def command(self, name: str, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Does one of `VERBS`; returns what `describe` says of the model afterwards. It may load a version.
+        """Executes one of `VERBS`; returns the result of `describe` for the model afterwards. May load a version.
 
         Raises:
-            OpError: it cannot be done; all is as before.
+            OpError: the command failed; nothing has changed.
         """
         ...
 
 
 def require_commander(client: str | None, headers: Mapping[bytes, bytes], *, knows_callers: bool) -> None:
-    """Lets in who may command.
+    """Checks that a client may send commands.
 
     Args:
-        client: Address that the request came from.
-        headers: Of the request.
+        client: Address of the client.
+        headers: Headers of the request.
         knows_callers: Whether callers had to show a token or a certificate.
 
     Raises:
-        PermissionDeniedError: it may not; says why, and what would help.
+        PermissionDeniedError: it may not; the message gives the reason and the remedy.
     """
     if knows_callers:
         return
@@ -66,10 +66,10 @@ def require_commander(client: str | None, headers: Mapping[bytes, bytes], *, kno
 
 
 def parse_command(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """The fields of a command.
+    """Parses the fields of a command.
 
     Raises:
-        InvalidArgumentError: it is no JSON object, or does not say that it is one.
+        InvalidArgumentError: the body is not a JSON object, or the content type is not JSON.
     """
     if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
         raise InvalidArgumentError("a command must have content-type: application/json")

@@ -1,4 +1,4 @@
-"""What a server is started with: where it listens, whom it lets in, and what it refuses."""
+"""Configuration of a server: ports, authentication, and limits."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ LOOPBACK = "127.0.0.1"
 
 @config
 class Limits(Config):
-    """What a client may ask for, and how long it may take to do so."""
+    """Limits for the size and duration of requests."""
 
     body_bytes: int = 16 << 20
-    """Largest body of a request."""
+    """Maximum size of the body of a request."""
     examples: int = 10_000
-    """Most examples (candidates) of a request."""
+    """Maximum number of examples (candidates) of a request."""
     json_depth: int = 32
-    """Deepest nesting of JSON."""
+    """Maximum nesting depth of JSON."""
     connections: int = 1024
-    """Open connections over HTTP, and at most three quarters of the descriptors that the process may open. One more,
-    and the oldest without a request in progress is closed; where all have one, it is answered 503 and closed."""
+    """Maximum number of open HTTP connections; at most three quarters of the file descriptors of the process. Beyond
+    it, the oldest connection without a request in progress is closed; if there is none, the new one is answered 503 and
+    closed."""
     concurrent_rpcs: int = 256
-    """Calls over gRPC at a time; more are answered RESOURCE_EXHAUSTED."""
+    """Maximum number of concurrent gRPC calls; further ones are answered RESOURCE_EXHAUSTED."""
     head_seconds: float = 10.0
-    """For the head of a request over HTTP, and between two requests of a connection."""
+    """Timeout for the head of an HTTP request, and between two requests of a connection."""
     body_seconds: float = 10.0
-    """For its body."""
+    """Timeout for the body."""
     write_seconds: float = 10.0
-    """For reading the answer."""
+    """Timeout for the client to read the answer."""
     request_seconds: float = 10.0
-    """For an answer, when the client names no shorter time."""
+    """Timeout for an answer, unless the client requests a shorter one."""
 
     def __post_init__(self) -> None:
         require_positive(self, "body_bytes", "examples", "json_depth", "connections", "concurrent_rpcs")
@@ -45,18 +46,18 @@ class Limits(Config):
 
 @config
 class ServerConfig(Config):
-    """What a server is started with."""
+    """Configuration of a server."""
 
     host: str = LOOPBACK
     """Interface to listen on; ``0.0.0.0`` or ``::`` for all. Default: this machine only."""
     port: int | None = 0
-    """Of HTTP; 0 takes a free one, None answers none."""
+    """Port of HTTP; 0: a free one, None: no HTTP."""
     grpc_port: int | None = None
-    """Of gRPC; 0 takes a free one, None answers none."""
+    """Port of gRPC; 0: a free one, None: no gRPC."""
     metrics_port: int | None = None
-    """Of Prometheus metrics; 0 takes a free one, None has none."""
+    """Port of Prometheus metrics; 0: a free one, None: no metrics."""
     token: str | None = field(default=None, repr=False)
-    """A secret that clients must send: ``Authorization: Bearer <token>``. Probes of health need none."""
+    """A secret that clients must send: ``Authorization: Bearer <token>``. Health probes need none."""
     tls_certificate: str | None = None
     """File with the server's certificate chain, PEM; given together with its key. Turns TLS on."""
     tls_key: str | None = field(default=None, repr=False)
@@ -66,11 +67,12 @@ class ServerConfig(Config):
     limits: Limits = field(default_factory=Limits)
     queue: QueueRules = field(default_factory=QueueRules)
     request_log: RequestLogConfig | None = None
-    """Writes what was asked and answered; None: nothing does."""
+    """Settings of the request log; None: requests are not logged."""
     lame_duck_seconds: float = 0.0
-    """How long it answers on, as not ready, once it was told to end: for balancers that look only now and then."""
+    """How long the server keeps serving after a stop request, while not ready, so that load balancers can deregister
+    it."""
     drain_seconds: float = 30.0
-    """For requests that were taken in, before it ends."""
+    """Timeout for draining admitted requests before the server exits."""
 
     def __post_init__(self) -> None:
         for name in ("port", "grpc_port", "metrics_port"):
@@ -87,7 +89,7 @@ class ServerConfig(Config):
         self.credentials()
 
     def credentials(self) -> ServerCredentials:
-        """What clients must show."""
+        """Credentials that clients must present."""
         return ServerCredentials(
             token=self.token,
             tls_certificate=self.tls_certificate,

@@ -1,22 +1,22 @@
-"""How long a model takes for a number of examples, and how long it is waited for: learned, forgetting the past."""
+"""Estimates the time of a model call for a number of examples, and the wait for it, from recent measurements."""
 
 from __future__ import annotations
 
 __all__ = ["CostModel", "WaitSlip"]
 
 _FORGETS = 0.95
-"""Share of what was known that stays with each measurement: about the last twenty count."""
+"""Decay of earlier measurements with each new one: about the last twenty count."""
 _SPREAD = 1e-3
-"""Variance of the sizes, against their mean square, from which a slope can be told from a constant."""
+"""Minimum variance of the sizes, relative to their mean square, for which slope and constant can be separated."""
 _TELLING_SECONDS = 1e-3
-"""Wait from which slip is told."""
+"""Minimum expected wait for which slip is measured."""
 _DEVIATIONS = 2.0
 _MOST_SLIP = 4.0
-"""A process that stood still for a while must not refuse everything afterwards."""
+"""Bound of the slip: a process that was suspended must not reject everything afterwards."""
 
 
 class CostModel:
-    """Seconds of a call as a constant plus so much an example, by least squares. Not thread safe."""
+    """Seconds of a call as a constant plus a cost per example, by least squares. Not thread-safe."""
 
     def __init__(self) -> None:
         self._count = 0.0
@@ -27,10 +27,10 @@ class CostModel:
         self._base = 0.0
         self._slope = 0.0
         self._is_fitted = True
-        """Whether base and slope are those of what was measured: they are found when somebody asks."""
+        """Whether base and slope are up to date; they are fitted lazily."""
 
     def add(self, rows: int, seconds: float) -> None:
-        """Takes a measurement of one call."""
+        """Adds the measurement of one call."""
         self._count = self._count * _FORGETS + 1.0
         self._rows = self._rows * _FORGETS + rows
         self._seconds = self._seconds * _FORGETS + seconds
@@ -39,7 +39,7 @@ class CostModel:
         self._is_fitted = False
 
     def seconds(self, rows: int, calls: int = 1) -> float:
-        """What so many examples in so many calls will take; 0 before anything was measured."""
+        """Estimates the seconds for `rows` examples in `calls` calls; 0 before the first measurement."""
         if not self._is_fitted:
             self._fit()
         return self._base * calls + self._slope * rows
@@ -49,7 +49,7 @@ class CostModel:
         mean_rows, mean_seconds = self._rows / self._count, self._seconds / self._count
         mean_square = self._rows_squared / self._count
         variance = mean_square - mean_rows * mean_rows
-        if variance <= _SPREAD * mean_square:  # one size only: what is a constant and what is not cannot be told apart
+        if variance <= _SPREAD * mean_square:  # one size only: constant and slope cannot be separated
             self._base, self._slope = 0.0, mean_seconds / mean_rows
             return
         slope = (self._product / self._count - mean_rows * mean_seconds) / variance
@@ -58,10 +58,10 @@ class CostModel:
 
 
 class WaitSlip:
-    """How much longer requests wait than the calls before them were thought to take.
+    """Ratio of the actual wait of requests to the estimated time of the calls before them.
 
-    Calls do not follow each other at once: requests are decoded, refused and answered between them, and a process may
-    lose its processor. Not thread safe.
+    Calls do not follow each other immediately: requests are decoded, rejected and answered in between, and the process
+    may be preempted. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -69,14 +69,14 @@ class WaitSlip:
         self._deviation = 0.0
 
     def add(self, expected: float, waited: float) -> None:
-        """Takes a measurement of one request, in seconds."""
+        """Adds the measurement of one request, in seconds."""
         if expected < _TELLING_SECONDS:
-            return  # a small wait is made of other things
+            return  # small waits are dominated by other effects
         slip = min(waited / expected, _MOST_SLIP)
         self._deviation += (1 - _FORGETS) * (abs(slip - self._mean) - self._deviation)
         self._mean += (1 - _FORGETS) * (slip - self._mean)
 
     @property
     def factor(self) -> float:
-        """What to multiply an expected wait by, so that nearly nobody waits longer; at least 1."""
+        """Factor for an expected wait that nearly no request exceeds; at least 1."""
         return min(max(1.0, self._mean + _DEVIATIONS * self._deviation), _MOST_SLIP)

@@ -1,4 +1,4 @@
-"""How many examples encoded samples have, seen without decoding them."""
+"""Counts the examples of encoded samples without decoding them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["num_examples"]
 
 
 def num_examples(name: str, samples: list[bytes], limit: int) -> int:
-    """How many examples an input of that name has; at most a little above the limit for what is far too large.
+    """Returns the number of examples of an input of that name; for an ``ExampleBatch`` at most `limit` + 1.
 
     Raises:
-        InvalidArgumentError: none, several batches, or bytes that are cut off.
+        InvalidArgumentError: there is no sample, there are several batches, or the bytes are not an ``ExampleBatch``.
     """
     if name != "example_batch":
         if not samples:

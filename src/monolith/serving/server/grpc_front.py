@@ -1,4 +1,4 @@
-"""gRPC by grpcio's thread server: the services of `grpc_service.py`, and gRPC's own health service."""
+"""gRPC front end on grpcio's thread server: the services of `grpc_service.py`, and the standard health service."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _KEEP_ALIVE_MS = 20_000
 
 
 class GrpcFront:
-    """Answers gRPC until it is closed. Health is told to everybody, like that over HTTP.
+    """gRPC front end of a server. The health service needs no token, as over HTTP.
 
     Args:
-        core: Takes requests to models.
-        options: Where it listens, and its limits.
+        core: Passes requests to models.
+        options: Configuration of the server.
 
     Raises:
         UnavailableError: the port is taken.
@@ -52,16 +52,16 @@ class GrpcFront:
         self._server.add_generic_rpc_handlers(service_handlers(grpc, GrpcService(core), credentials))
         self._health = add_health(self._server, core.why_not_ready)
         self.port = self._bind(options)
-        """The port it listens on."""
+        """Port of the server."""
         self._server.start()
         self._limit.watch(self.port)
 
     def show_ending(self) -> None:
-        """Health says that nothing more is to be asked here."""
+        """Sets the health status to NOT_SERVING."""
         self._health.enter_graceful_shutdown()
 
     def close(self) -> None:
-        """Takes no calls any more, lets those that are there be answered, and ends."""
+        """Rejects new calls, drains running ones, and stops the server."""
         self._health.enter_graceful_shutdown()
         self._server.stop(self._drain_seconds).wait()
         self._threads.shutdown()

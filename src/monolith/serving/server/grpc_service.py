@@ -1,9 +1,9 @@
 """The services of TF-Serving over gRPC: Predict, GetModelMetadata, GetModelStatus.
 
 A ragged input comes as two tensors, ``name/values`` and ``name/row_splits``, or padded to a rectangle where the slot
-has a padding id; encoded samples as DT_STRING under ``example_batch``, ``examples`` or ``instances``. An answer names
-what it was made with in its trailing metadata, ``x-model-version``, and where requests are logged the request,
-``x-request-id``; a refusal for overload says when to come back in ``grpc-retry-pushback-ms``.
+has a padding id; encoded samples as DT_STRING under ``example_batch``, ``examples`` or ``instances``. The trailing
+metadata of an answer has its model version, ``x-model-version``, and if requests are logged the request id,
+``x-request-id``; a rejection for overload has the time to retry in ``grpc-retry-pushback-ms``.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 __all__ = ["MOST_TEXTS", "GrpcService", "columns_of", "service_handlers"]
 
 MOST_TEXTS = 1 << 20
-"""Of a tensor: each is an object of Python, made with the GIL held."""
+"""Maximum number of texts in a tensor: each is a Python object, created with the GIL held."""
 _SIGNATURES = "signature_def"
 
 
 class GrpcService:
-    """Answers calls; each has a thread of the gRPC server."""
+    """Handlers of the calls; each runs in a thread of the gRPC server."""
 
     def __init__(self, core: RequestCore) -> None:
         self._core = core
 
     def predict(self, data: bytes, context: Any) -> messages.PredictResponse:
-        """Scores of examples."""
+        """Handles Predict."""
         deadline = self._core.deadline_of(context.time_remaining())
         self._core.threads.require_room(deadline)
         given = _given_id(context)
-        printable = given is not None and given.isascii() and given.isprintable()  # what metadata can say in return
+        printable = given is not None and given.isascii() and given.isprintable()  # metadata can carry only such ids
         request_id = self._core.request_id_of(given.encode() if given is not None and printable else None)
         request = _parsed(messages.PredictRequest, data)
         outcomes: SimpleQueue[Answer | BaseException] = SimpleQueue()
@@ -85,7 +85,7 @@ class GrpcService:
         return _response(request, outcome)
 
     def get_model_metadata(self, data: bytes, _: Any) -> messages.GetModelMetadataResponse:
-        """What a version can be asked."""
+        """Handles GetModelMetadata: the signatures of a version."""
         request = _parsed(messages.GetModelMetadataRequest, data)
         unknown = [field for field in request.metadata_field if field != _SIGNATURES]
         if unknown or not request.metadata_field:
@@ -99,7 +99,7 @@ class GrpcService:
             )
 
     def get_model_status(self, data: bytes, _: Any) -> messages.GetModelStatusResponse:
-        """Which versions are served."""
+        """Handles GetModelStatus: the served versions."""
         request = _parsed(messages.GetModelStatusRequest, data)
         target = _target_of(request.model_spec)
         registry = self._core.registry
@@ -124,7 +124,7 @@ class GrpcService:
 
 
 def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredentials) -> list[Any]:
-    """The services as gRPC wants them; requests come as bytes, so that overload is refused before they are decoded."""
+    """Returns the services for gRPC; requests are passed as bytes, so that overload is rejected before decoding."""
     behaviors = {
         (PREDICTION_SERVICE, "Predict"): service.predict,
         (PREDICTION_SERVICE, "GetModelMetadata"): service.get_model_metadata,
@@ -138,7 +138,7 @@ def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredent
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
             try:
                 return serve(data, context)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status and a sentence
+            except Exception as error:  # noqa: BLE001 - any error becomes a status with a message
                 refusal = refusal_of(error)
             if refusal.retry_after_seconds is not None:
                 pushback = str(math.ceil(refusal.retry_after_seconds * 1e3))
@@ -164,7 +164,7 @@ def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredent
 
 
 def _given_id(context: Any) -> str | None:
-    """What the client calls the request."""
+    """Returns the request id given by the client."""
     for name, value in context.invocation_metadata():
         if name == "x-request-id" and isinstance(value, str):
             return value
@@ -192,10 +192,10 @@ def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec
 
 
 def columns_of(inputs: Mapping[str, Any], signature: Signature) -> dict[str, Column]:
-    """The columns of a request; texts become ids where the signature says how.
+    """Decodes the columns of a request; texts become ids if the signature defines how.
 
     Raises:
-        InvalidArgumentError: shape and values of one do not fit.
+        InvalidArgumentError: shape and values of a column do not fit.
     """
     columns: dict[str, Column] = {}
     for name, message in inputs.items():
@@ -218,7 +218,7 @@ def _texts_of(name: str, signature: Signature) -> TextColumn | None:
 
 
 def _ids_of_texts(name: str, message: Any, texts: TextColumn) -> Tensor | Ragged:
-    """The ids of texts of one dim, one for each example, or of two, as many for each."""
+    """Returns the ids of texts: one dim with one text per example, or two dims with the same number for each."""
     if len(message.string_val) > MOST_TEXTS:
         raise InvalidArgumentError(f"input {name!r}: may have {MOST_TEXTS} texts, got {len(message.string_val)}")
     values: Any = value_of(message, name=f"input {name!r}")

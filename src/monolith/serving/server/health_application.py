@@ -1,4 +1,4 @@
-"""Health and readiness over HTTP, for servers that answer everything else elsewhere."""
+"""Health and readiness over HTTP, for servers whose other endpoints are elsewhere."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["HealthApplication"]
 
 
 class HealthApplication:
-    """Answers ``/healthz`` and ``/readyz``, as a server of models does.
+    """Answers ``/healthz`` and ``/readyz`` like a model server.
 
     Args:
-        why_not_ready: Why nothing is to be asked here; None: it is ready.
-        elsewhere: A sentence for who asks for anything else.
+        why_not_ready: Returns why the server is not ready; None: it is ready.
+        elsewhere: Error message for other paths.
     """
 
     def __init__(self, why_not_ready: Callable[[], str | None], *, elsewhere: str) -> None:
@@ -31,10 +31,10 @@ class HealthApplication:
         """Answers one request."""
         status, told = self._respond(request)
         body = json.dumps({"status": "ok"} if told is None else {"error": told}).encode()
-        return HttpResponse(status, body, closes=status not in (200, 503))  # a body may follow, which nobody reads
+        return HttpResponse(status, body, closes=status not in (200, 503))  # a body may follow that is not read
 
     def answer(self, request: HttpRequest, reply: Reply) -> None:
-        """The same: no body is wanted."""
+        """Answers one request; the body is ignored."""
         reply(self.begin(request))
 
     def _respond(self, request: HttpRequest) -> tuple[int, str | None]:

@@ -1,4 +1,4 @@
-"""Errors as answers over HTTP."""
+"""Converts errors to HTTP responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ __all__ = ["HttpError", "error_response"]
 
 
 class HttpError(Exception):
-    """An answer with this status and sentence; the connection is closed where the rest of the request is not read."""
+    """An error with an HTTP status and a message.
+
+    With `closes` the connection is closed: the rest of the request is unread.
+    """
 
     def __init__(self, status: int, sentence: str, *, closes: bool = False) -> None:
         super().__init__(sentence)
@@ -23,7 +26,7 @@ class HttpError(Exception):
 
 
 def error_response(error: BaseException) -> HttpResponse:
-    """What a client is told of an error: its status, one sentence, and when to try again."""
+    """Returns the response to an error: status, message, and when to retry."""
     if isinstance(error, HttpError):
         return HttpResponse(error.status, _told(error.sentence), closes=error.closes)
     refusal = refusal_of(error)

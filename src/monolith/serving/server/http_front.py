@@ -1,4 +1,4 @@
-"""HTTP in a thread with an event loop of its own."""
+"""HTTP front end in a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["HttpFront"]
 
 _BACKLOG = 2048
 _LOOK_SECONDS = 0.02
-"""Between two looks whether connections have ended."""
+"""Interval of the checks whether connections have ended."""
 
 
 class HttpFront:
-    """Answers HTTP until it is closed.
+    """HTTP front end of a server, until it is closed.
 
     Args:
-        application: What answers.
-        options: Where it listens, and its limits.
+        application: Application that answers the requests.
+        options: Configuration of the server.
 
     Raises:
         UnavailableError: the port is taken.
@@ -38,15 +38,15 @@ class HttpFront:
     def __init__(self, application: HttpApplication, options: ServerConfig) -> None:
         protocol = _import_protocol()
         self._connections: dict[Any, None] = {}
-        most = share_of_descriptors(options.limits.connections, 0.75)  # files, models and gRPC need the others
+        most = share_of_descriptors(options.limits.connections, 0.75)  # leaves descriptors for files, models and gRPC
         self._drain_seconds = options.drain_seconds
         tls = _tls_of(options)
         self._socket = _listen(options.host, options.port or 0)
         self.port: int = self._socket.getsockname()[1]
-        """The port it listens on."""
+        """Port of the server."""
         self._loop = asyncio.new_event_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        """Cancelled when the server is to end."""
+        """Cancelled by `close`."""
         listening = self._loop.create_server(
             lambda: protocol.HttpConnection(application, options.limits, self._connections, most),
             sock=self._socket,
@@ -59,7 +59,7 @@ class HttpFront:
         self._thread.start()
 
     def close(self) -> None:
-        """Listens no more, lets requests that are there be answered, and ends."""
+        """Stops listening, drains running requests, and ends the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._ended.cancel)
         self._thread.join()
@@ -83,7 +83,7 @@ class HttpFront:
             await asyncio.sleep(_LOOK_SECONDS)
         for connection in list(self._connections):
             connection.abort()
-        await asyncio.sleep(0)  # they close their sockets
+        await asyncio.sleep(0)  # lets them close their sockets
 
 
 def _tls_of(options: ServerConfig) -> ssl.SSLContext | None:
@@ -103,8 +103,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UnavailableError(f"cannot listen on {host!r} port {port}: {error}; choose another port, or 0") from error
-    # Connections have it from here; asyncio sets it only for sockets that name their protocol. Without it the second
-    # part of an answer waits until the client has acknowledged the first, 40 ms on a connection that is used again.
+    # Connections inherit it; asyncio sets it only for sockets with an explicit protocol. Without it the second part of
+    # an answer waits until the client has acknowledged the first, 40 ms on a reused connection.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

@@ -1,4 +1,4 @@
-"""What the head of a request over HTTP must say, so that no proxy can read another request in it."""
+"""Validates the head of an HTTP request against request smuggling."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SINGLE_HEADERS = frozenset(
         b"x-timeout-ms",
     }
 )
-"""Lines that a head may have once: of two, one program takes the first and another the last."""
+"""Headers that may occur only once: with two, one program uses the first and another the last."""
 _LENGTH_DIGITS = 19
 
 
 def why_refused(headers: Mapping[bytes, bytes], version: str) -> str | None:
-    """Why a head is refused; None: it is not.
+    """Returns why a head is rejected; None if it is valid.
 
     Args:
-        headers: Names in small letters.
-        version: Of HTTP.
+        headers: Headers with lower-case names.
+        version: HTTP version.
     """
     if version != "1.0" and b"host" not in headers:
         return "the head has no host line, which HTTP/1.1 requires"
@@ -46,5 +46,5 @@ def why_refused(headers: Mapping[bytes, bytes], version: str) -> str | None:
 
 
 def content_length_of(headers: Mapping[bytes, bytes]) -> int:
-    """How many bytes the body has as its head says, 0 where it says nothing. REQUIRES: the head is not refused."""
+    """Returns the content length, 0 if missing. REQUIRES: the head is valid."""
     return int(headers.get(b"content-length", b"0"))

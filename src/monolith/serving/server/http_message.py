@@ -1,4 +1,4 @@
-"""A request over HTTP and its answer, between a connection and the application that answers."""
+"""HTTP request and response, exchanged between a connection and the application."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["HttpApplication", "HttpRequest", "HttpResponse", "Reply", "encode_re
 
 
 class HttpRequest:
-    """What a client asks. The connection fills it in while it comes."""
+    """An HTTP request. The connection fills it in as data arrives."""
 
     __slots__ = (
         "body",
@@ -34,48 +34,51 @@ class HttpRequest:
         self.method = method
         self.path = path
         self.headers = headers
-        """Names in small letters."""
+        """Headers with lower-case names."""
         self.client = client
-        """Where it comes from."""
+        """Address of the client."""
         self.body = b""
         self.deadline = math.inf
-        """When the answer is due, on the monotonic clock: what is not answered then is answered 504."""
+        """Deadline of the answer, on the monotonic clock; after it the client gets 504."""
         self.is_complete = False
-        """Whether the body is there."""
+        """Whether the body is complete."""
         self.is_answered = False
         self.is_kept_open = True
-        """Whether the connection may be used again behind the answer."""
+        """Whether the connection may be reused after the answer."""
         self.parts: list[bytes] = []
-        """Of a body that is not complete."""
+        """Received parts of an incomplete body."""
         self.size = 0
         """Bytes of the body so far."""
         self.refusal: HttpResponse | None = None
-        """The answer to one that cannot be read, which waits for the answers before it."""
+        """Response to an invalid request, sent after the answers to earlier requests."""
 
 
 class HttpResponse(NamedTuple):
-    """What a client gets: JSON."""
+    """An HTTP response with a JSON body."""
 
     status: int
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...] = ()
     closes: bool = False
-    """Whether the connection ends, as the rest of the request is not read."""
+    """Whether the connection is closed, since the rest of the request is unread."""
 
 
 Reply: TypeAlias = "Callable[[HttpResponse], None]"
-"""Takes the answer of one request, once; any thread may call it, and it does not wait."""
+"""Callback for the response to one request, called once. Thread-safe; does not block."""
 
 
 class HttpApplication(Protocol):
-    """What answers. The thread of the event loop calls it, and must not wait there."""
+    """Application that answers requests. Called in the event loop thread; must not block."""
 
     def begin(self, request: HttpRequest) -> HttpResponse | None:
-        """The head is there: the answer, if that is enough for one; None: the body is wanted, then `answer`."""
+        """Called with the complete head.
+
+        Returns the response if the head suffices; None: the body is read, then `answer` called.
+        """
         ...
 
     def answer(self, request: HttpRequest, reply: Reply) -> None:
-        """The body is there; `reply` is called now or later."""
+        """Called with the complete body; `reply` is called now or later."""
         ...
 
 
@@ -84,12 +87,12 @@ _HEAD = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
 
 
 def encode_response(response: HttpResponse, *, is_kept_open: bool, has_body: bool = True) -> bytes:
-    """The bytes of an answer.
+    """Encodes a response.
 
     Args:
-        response: The answer.
-        is_kept_open: Whether the connection may be used again.
-        has_body: Whether the body is sent; that of HEAD is not.
+        response: The response.
+        is_kept_open: Whether the connection may be reused.
+        has_body: Whether to send the body; False for HEAD.
     """
     line = _STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status
     head = _HEAD % (line, len(response.body))

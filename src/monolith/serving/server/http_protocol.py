@@ -1,8 +1,8 @@
-"""HTTP connections on httptools, with limits for clients that are many, slow or talkative.
+"""HTTP connections on httptools, with limits for many, slow and pipelining clients.
 
-There is neither a task nor a timer for a request. Whoever has the answer writes it to the socket: a thread of the
-models does so without waking the event loop, which is asked only where the socket does not take everything, for TLS,
-and for what is to happen behind the answer.
+There is neither a task nor a timer per request. The thread that has the answer writes it to the socket: a model thread
+does so without waking the event loop, which is used only if the socket does not accept all bytes, for TLS, and for work
+after the answer.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 __all__ = ["HEAD_BYTES", "PIECE_BYTES", "HttpConnection"]
 
 HEAD_BYTES = 64 << 10
-"""Largest head of a request, its path included."""
+"""Maximum size of the head of a request, including the path."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 PIECE_BYTES = 4 << 10
-"""Bytes that are parsed at a time, unless they are a body. A client that does not wait for answers has no more requests
-parsed than these can hold; the rest stays bytes."""
+"""Bytes that are parsed at a time, unless they are a body. Bounds the number of parsed requests of a pipelining client;
+the rest stays bytes."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection. The event loop calls it; `reply` may be called by any thread.
+    """An HTTP connection. Called by the event loop; `reply` may be called by any thread.
 
     Args:
-        application: What answers.
-        limits: Of sizes and times.
-        connections: All that are open, the oldest first; it puts itself in and takes itself out.
-        most_connections: One more, and the oldest one without a request in progress is closed.
+        application: Application that answers the requests.
+        limits: Limits of sizes and times.
+        connections: All open connections, the oldest first; the connection adds and removes itself.
+        most_connections: Maximum number; beyond it, the oldest one without a request in progress is closed.
     """
 
     def __init__(
@@ -61,25 +61,25 @@ class HttpConnection(asyncio.Protocol):
         self._most_connections = most_connections
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # data behind a last request is no error
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # data after a last request is no error
         self._transport: asyncio.Transport
         self._client: str | None = None
         self._lock = threading.Lock()
-        """Guards what is to be answered, and writing: the socket is open while who holds it sees `_socket`."""
+        """Guards pending answers and writing: while a thread holds it and `_socket` is set, the socket is open."""
         self._socket = -1
-        """Where answers are written; -1: by the event loop, as it is TLS, or nowhere any more."""
+        """Descriptor for answers; -1: written by the event loop, for TLS, or closed."""
         self._current: HttpRequest | None = None
-        """The one that is answered next."""
+        """Request that is answered next."""
         self._line: deque[HttpRequest] = deque()
-        """Those behind it, of a client that does not wait for answers."""
+        """Further requests of a pipelining client."""
         self._coming: HttpRequest | None = None
-        """The one whose body is being read."""
+        """Request whose body is being read."""
         self._unparsed = b""
-        """Received behind requests that wait."""
+        """Bytes received after waiting requests."""
         self._body_bytes = 0
-        """How many more bytes the body of `_coming` has, where its head says so."""
+        """Remaining bytes of the body of `_coming`, if its length is given."""
         self._is_refused = False
-        """Whether what came last is refused: nothing behind it is parsed."""
+        """Whether the last request was rejected: nothing after it is parsed."""
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
@@ -87,14 +87,14 @@ class HttpConnection(asyncio.Protocol):
         self._is_ending = False
         self._is_writing_paused = False
         self._since = 0.0
-        """When it began to wait for what it waits for now."""
+        """Start of the current wait."""
         self._timer: asyncio.TimerHandle
         self._write_timer: asyncio.TimerHandle | None = None
 
-    # What the event loop says
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begins to wait for a head, or sends away one connection too many."""
+        """Waits for a head, or closes a connection beyond the limit."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - it is TCP
         self._transport = transport
         self._connections[self] = None
@@ -111,8 +111,8 @@ class HttpConnection(asyncio.Protocol):
             else:
                 oldest.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the client's affair
-        """Forgets what it waits for; the socket is closed behind this."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
+        """Discards pending requests; the socket is closed after this returns."""
         with self._lock:
             self._socket = -1
             self._current = None
@@ -123,39 +123,39 @@ class HttpConnection(asyncio.Protocol):
             self._write_timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Parses bytes, unless the connection is about to end."""
+        """Parses bytes, unless the connection is closing."""
         self._unparsed = self._unparsed + data if self._unparsed else data
         self._parse()
 
     def _parse(self) -> None:
-        """Parses what was received, until a request has to wait for the answer to another."""
+        """Parses received bytes, until a request has to wait for the answer to another."""
         while self._unparsed and not self._line and not self._is_refused and not self._transport.is_closing():
             size = max(PIECE_BYTES, self._body_bytes)
             data, self._unparsed = self._unparsed[:size], self._unparsed[size:]
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade:
-                pass  # answered as any other request, and then closed
+                pass  # answered like any other request, then closed
             except httptools.HttpParserError as error:
-                # What a callback here raised is the context of the parser's own error.
+                # An error of a callback is the context of the parser's error.
                 if isinstance(why := error.__context__, HttpError):
                     self._refuse_last(why.status, why.sentence)
                 else:
                     self._refuse_last(400, f"the request is no HTTP/1.1, or its head is over {HEAD_BYTES} bytes")
 
     def pause_writing(self) -> None:
-        """The client reads slower than it asks: the next request waits."""
+        """Pauses reading: the client reads more slowly than it sends requests."""
         self._is_writing_paused = True
         self._transport.pause_reading()
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """It has read on."""
+        """Resumes reading."""
         self._is_writing_paused = False
         self._go_on()
 
     def shut_down(self) -> None:
-        """Ends the connection, behind the answer that is due."""
+        """Closes the connection after the pending answer."""
         with self._lock:
             self._is_ending = True
             is_idle = self._current is None
@@ -164,17 +164,17 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for the head of a request: its first one, or the next."""
+        """Whether the connection waits for the head of its first or next request."""
         return self._current is None and not self._transport.is_closing()
 
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """Closes the connection immediately."""
         self._transport.abort()
 
-    # What the parser says
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """A request begins: its head is due."""
+        """Starts a request and the timeout of its head."""
         self._url = b""
         self._headers = {}
         self._head_bytes = 0
@@ -184,12 +184,12 @@ class HttpConnection(asyncio.Protocol):
                 self._since = time.monotonic()
 
     def on_url(self, url: bytes) -> None:
-        """A part of the path."""
+        """Adds a part of the path."""
         self._count_head(len(url))
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A line of the head."""
+        """Adds a header."""
         self._count_head(len(name) + len(value))
         name = name.lower()
         if name in self._headers and name in SINGLE_HEADERS:
@@ -197,7 +197,7 @@ class HttpConnection(asyncio.Protocol):
         self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Validates the complete head, and starts or queues the request."""
         self._is_in_head = False
         parser = self._parser
         refused = why_refused(self._headers, parser.get_http_version())
@@ -219,18 +219,18 @@ class HttpConnection(asyncio.Protocol):
             self._begin(request)
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Adds a part of the body."""
         request = self._coming
         self._body_bytes = max(0, self._body_bytes - len(body))
         if request is None:
-            return  # it is answered already
+            return  # already answered
         request.size += len(body)
         request.parts.append(body)
         if request.size > self._limits.body_bytes:
             raise HttpError(413, f"a body may have {self._limits.body_bytes} bytes, got more")
 
     def on_message_complete(self) -> None:
-        """The request is there."""
+        """Completes the request, and answers it if it is the current one."""
         request, self._coming = self._coming, None
         self._body_bytes = 0
         if request is None:
@@ -244,11 +244,11 @@ class HttpConnection(asyncio.Protocol):
     # Answering
 
     def _begin(self, request: HttpRequest) -> None:
-        """A request is the next to be answered; its body may still be missing."""
+        """Starts to answer a request whose body may still be incomplete."""
         self._since = time.monotonic()
         try:
             response = request.refusal or self._application.begin(request) or self._refused_size(request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
+        except Exception as error:  # noqa: BLE001 - any error becomes a response
             response = error_response(error)
         if response is not None:
             if self._coming is request:
@@ -269,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
         self._look_by(request.deadline)
         try:
             self._application.answer(request, partial(self.reply, request))
-        except Exception as error:  # noqa: BLE001 - the same
+        except Exception as error:  # noqa: BLE001 - any error becomes a response
             self.reply(request, error_response(error))
 
     def reply(self, request: HttpRequest, response: HttpResponse) -> None:
@@ -278,27 +278,30 @@ class HttpConnection(asyncio.Protocol):
         data = encode_response(response, is_kept_open=is_kept_open, has_body=request.method != "HEAD")
         with self._lock:
             if self._current is not request or request.is_answered:
-                return  # its time was over, or the client is gone
+                return  # timed out, or the client has disconnected
             request.is_answered = True
             written = self._write_now(data) if is_kept_open else 0
             self._since = time.monotonic()
             if written == len(data) and not self._line and not self._is_ending:
                 self._current = None
                 return
-        with suppress(RuntimeError):  # the loop is closed, and everything with it
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._finish, data[written:], is_kept_open)
 
     def _write_now(self, data: bytes) -> int:
-        """How many bytes the socket took. REQUIRES: the lock is held."""
+        """Writes to the socket; returns the number of bytes accepted. REQUIRES: the lock is held."""
         if self._socket < 0 or self._transport.get_write_buffer_size():
             return 0
         try:
             return os.write(self._socket, data)
-        except OSError:  # it is full, or broken, which the event loop finds out
+        except OSError:  # full, or broken, which the event loop detects
             return 0
 
     def _finish(self, data: bytes, is_kept_open: bool) -> None:
-        """Does what an answer leaves to the event loop: it stays the current one until then, so that none overtakes."""
+        """Completes an answer in the event loop.
+
+        The request stays current until then, so that answers keep their order.
+        """
         if self._transport.is_closing():
             return
         if data:
@@ -312,7 +315,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def _go_on(self) -> None:
-        """Begins with the next one of those that came meanwhile."""
+        """Starts the next queued request."""
         if self._is_writing_paused or self._current is not None or self._transport.is_closing():
             return
         if self._line:
@@ -333,7 +336,7 @@ class HttpConnection(asyncio.Protocol):
             raise ValueError("head too large")
 
     def _look_by(self, due: float) -> None:
-        """Looks at that time whether something is late. Most requests set no timer: an earlier one is set already."""
+        """Schedules a timeout check. Most requests set no timer: an earlier one is already set."""
         if due < self._timer.when():
             self._timer.cancel()
             self._timer = self._loop.call_at(due, self._look)
@@ -349,7 +352,7 @@ class HttpConnection(asyncio.Protocol):
         if now < due:
             self._timer = self._loop.call_at(min(due, now + limits.head_seconds), self._look)
         elif request is None and not self._is_in_head:
-            self._transport.close()  # it rests between two requests
+            self._transport.close()  # idle between two requests
         elif request is None:
             self._refuse(408, f"the head did not come within {limits.head_seconds:g} s")
         elif not request.is_complete:
@@ -368,7 +371,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Says why, and ends the connection, whatever it waits for."""
+        """Sends an error and closes the connection in any state."""
         if self._transport.is_closing():
             return
         with self._lock:
@@ -380,7 +383,7 @@ class HttpConnection(asyncio.Protocol):
         self._expect_reading()
 
     def _refuse_last(self, status: int, sentence: str) -> None:
-        """Refuses what came last, behind the answers to requests before it; nothing more is read."""
+        """Rejects the last request after the answers to earlier ones; nothing more is read."""
         refused = self._coming
         with self._lock:
             is_first = self._current is None or self._current is refused

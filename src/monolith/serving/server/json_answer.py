@@ -1,4 +1,4 @@
-"""Answers as JSON: ``predictions`` row by row or ``outputs`` by columns, statuses and metadata, as TF-Serving."""
+"""Encodes answers as JSON like TF-Serving: ``predictions`` by row or ``outputs`` by column, status and metadata."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = [
 
 METHOD = "tensorflow/serving/predict"
 REFUSED_CODE = 9
-"""FAILED_PRECONDITION of gRPC: a version that is there, and is not served."""
+"""FAILED_PRECONDITION of gRPC: a version that exists, but is not served."""
 
 
 def encode_answer(outputs: Mapping[str, Tensor], *, is_rows: bool) -> bytes:
-    """The body of an answer.
+    """Encodes the body of an answer.
 
     Raises:
-        InternalError: an output that JSON cannot carry, as it is not finite.
+        InternalError: an output is not finite, which JSON cannot represent.
     """
     if is_rows and len(outputs) > 1:
         lists = [values.tolist() for values in outputs.values()]
@@ -59,7 +59,7 @@ def _joined(parts: list[tuple[str, bytes | None]]) -> bytes | None:
 
 
 def _json_of(values: Tensor) -> bytes | None:
-    """None: something in it is not finite."""
+    """Encodes values; None if one is not finite."""
     ndim, count = values.ndim, values.numel()
     if values.dtype is torch.float32 and ndim in (1, 2) and count and values.is_cpu and not values.is_neg():
         if not values.is_contiguous():
@@ -76,18 +76,18 @@ def _json(content: Any) -> bytes | None:
 
 
 def version_text(version: Any) -> str:
-    """What an answer was made with, for its head: export, dense, sparse."""
+    """Returns the version of an answer for its header: export, dense, sparse."""
     sparse = json.dumps(version.sparse, separators=(",", ":")) if version.sparse else "{}"
     return f'{{"export":{version.export},"dense":{version.dense},"sparse":{sparse}}}'
 
 
 def told_of(entry: Entry) -> str:
-    """What is to be known of a version that answers: why it is not ready, or why nothing newer is served."""
+    """Returns the status message of a version: why it is not ready, or why nothing newer is served."""
     return entry.model.why_not_ready or entry.model.problem or ""
 
 
 def status_of(entries: list[Entry], labels: Mapping[str, int], refused: Mapping[int, str]) -> dict[str, Any]:
-    """Which versions of a model are served, the labels they have, and which versions are not served and why."""
+    """Returns the served versions of a model with their labels, and rejected versions with the reasons."""
     statuses = [
         {
             "version": str(entry.version),
@@ -104,7 +104,7 @@ def status_of(entries: list[Entry], labels: Mapping[str, int], refused: Mapping[
 
 
 def metadata_of(entry: Entry) -> dict[str, Any]:
-    """What a version can be asked."""
+    """Returns the signatures of a version."""
     described = {
         name: {
             "inputs": {each: _tensor_info(each, spec) for each, spec in signature.inputs.items()},
@@ -120,7 +120,7 @@ def metadata_of(entry: Entry) -> dict[str, Any]:
 
 
 def number_of(dtype: str) -> int:
-    """The number of a type on the wire, by its name here."""
+    """Returns the number of a type on the wire."""
     return dtype_number(None if dtype == "bytes" else getattr(torch, dtype))
 
 

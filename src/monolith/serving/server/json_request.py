@@ -1,7 +1,7 @@
-"""Requests as JSON, in the two forms of TF-Serving: ``instances`` has a row for each example, ``inputs`` columns.
+"""Decodes JSON requests in the two forms of TF-Serving: ``instances`` has a row for each example, ``inputs`` columns.
 
 Numbers are numbers, texts and bytes are ``"text"`` or ``{"b64": "..."}``. An input whose examples have differing
-numbers of values is lists of differing length. Where a signature has one input only, its name may be left out.
+numbers of values is lists of differing length. If a signature has a single input, its name may be omitted.
 
 The core decodes a body into arrays without the GIL, see `core/serving/json_request.h`: Python runs for a column, never
 for a value, so that the time of a large body is not taken from other requests.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_COLUMNS", "JsonRequest", "parse_request"]
 
 MAX_COLUMNS = 1 << 14
-"""Most inputs of a request: far more than a signature has."""
+"""Maximum number of inputs of a request: far more than a signature has."""
 
 # Kinds of values, as core/serving/json_request.h numbers them.
 _WHOLE, _REAL, _TEXT, _BYTES, _BOOL, _NULL, _OBJECT, _UNSIGNED, _LARGE, _ROW_MIXED, _DEEP_MIXED, _NOT_BASE64 = (
@@ -53,25 +53,25 @@ _NAMES = {
 
 
 class _Decoded(NamedTuple):
-    """A column as the core decodes it."""
+    """A column as decoded by the core."""
 
     name: str
     kinds: int
-    """Of its values, as bits."""
+    """Kinds of its values, as bits."""
     num_rows: int
     widths: list[int]
-    """Values of each list by depth, of rows first; -1 where lists differ; empty where rows are single values."""
+    """Length of lists by depth, rows first; -1 if lengths differ; empty if rows are single values."""
     splits: npt.NDArray[np.int64] | None
-    """Ends of rows among the values, where some rows are lists."""
+    """Row splits, if some rows are lists."""
     whole: npt.NDArray[np.int64] | None
     real: npt.NDArray[np.float64] | None
     data: npt.NDArray[np.uint8] | None
-    """Texts and bytes, end to end."""
+    """Concatenated texts and bytes."""
     offsets: npt.NDArray[np.int64] | None
 
 
 class JsonRequest(NamedTuple):
-    """What a body says, before the signature is known."""
+    """A decoded body, before the signature is resolved."""
 
     signature: str
     is_rows: bool
@@ -82,10 +82,10 @@ class JsonRequest(NamedTuple):
     max_examples: int
 
     def columns(self, signature: Signature) -> dict[str, Column]:
-        """The columns that it means to a signature.
+        """Returns the columns for a signature.
 
         Raises:
-            InvalidArgumentError: something that is no column.
+            InvalidArgumentError: an input is not a valid column.
         """
         if not self.decoded:
             raise InvalidArgumentError(f"inputs must not be empty; inputs are: {', '.join(signature.inputs)}")
@@ -106,10 +106,10 @@ class JsonRequest(NamedTuple):
 
 
 def parse_request(body: bytes, limits: Limits) -> JsonRequest:
-    """A request as it stands in a body, within the limits of depth and examples.
+    """Parses the body of a request, within the limits of depth and examples.
 
     Raises:
-        InvalidArgumentError: no JSON, nested too deeply, or not of these forms.
+        InvalidArgumentError: the body is not JSON, nested too deeply, or of another form.
     """
     signature, is_rows, is_named, columns = _core.parse_json_request(body, limits.json_depth, MAX_COLUMNS)
     decoded = [_Decoded(*each) for each in columns]
@@ -123,7 +123,7 @@ def _only_name(signature: Signature, key: str) -> str:
 
 
 def _spec_of(name: str, signature: Signature) -> InputSpec:
-    """What is said of an input, or of the ragged one that it is a half of."""
+    """Returns the specification of an input, or of the ragged input that it is a half of."""
     whole_name = name.rpartition("/")[0] if name.endswith((VALUES, SPLITS)) else name
     found: InputSpec | None = signature.inputs.get(name) or signature.inputs.get(whole_name)
     if found is None:
@@ -132,7 +132,7 @@ def _spec_of(name: str, signature: Signature) -> InputSpec:
 
 
 def _half(name: str, decoded: _Decoded, spec: InputSpec) -> Column:
-    """The values, or the row splits, of a ragged input that comes as two."""
+    """Returns the values, or the row splits, of a ragged input that is sent as two."""
     if decoded.widths:
         raise InvalidArgumentError(f"input {name!r}: must be a list of numbers, got a list in it")
     if name.endswith(VALUES) and spec.texts is not None and decoded.kinds & _STRINGS:
@@ -163,7 +163,7 @@ def _ids_of_texts(name: str, decoded: _Decoded, texts: TextColumn) -> Tensor | R
         raise InvalidArgumentError(f"input {name!r}: has texts, so that all values must be texts, got {wrong}")
     _require_base64(name, decoded)
     assert decoded.data is not None  # noqa: S101 - it has strings
-    assert decoded.offsets is not None  # noqa: S101 - the same
+    assert decoded.offsets is not None  # noqa: S101 - it has strings
     splits = None if decoded.splits is None else torch.from_numpy(decoded.splits)
     return texts.ids_of_packed(decoded.data, decoded.offsets, splits)
 
@@ -174,7 +174,7 @@ def _require_base64(name: str, decoded: _Decoded) -> None:
 
 
 def _is_whole(spec: InputSpec | None) -> bool:
-    """Whether an input takes whole numbers alone; row splits, of which nothing is said, do."""
+    """Returns whether an input takes only integers; row splits, which have no specification, do."""
     return spec is None or spec.kind == "ids" or spec.dtype.startswith(("int", "uint", "bool"))
 
 
@@ -191,7 +191,7 @@ def _wanted(spec: InputSpec | None) -> str:
 
 
 def _numbers(name: str, decoded: _Decoded, spec: InputSpec | None) -> Tensor:
-    """All numbers of a column: int64 where they must be whole, otherwise float64, or int64 if all of them are."""
+    """Returns all numbers of a column: int64 if integers are required or all are integers, otherwise float64."""
     kinds, is_whole = decoded.kinds, _is_whole(spec)
     too_large = _LARGE if spec is not None and (spec.kind == "ids" or _is_bool(spec)) else _LARGE | _UNSIGNED
     if is_whole and kinds & too_large:
@@ -204,7 +204,7 @@ def _numbers(name: str, decoded: _Decoded, spec: InputSpec | None) -> Tensor:
 
 
 def _wrong_kind(kinds: int, allowed: int) -> str | None:
-    """A kind of values that is not allowed, in words; None: all are."""
+    """Returns the name of a kind of values that is not allowed; None if all are."""
     return next((word for kind, word in _NAMES.items() if kinds & kind & ~allowed), None)
 
 

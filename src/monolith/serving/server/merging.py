@@ -1,4 +1,4 @@
-"""Requests put together for one call of a model, and its answer taken apart."""
+"""Merges requests into one call of a model, and splits its answer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["likeness_of", "merge", "split"]
 
 
 def likeness_of(fitted: Fitted) -> Hashable | None:
-    """Requests of the same can be put together; None: this one cannot.
+    """Returns the batching key of a request: requests with the same key can be merged. None: it cannot be merged.
 
-    A batch in one message stays alone, as do columns that all examples share: what saves work would be copied.
+    A batch in one message is not merged, nor are columns that all examples share: merging would copy them.
     """
     if "example_batch" in fitted.columns:
         return None
@@ -33,15 +33,15 @@ def likeness_of(fitted: Fitted) -> Hashable | None:
 
 
 def merge(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
-    """Columns of several requests, one behind the other. REQUIRES: they are alike."""
+    """Concatenates the columns of several requests. REQUIRES: they have the same batching key."""
     return {name: _join([part[name] for part in parts]) for name in parts[0]}
 
 
 def split(outputs: Mapping[str, Tensor], sizes: Sequence[int]) -> list[dict[str, Tensor]]:
-    """The part of each request of an answer.
+    """Splits an answer into the parts of the requests.
 
     Raises:
-        InternalError: an output that has not as many rows as there are examples.
+        InternalError: the number of rows of an output is not that of the examples.
     """
     total = sum(sizes)
     for name, values in outputs.items():

@@ -1,4 +1,4 @@
-"""What a server says about itself: the metrics of ``docs/how-to/serve.md``, for its endpoint of Prometheus."""
+"""The metrics of a server (``docs/how-to/serve.md``), for its Prometheus endpoint."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _EVERY_SECONDS = 1.0
 
 
 class ServingMetrics:
-    """Counts what happens. Any thread may call any method.
+    """Records the metrics of a server. Thread-safe.
 
     Args:
-        recorder: Where values go; by default the recorder of the process.
+        recorder: Recorder of the values; by default that of the process.
     """
 
     def __init__(self, recorder: MetricRecorder | None = None) -> None:
@@ -44,17 +44,17 @@ class ServingMetrics:
 
     @property
     def client(self) -> MetricClient:
-        """Emits under the same prefix, for parts that count by themselves."""
+        """Client with the same prefix, for components with their own metrics."""
         return self._client
 
     def count_answer(self, model: str, signature: str, seconds: float, status: int) -> None:
-        """A request was answered, well or not.
+        """Counts an answered request, successful or not.
 
         Args:
-            model: Its name.
-            signature: Its name.
-            seconds: From the moment the request was there to that of its answer.
-            status: Of gRPC; 0 is well.
+            model: Name of the model.
+            signature: Name of the signature.
+            seconds: Time from the arrival of the request to its answer.
+            status: gRPC status; 0: success.
         """
         count = self._answers.get((model, status))
         if count is None:
@@ -65,7 +65,7 @@ class ServingMetrics:
             self._timer("serving_latency", model, signature)(seconds)
 
     def count_call(self, model: str, signature: str, seconds: float, prediction: Prediction) -> None:
-        """A model was called, for one request or several."""
+        """Counts a call of a model, for one request or several."""
         self._watch.note(model, signature, prediction)
         self._timer("predict_latency", model, signature)(seconds)
         if prediction.num_ids:
@@ -75,19 +75,19 @@ class ServingMetrics:
             rate(prediction.num_found / prediction.num_ids)
 
     def count_refusal(self) -> None:
-        """A request was not taken in."""
+        """Counts a rejected request."""
         self._refusals(1)
 
     def count_expired(self) -> None:
-        """A request waited past its deadline."""
+        """Counts a request that expired in the queue."""
         self._client.emit_counter("expired")
 
     def count_shadow(self, model: str, version: int, outcome: str) -> None:
-        """An answered request came to the shadow: it was ``scored``, ``dropped`` or ``failed``."""
+        """Counts an answered request that was offered to the shadow: ``scored``, ``dropped`` or ``failed``."""
         self._client.emit_counter("shadow_requests", 1, {"model_name": model, "version": version, "outcome": outcome})
 
     def show_shadow(self, model: str, version: int, compared: Compared) -> None:
-        """How the scores of a shadow differ in one request."""
+        """Records how the scores of a shadow differ in one request."""
         tags = {"model_name": model, "version": version}
         if compared.scores:
             self._client.emit_timer("shadow_difference", compared.difference / compared.scores, tags)
@@ -95,7 +95,7 @@ class ServingMetrics:
             self._client.emit_counter("shadow_not_finite", compared.not_finite, tags)
 
     def count_verdict(self, model: str, kind: str, verdict: Verdict) -> None:
-        """The gate judged an export or dense weights."""
+        """Counts a verdict of the gate on an export or dense weights."""
         tags = {"model_name": model, "kind": kind}
         if verdict.refused is not None:
             self._client.emit_counter("gate_refusals", 1, tags)
@@ -103,12 +103,12 @@ class ServingMetrics:
         self._client.emit_store("gate_calibration", verdict.figures.calibration, tags)
 
     def show_models(self, registry: ModelRegistry) -> None:
-        """What each version holds and how fresh it is."""
+        """Emits size and freshness of each version."""
         for entry in registry.entries():
             self.show_model(entry.name, entry.model)
 
     def show_model(self, name: str, model: ShownModel) -> None:
-        """What one model holds and how fresh it is."""
+        """Emits size and freshness of one model."""
         tags = {"model_name": name, "version": int(model.version.export)}
         self._client.emit_store("rows", model.num_rows, tags)
         self._client.emit_store("memory_bytes", model.memory_bytes, tags)
@@ -121,16 +121,16 @@ class ServingMetrics:
                 self._client.emit_store("staleness_p99", staleness.p99, tags)
 
     def show_traffic(self) -> None:
-        """How usual it is what models are asked and answer."""
+        """Emits the drift of requests and answers."""
         self._watch.show(self._client)
 
     def show_queue(self, waiting: int, expected_wait_seconds: float) -> None:
-        """How full the queue is."""
+        """Emits the state of the queue."""
         self._client.emit_store("queue_requests", waiting)
         self._client.emit_store("queue_wait", expected_wait_seconds)
 
     def _timer(self, name: str, model: str, signature: str) -> Callable[[float], None]:
-        """One that measures every request: looked up by what it differs in, its name and tags are checked once."""
+        """Returns a cached timer for every request, so that name and tags are checked only once."""
         found = self._timers.get((name, model, signature))
         if found is None:
             found = self._client.timer(name, {"model_name": model, "signature_name": signature})
@@ -148,7 +148,7 @@ class GaugeThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         self._ended.set()
         self._thread.join()
 

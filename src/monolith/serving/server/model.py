@@ -1,4 +1,4 @@
-"""What the server asks of a model: the interface of `monolith.serving.Predictor`, and no more."""
+"""Interface of a model for the server: a subset of `monolith.serving.Predictor`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 DEFAULT_SIGNATURE = "serving_default"
-"""The signature of a request that names none."""
+"""Signature of a request without one."""
 ENCODED = ("instances", "examples", "example_batch")
-"""Names of inputs that carry encoded samples instead of columns: any signature takes them."""
+"""Names of inputs that carry encoded samples instead of columns: any signature accepts them."""
 
 
 class InputSpec(Protocol):
@@ -45,7 +45,7 @@ class InputSpec(Protocol):
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """None stands for the number of examples, which comes first, and for what differs."""
+        """Shape; None stands for the number of examples, which is the first dim, and for variable dims."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class InputSpec(Protocol):
 
     @property
     def texts(self) -> TextColumn | None:
-        """How texts become ids, where a request may have texts instead of ids."""
+        """Conversion of texts to ids, if a request may have texts instead of ids."""
         ...
 
 
@@ -64,17 +64,17 @@ class OutputSpec(Protocol):
 
     @property
     def dtype(self) -> str:
-        """As torch writes it."""
+        """Name of the torch dtype."""
         ...
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """None stands for the number of examples."""
+        """Shape; None stands for the number of examples."""
         ...
 
 
 class Signature(Protocol):
-    """One way to ask a model."""
+    """Inputs and outputs of one kind of request."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -88,7 +88,7 @@ class Signature(Protocol):
 
 
 class Version(Protocol):
-    """What an answer was made with."""
+    """Version of an answer."""
 
     @property
     def export(self) -> int:
@@ -97,12 +97,12 @@ class Version(Protocol):
 
     @property
     def dense(self) -> int:
-        """Number of the dense part; -1: the export's own."""
+        """Number of the dense part; -1: that of the export."""
         ...
 
     @property
     def sparse(self) -> dict[str, int]:
-        """Part of the delta log to the increment that its rows have at least."""
+        """Part of the delta log -> minimum increment of its rows."""
         ...
 
 
@@ -111,7 +111,7 @@ class Prediction(Protocol):
 
     @property
     def outputs(self) -> dict[str, Tensor]:
-        """By name; the first dim is that of the examples."""
+        """Outputs by name; the first dim is that of the examples."""
         ...
 
     @property
@@ -121,81 +121,81 @@ class Prediction(Protocol):
 
     @property
     def num_ids(self) -> int:
-        """Ids that were looked up."""
+        """Number of ids looked up."""
         ...
 
     @property
     def num_found(self) -> int:
-        """Those of them that have a row."""
+        """Number of those ids that have a row."""
         ...
 
 
 class ShownModel(Protocol):
-    """What is shown of a model by metrics."""
+    """The properties of a model for metrics."""
 
     @property
     def version(self) -> Any:
-        """A `Version`: what the next answer would be made with."""
+        """A `Version`: that of the next answer."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has what training had published, but for a small lag."""
+        """Whether it is up to date with training, except for a small lag."""
         ...
 
     @property
     def staleness(self) -> Any:
-        """Seconds from an event to its rows here, ``p50`` and ``p99``, and since the newest, ``now``; None: no log."""
+        """Seconds from an event to its rows, ``p50`` and ``p99``, and since the newest event, ``now``; None: no log."""
         ...
 
     @property
     def num_rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows of all tables."""
         ...
 
     @property
     def memory_bytes(self) -> int:
-        """What they take."""
+        """Memory of the tables."""
         ...
 
 
 class ServedModel(ShownModel, Protocol):
-    """A model that answers; every method may be called by any thread."""
+    """A served model. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """Of the model, where it is served under no other."""
+        """Default name of the model."""
         ...
 
     @property
     def signatures(self) -> Mapping[str, Any]:
-        """Ways to ask it by name, each a `Signature`."""
+        """Signatures by name, each a `Signature`."""
         ...
 
     @property
     def why_not_ready(self) -> str | None:
-        """A sentence; None when it is ready."""
+        """Reason as a sentence; None: ready."""
         ...
 
     @property
     def problem(self) -> str | None:
-        """Why it does not serve something newer that is there; None where it does."""
+        """Why a newer version is not served; None: no problem."""
         ...
 
     def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Any:
-        """The `Prediction` for columns by name.
+        """Returns the `Prediction` for columns by name.
 
         Raises:
-            InvalidArgumentError: inputs that do not fit the signature.
-            NotFoundError: a signature that it does not have.
+            InvalidArgumentError: inputs do not fit the signature.
+            NotFoundError: the model does not have this signature.
         """
         ...
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees the model."""
         ...
 
 
 def is_merged(model: ServedModel) -> bool:
-    """Whether several requests may be one call of a model; one whose answers depend on that has ``answers_alone``."""
+    """Returns whether requests may be merged into one call; a model with ``answers_alone`` does not allow it."""
     return not getattr(model, "answers_alone", False)

@@ -1,4 +1,4 @@
-"""The threads that ask the models, beside those of the front ends."""
+"""The threads that call the models, separate from those of the front ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Answer", "Job", "ModelThreads"]
 
 
 class Answer(NamedTuple):
-    """What a request gets."""
+    """Answer to a request."""
 
     outputs: dict[str, Tensor]
     version: Any
@@ -38,25 +38,25 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request that can be asked."""
+    """A validated request."""
 
     entry: Entry
-    """Stays taken until the job is done."""
+    """Held until the job is done."""
     signature: str
     fitted: Fitted
     deadline: float
-    """On the monotonic clock."""
+    """Deadline on the monotonic clock."""
     done: Callable[[Answer | BaseException], None]
-    """Called once, by a thread of the models; it must not wait."""
+    """Called once, by a model thread; must not block."""
 
 
 class ModelThreads:
-    """Asks models, one call a thread at a time. Any thread may `submit`.
+    """Pool of threads that call models, one call per thread at a time. Any thread may `submit`.
 
     Args:
-        rules: Of the queue.
-        metrics: What is counted.
-        clock: Of this machine.
+        rules: Rules of the queue.
+        metrics: Metrics of the server.
+        clock: Clock of this machine; None: the system clock.
     """
 
     def __init__(self, rules: QueueRules, *, metrics: ServingMetrics, clock: Clock | None = None) -> None:
@@ -72,11 +72,11 @@ class ModelThreads:
             thread.start()
 
     def require_room(self, deadline: float | None = None) -> None:
-        """Refuses before a request is even decoded, if it would be afterwards.
+        """Rejects a request before it is decoded, if it would be rejected afterwards.
 
         Raises:
-            OverloadedError: it would wait too long.
-            UnavailableError: the server is about to end.
+            OverloadedError: the request would wait too long.
+            UnavailableError: the server is shutting down.
         """
         with self._changed:
             refused = self._queue.refusal(self._clock.monotonic(), deadline)
@@ -85,16 +85,16 @@ class ModelThreads:
             raise refused
 
     def submit(self, job: Job) -> None:
-        """Takes a request in; its `done` is called however it ends.
+        """Queues a request; `done` is called with its answer or error.
 
         Raises:
-            OverloadedError: it would wait too long; `done` is not called.
-            UnavailableError: the server is about to end; `done` is not called.
+            OverloadedError: the request would wait too long; `done` is not called.
+            UnavailableError: the server is shutting down; `done` is not called.
         """
         alike = likeness_of(job.fitted) if is_merged(job.entry.model) else None
         ticket = Ticket(
             likeness=None if alike is None else (job.entry, job.signature, alike),
-            cost=(job.entry.name, job.signature),  # not the entry: costs are kept, and versions leave
+            cost=(job.entry.name, job.signature),  # not the entry: costs outlive versions
             rows=job.fitted.num_examples,
             deadline=job.deadline,
             work=job,
@@ -109,25 +109,25 @@ class ModelThreads:
 
     @property
     def num_waiting(self) -> int:
-        """Requests in the queue."""
+        """Number of requests in the queue."""
         with self._changed:
             return self._queue.num_waiting
 
     @property
     def expected_wait_seconds(self) -> float:
-        """What a request would wait now."""
+        """Expected wait of a new request."""
         with self._changed:
             return self._queue.expected_wait(self._clock.monotonic())
 
     def drain(self, seconds: float) -> bool:
-        """Takes nothing in any more, and waits for what was; False: some of it is still there after that time."""
+        """Rejects new requests and waits for queued and running ones; returns False if the time did not suffice."""
         with self._changed:
             self._queue.is_draining = True
             self._changed.notify_all()
             return self._changed.wait_for(lambda: self._queue.is_idle, seconds)
 
     def close(self) -> None:
-        """Ends the threads; what still waits is refused. A call of a model that hangs is left behind."""
+        """Stops the threads; queued requests are rejected. A hanging model call is abandoned."""
         with self._changed:
             self._queue.is_draining = self._is_ending = True
             self._changed.notify_all()
@@ -142,7 +142,7 @@ class ModelThreads:
                 ticket.work.done(UnavailableError("the server ended before this request was answered"))
 
     def _work(self) -> None:
-        torch.set_num_threads(1)  # of this thread, once: other processors have other calls to answer
+        torch.set_num_threads(1)  # of this thread: other cores run other calls
         while (begun := self._next()) is not None:
             call, batch = begun
             counts = False
@@ -155,7 +155,7 @@ class ModelThreads:
                         self._changed.notify_all()
 
     def _next(self) -> tuple[int, list[Ticket]] | None:
-        """The number of a call that has begun, and what it is to answer; None: nothing more is answered."""
+        """Starts the next call; returns its number and its requests, or None at the end."""
         while True:
             with self._changed:
                 if self._is_ending:
@@ -174,12 +174,12 @@ class ModelThreads:
                 return call, taken.batch
 
     def _answer(self, jobs: list[Job]) -> bool:
-        """Asks the model for all of them; whether it went well."""
+        """Calls the model for all jobs; returns whether it succeeded."""
         try:
             answers = self._ask(jobs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, who asked gets to know
+        except Exception as error:  # noqa: BLE001 - any error is passed to the callers
             if len(jobs) > 1 and isinstance(error, InvalidArgumentError):
-                for job in jobs:  # one of them is wrong: the others do not pay for it
+                for job in jobs:  # one of them is invalid; retry each alone
                     self._answer([job])
                 return False
             for job in jobs:
@@ -203,5 +203,5 @@ class ModelThreads:
 
 
 def _copy_of(error: Exception) -> Exception:
-    """Each request has an error of its own: tracebacks of threads must not meet in one."""
+    """Copies an error for one request, so that threads do not share a traceback."""
     return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)

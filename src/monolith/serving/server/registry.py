@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 __all__ = ["STABLE", "Entry", "ModelRegistry"]
 
 STABLE = "stable"
-"""The label whose version answers those that name none; without it the newest does."""
+"""Label of the default version; without it the newest version is the default."""
 
 
 class Entry:
-    """A model that is served: one version, or the newest one of a folder, which changes."""
+    """A served model: a fixed version, or the newest one of a folder."""
 
     def __init__(self, name: str, model: ServedModel) -> None:
         self.name = name
         self.model = model
         self.users = 0
-        """Requests that have it."""
+        """Number of requests that use it."""
         self.is_leaving = False
 
     @property
     def version(self) -> int:
-        """The one that answers now."""
+        """Current version."""
         return int(self.model.version.export)
 
 
 class ModelRegistry:
-    """Which model answers. Any thread may call any method; it owns its models, and closes them when nobody asks them.
+    """The models of a server. Thread-safe. Owns its models, and closes them when no request uses them.
 
     Example::
 
@@ -60,16 +60,16 @@ class ModelRegistry:
         self._refused: dict[str, dict[int, str]] = {}
         self._leaving: list[threading.Thread] = []
         self.shadow_tallies: dict[str, ShadowTally] = {}
-        """How shadows did, by model, as who asks them counts it."""
+        """Model -> statistics of its shadow, updated by the `ShadowScorer`."""
         self.commands: Commands | None = None
-        """Who moves labels and loads versions when a client of the server asks for it; None: nobody does."""
+        """Executor of promotion commands; None: commands are not accepted."""
 
     def add(self, name: str, model: ServedModel) -> int:
-        """Serves a model under a name; returns its version, that of its export.
+        """Serves a model under a name; returns the version of its export.
 
         Raises:
-            InvalidArgumentError: a name that has no place in a path.
-            AlreadyExistsError: the name has that version.
+            InvalidArgumentError: the name cannot be part of a path.
+            AlreadyExistsError: this version is already served under the name.
         """
         if not name or not all(each.isalnum() or each in "-_." for each in name):
             raise InvalidArgumentError(f"model name: must be letters, digits, '-', '_' and '.', got {name!r}")
@@ -82,10 +82,10 @@ class ModelRegistry:
         return entry.version
 
     def remove(self, name: str, version: int) -> None:
-        """Serves a version no more; it is closed when the requests that have it are answered.
+        """Removes a version; it is closed when its requests are answered.
 
         Raises:
-            NotFoundError: there is no such version.
+            NotFoundError: the version does not exist.
             FailedPreconditionError: a label points to it, or it is a canary or a shadow.
         """
         with self._lock:
@@ -103,10 +103,10 @@ class ModelRegistry:
             self._close_unused(entry)
 
     def replace(self, name: str, model: ServedModel) -> None:
-        """Puts a model into the place of the one with the same version, with its labels.
+        """Replaces the model with the same version; labels are kept.
 
         Raises:
-            NotFoundError: there is no such version.
+            NotFoundError: the version does not exist.
         """
         entry = Entry(name, model)
         with self._lock:
@@ -120,11 +120,11 @@ class ModelRegistry:
             self._close_unused(old)
 
     def set_label(self, name: str, label: str, version: int | None) -> None:
-        """Moves a label to a version; None takes it away.
+        """Moves a label to a version; None removes the label.
 
         Raises:
-            NotFoundError: there is no such version.
-            FailedPreconditionError: a canary or a shadow is named by a label that is taken away.
+            NotFoundError: the version does not exist.
+            FailedPreconditionError: a canary or a shadow uses the label to be removed.
         """
         if not label:
             raise InvalidArgumentError("label: must not be empty")
@@ -136,10 +136,10 @@ class ModelRegistry:
                 self._labels.setdefault(name, {})[label] = self._find(name, version)
 
     def set_canary(self, name: str, canary: Canary | None) -> None:
-        """Sends a share of the requests that name no version elsewhere; None ends it.
+        """Routes a share of the requests without a version to a canary; None ends it.
 
         Raises:
-            NotFoundError: there is no such version or label.
+            NotFoundError: the version or label does not exist.
         """
         with self._lock:
             if canary is None:
@@ -149,10 +149,10 @@ class ModelRegistry:
                 self._canaries[name] = canary
 
     def set_shadow(self, name: str, target: Choice | None) -> None:
-        """Lets requests be scored by another version, too, once they are answered; None ends it.
+        """Sets the version that also scores answered requests; None ends it.
 
         Raises:
-            NotFoundError: there is no such version or label.
+            NotFoundError: the version or label does not exist.
         """
         with self._lock:
             if target is None:
@@ -162,16 +162,16 @@ class ModelRegistry:
                 self._shadows[name] = target
 
     def set_refused(self, name: str, refused: Mapping[int, str]) -> None:
-        """Notes which versions are not served, and why."""
+        """Records which versions are not served, and why."""
         with self._lock:
             self._refused[name] = dict(refused)
 
     @contextmanager
     def using(self, name: str, *, version: int | None = None, label: str | None = None) -> Iterator[Entry]:
-        """The version that answers a request, which stays as long as it is used.
+        """Context with the version that answers a request; the version stays loaded inside.
 
         Raises:
-            NotFoundError: there is no such model, version or label.
+            NotFoundError: the model, version or label does not exist.
         """
         entry = self.take(name, version=version, label=label)
         try:
@@ -180,14 +180,14 @@ class ModelRegistry:
             self.give_back(entry)
 
     def take(self, name: str, *, version: int | None = None, label: str | None = None) -> Entry:
-        """As `using`, to be given back by `give_back`."""
+        """Acquires a version like `using`; the caller releases it with `give_back`."""
         with self._lock:
             entry = self._chosen(name, Choice(version, label))
             entry.users += 1
             return entry
 
     def route(self, name: str, request_id: str | None) -> Entry:
-        """As `take`, for a request that names neither version nor label: the canary has its share of them."""
+        """Acquires a version like `take`, for a request without version and label; the canary gets its share."""
         with self._lock:
             canary = self._canaries.get(name)
             if canary is not None and canary.takes(name, request_id):
@@ -198,7 +198,7 @@ class ModelRegistry:
             return entry
 
     def take_shadow(self, name: str, answered_by: int) -> Entry | None:
-        """The version that scores requests beside the one that answered, to be given back; None: there is none."""
+        """Acquires the shadow of a model, to be released with `give_back`; None if there is none."""
         target = self._shadows.get(name)  # without the lock: most models have none
         if target is None:
             return None
@@ -210,17 +210,17 @@ class ModelRegistry:
             return entry
 
     def give_back(self, entry: Entry) -> None:
-        """A request is answered."""
+        """Releases a version."""
         with self._lock:
             entry.users -= 1
             if entry.is_leaving:
                 self._close_unused(entry)
 
     def entries(self, name: str | None = None) -> list[Entry]:
-        """What is served, oldest versions first.
+        """Returns the served versions, the oldest first.
 
         Raises:
-            NotFoundError: there is no model of that name.
+            NotFoundError: the model does not exist.
         """
         with self._lock:
             names = sorted(self._entries) if name is None else [name]
@@ -229,36 +229,36 @@ class ModelRegistry:
             ]
 
     def labels(self, name: str) -> dict[str, int]:
-        """Labels of a model."""
+        """Returns the labels of a model."""
         with self._lock:
             return {label: entry.version for label, entry in self._labels.get(name, {}).items()}
 
     def canary(self, name: str) -> Canary | None:
-        """Where a share of the requests of a model goes."""
+        """Returns the canary of a model."""
         with self._lock:
             return self._canaries.get(name)
 
     def shadow(self, name: str) -> Choice | None:
-        """Which version scores requests of a model that others answer."""
+        """Returns the shadow of a model."""
         with self._lock:
             return self._shadows.get(name)
 
     def refused(self, name: str) -> dict[int, str]:
-        """Versions that are not served, and why."""
+        """Returns versions that are not served, and why."""
         with self._lock:
             return dict(self._refused.get(name, {}))
 
     def default(self, name: str) -> Entry:
-        """What answers a request that names neither version nor label, but for the canary's share.
+        """Returns the default version: it answers requests without version and label, except for the canary's share.
 
         Raises:
-            NotFoundError: there is no model of that name.
+            NotFoundError: the model does not exist.
         """
         with self._lock:
             return self._default(name)
 
     def why_not_ready(self) -> str | None:
-        """Why the server is to be asked nothing yet; None: every model that answers by default is ready."""
+        """Returns why the server is not ready; None if the default version of every model is ready."""
         with self._lock:
             answering = [self._default(name) for name in sorted(self._entries)]
         if not answering:
@@ -285,7 +285,7 @@ class ModelRegistry:
             thread.join()
 
     def _close_unused(self, entry: Entry) -> None:
-        """Closes what leaves once nobody uses it: in a thread, as it may take long, and requests must not wait."""
+        """Closes a removed model once it is unused; in a thread, so that requests do not wait."""
         if entry.users == 0:
             self._leaving = [thread for thread in self._leaving if thread.is_alive()]
             thread = threading.Thread(target=entry.model.close, name=f"leaving-{entry.version}", daemon=True)

@@ -1,4 +1,4 @@
-"""The road of a request between a front end and the models, the same for each front end."""
+"""The path of a request from a front end to the models, common to all front ends."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = ["RequestCore", "Target", "deadline_error"]
 
 
 class Target(NamedTuple):
-    """Which model is asked; without version and label the one that answers by default."""
+    """The requested model; without version and label its default version."""
 
     name: str
     version: int | None = None
     label: str | None = None
     request_id: str | None = None
-    """Who asks, in any words of the client's: requests of one id are all answered by the canary, or none is."""
+    """Id given by the client: requests with the same id are all answered by the canary, or none."""
 
 
 def deadline_error(seconds: float) -> DeadlineExceededError:
-    """What a client is told whose time is over."""
+    """Returns the error for an expired request."""
     return DeadlineExceededError(f"the request was not answered within {seconds:g} s")
 
 
 class RequestCore:
-    """Takes decoded requests to models and answers back. Any thread may call it."""
+    """Passes decoded requests to models and returns answers. Thread-safe."""
 
     def __init__(
         self, registry: ModelRegistry, threads: ModelThreads, *, limits: Limits, metrics: ServingMetrics
@@ -53,23 +53,23 @@ class RequestCore:
         self.threads = threads
         self.metrics = metrics
         self.request_log: RequestLog | None = None
-        """Gets to know what was answered."""
+        """Log of answered requests; None: they are not logged."""
         self.shadow = ShadowScorer(registry, metrics)
-        """Scores answered requests once more, where a model has a shadow."""
+        """Scores answered requests again, if the model has a shadow."""
         self.is_ending = False
-        """Whether the server is about to end: it is not ready any more."""
+        """Whether the server is shutting down and therefore not ready."""
 
     def why_not_ready(self) -> str | None:
-        """Why nothing is to be asked here; None: it is ready."""
+        """Returns why the server is not ready; None: it is ready."""
         return "the server is about to end" if self.is_ending else self.registry.why_not_ready()
 
     def deadline_of(self, seconds: float | None) -> float:
-        """The monotonic time until which a request is to be answered, by what the client allows."""
+        """Returns the deadline of a request on the monotonic clock, given the client's timeout."""
         limit = self.limits.request_seconds
         return time.monotonic() + (limit if seconds is None else max(0.0, min(seconds, limit)))
 
     def request_id_of(self, given: bytes | None) -> bytes | None:
-        """What a request is called in the log, by what its client says; None: there is no log."""
+        """Returns the id of a request for the log, from the id given by its client; None if there is no log."""
         return None if self.request_log is None else request_id_of(given)
 
     def ask(
@@ -82,21 +82,21 @@ class RequestCore:
         done: Callable[[Answer | BaseException], None],
         request_id: bytes | None = None,
     ) -> None:
-        """Asks a model; `done` is called once with the answer or the error, by some other thread, if this returns.
+        """Submits a request to a model. If this returns, another thread calls `done` once with the answer or the error.
 
         Args:
             target: The model.
-            signature: How it is asked.
-            decode: Makes columns of the request, knowing the signature.
-            deadline: On the monotonic clock.
-            done: Must not wait.
-            request_id: What the request is called in the log; None: it is not logged.
+            signature: Name of the signature.
+            decode: Decodes the columns of the request for a signature.
+            deadline: Deadline on the monotonic clock.
+            done: Callback; must not block.
+            request_id: Id of the request in the log; None: it is not logged.
 
         Raises:
-            NotFoundError: an unknown model, version, label or signature.
-            InvalidArgumentError: inputs that do not fit.
-            OverloadedError: it would wait too long.
-            UnavailableError: the server is about to end.
+            NotFoundError: the model, version, label or signature does not exist.
+            InvalidArgumentError: the inputs do not fit the signature.
+            OverloadedError: the request would wait too long.
+            UnavailableError: the server is shutting down.
         """
         begin = time.monotonic()
         entry = self._take(target)

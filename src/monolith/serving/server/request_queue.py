@@ -1,13 +1,12 @@
-"""Which requests are taken in, and which are answered together: decided by the time they would wait.
+"""Decides which requests are admitted and which are batched, from their expected wait.
 
-A pure state machine: it is told what happens and when, and says what to do. Threads, models and clocks are those of
-`model_threads.py`.
+A pure state machine: events with their times in, decisions out. Threads, models and clocks are in `model_threads.py`.
 
-A request is refused at once when those before it would take longer than `QueueRules.max_wait_seconds`, or than its own
-deadline allows: who waits in vain costs twice. How long they take is learned from calls, and how much longer requests
-wait than that from those that waited: what lies between calls counts, too. Small requests for the same model, signature
-and kinds of columns are answered by one call; they wait for others at most `QueueRules.batch_delay_seconds`, and by
-default not at all: what came while the model was busy is what is put together.
+A request is rejected immediately if those before it would take longer than `QueueRules.max_wait_seconds`, or than its
+own deadline: a request that expires in the queue costs twice. The cost of calls is estimated from past calls, and the
+additional delay between calls from the waits of past requests. Small requests with the same model, signature and kinds
+of columns are batched into one call. They wait for others at most `QueueRules.batch_delay_seconds`, by default not at
+all: requests that arrive while the model is busy are batched.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ _LEAST_RETRY_SECONDS = 0.001
 
 
 class OverloadedError(ResourceExhaustedError):
-    """More is asked than can be answered in time; try again after a while, or elsewhere."""
+    """The server is overloaded; retry later, or at another server."""
 
     def __init__(self, message: str, *, retry_after_seconds: float) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
-        """When there may be room."""
+        """Time after which to retry."""
 
 
 @config
 class QueueRules(Config):
-    """What waits, and for how long."""
+    """Limits of the queue."""
 
     threads: int = 1
-    """Calls of models at a time; each has one thread, torch's work included."""
+    """Number of concurrent model calls; each uses one thread, including torch."""
     max_wait_seconds: float = 0.1
-    """A request that would wait longer is refused."""
+    """Maximum expected wait; a request that would wait longer is rejected."""
     max_waiting: int = 1024
-    """Requests that wait at most, however fast models are."""
+    """Maximum number of queued requests, however fast models are."""
     batch_examples: int = 256
-    """Requests are put together up to so many examples; a larger one goes alone. 1: none are."""
+    """Maximum number of examples of a batch; a larger request is not batched. 1: no batching."""
     batch_delay_seconds: float = 0.0
-    """How long a request waits for others to be put together with, when a thread is free."""
+    """How long a request waits for others to form a batch, when a thread is free."""
 
     def __post_init__(self) -> None:
         require_positive(self, "threads", "max_wait_seconds", "max_waiting", "batch_examples")
@@ -69,66 +68,66 @@ class Ticket:
     """A request in the queue."""
 
     likeness: Hashable
-    """Requests of the same may be put together; None goes alone."""
+    """Batching key: requests with the same one may be batched; None: not batched."""
     cost: Hashable
-    """Requests of the same take alike: model and signature."""
+    """Key of the cost estimate: model and signature."""
     rows: int
     deadline: float
-    """On the clock of the queue."""
+    """Deadline on the clock of the queue."""
     work: Any
-    """Of the caller."""
+    """Data of the caller."""
     since: float = field(default=0.0, init=False)
     expected: float = field(default=0.0, init=False)
-    """Seconds that those before it were thought to take when it came."""
+    """Estimated seconds of the requests before it when it arrived."""
 
 
 class Taken(NamedTuple):
-    """What to do now."""
+    """Decision for a free thread."""
 
     batch: list[Ticket]
-    """Requests to answer by one call; none: nothing is due."""
+    """Requests to answer with one call; empty: nothing is due."""
     expired: list[Ticket]
-    """Requests whose deadline is over; they left the queue."""
+    """Expired requests, removed from the queue."""
     wait_seconds: float | None
-    """When to ask again if nothing comes; None: whenever something comes."""
+    """When to call `take` again if no request arrives; None: only when one arrives."""
 
 
 class RequestQueue:
-    """The queue of a server. Not thread safe: `model_threads.py` has the lock."""
+    """The queue of a server. Not thread-safe: `model_threads.py` has the lock."""
 
     def __init__(self, rules: QueueRules) -> None:
         self._rules = rules
         self._lines: dict[Hashable, deque[Ticket]] = {}
-        """By likeness, each in order of arrival; none is empty."""
+        """Batching key -> requests in order of arrival; never empty."""
         self._costs: dict[Hashable, CostModel] = {}
         self._slip = WaitSlip()
         self._waiting: dict[Hashable, list[int]] = {}
-        """Cost to [requests, examples] that wait."""
+        """Cost key -> [requests, examples] in the queue."""
         self._running: dict[int, tuple[float, float]] = {}
-        """Number of a call to when it began, and what it was thought to take."""
+        """Number of a call -> its start, and its estimated duration."""
         self._num_calls = 0
         self._num_waiting = 0
         self._first_deadline = math.inf
-        """No request that waits has an earlier one."""
+        """Lower bound of the deadlines of queued requests."""
         self.is_draining = False
-        """Nothing more is taken in, and nobody waits for others."""
+        """Whether new requests are rejected, and no request waits for a batch."""
 
     @property
     def num_waiting(self) -> int:
-        """Requests in the queue."""
+        """Number of requests in the queue."""
         return self._num_waiting
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing runs."""
+        """Whether no request is queued and no call is running."""
         return self._num_waiting == 0 and not self._running
 
     def expected_wait(self, now: float) -> float:
-        """Seconds that a request would wait, if it came now."""
+        """Estimates the wait of a request that arrives now, in seconds."""
         return self._ahead(now) * self._slip.factor
 
     def refusal(self, now: float, deadline: float | None = None) -> OpError | None:
-        """Why a request that came now would not be taken in; None: it would."""
+        """Returns why a request that arrives now would be rejected; None if it would be admitted."""
         if self.is_draining:
             return UnavailableError("the server is about to end; ask another one")
         wait = self.expected_wait(now)
@@ -153,7 +152,7 @@ class RequestQueue:
         return None
 
     def offer(self, ticket: Ticket, now: float) -> OpError | None:
-        """Takes a request in, or says why not."""
+        """Admits a request, or returns why it is rejected."""
         refused = self.refusal(now, ticket.deadline)
         if refused is not None:
             return refused
@@ -171,7 +170,7 @@ class RequestQueue:
         return None
 
     def take(self, now: float) -> Taken:
-        """What a free thread is to do."""
+        """Returns the work for a free thread."""
         expired = self._take_expired(now) if now >= self._first_deadline else []
         if not self._lines:
             return Taken([], expired, None)
@@ -190,27 +189,27 @@ class RequestQueue:
         return Taken(batch, expired, None)
 
     def begin(self, batch: list[Ticket], now: float) -> int:
-        """A call was begun; returns its number."""
+        """Records the start of a call; returns its number."""
         rows = sum(ticket.rows for ticket in batch)
         self._num_calls += 1
         self._running[self._num_calls] = (now, self._costs[batch[0].cost].seconds(rows))
         return self._num_calls
 
     def done(self, call: int, batch: list[Ticket], now: float, *, counts: bool = True) -> None:
-        """A call is over.
+        """Records the end of a call.
 
         Args:
             call: Its number.
-            batch: What it answered.
-            now: When.
-            counts: Whether the time it took says anything; that of a failure does not.
+            batch: Requests of the call.
+            now: Current time.
+            counts: Whether its duration is used for the cost estimate; False for a failure.
         """
         begin, _ = self._running.pop(call)
         if counts:
             self._costs[batch[0].cost].add(max(1, sum(ticket.rows for ticket in batch)), max(0.0, now - begin))
 
     def _ahead(self, now: float) -> float:
-        """Seconds that the calls before a request that came now are thought to take."""
+        """Estimates the seconds of the calls before a request that arrives now."""
         if self._num_waiting == 0 and len(self._running) < self._rules.threads:
             return 0.0
         ahead = sum(max(0.0, begin + seconds - now) for begin, seconds in self._running.values())

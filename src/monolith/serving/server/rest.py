@@ -1,9 +1,9 @@
 """The REST interface of TF-Serving; paths are those of `rest_path.py`.
 
-An answer names what it was made with in its head ``x-model-version``, and where requests are logged the request in
-``x-request-id``: as its client did, or by a name of ours. A client may say in ``x-timeout-ms`` how long it waits, and
-in ``x-request-id`` who asks, which decides whether the canary answers. What is refused for overload has
-``retry-after``, in seconds, and ``retry-after-ms``.
+An answer has its model version in the header ``x-model-version``, and if requests are logged the request id in
+``x-request-id``: that of the client, or a generated one. A client may set a timeout in ``x-timeout-ms``, and a request
+id in ``x-request-id``, which decides whether the canary answers. A response to overload has ``retry-after``, in
+seconds, and ``retry-after-ms``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _DECODING_THREADS = 2
 
 
 class RestApplication:
-    """Answers requests over HTTP; those of predictions by the threads of the models.
+    """Answers HTTP requests; predictions are computed by the model threads.
 
     Args:
-        core: Takes requests to models.
-        credentials: What clients must show; health and readiness are told to everybody.
+        core: Passes requests to models.
+        credentials: Credentials that clients must present; health and readiness need none.
     """
 
     def __init__(self, core: RequestCore, credentials: ServerCredentials) -> None:
@@ -53,15 +53,15 @@ class RestApplication:
         self._decoders = ThreadPoolExecutor(_DECODING_THREADS, thread_name_prefix="decode")
 
     def close(self) -> None:
-        """Ends its threads; bodies that wait to be decoded are dropped."""
+        """Stops its threads; bodies that wait for decoding are dropped."""
         self._decoders.shutdown(cancel_futures=True)
 
     def begin(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuses what can be refused by its head; None: the body is wanted.
+        """Rejects a request that its head suffices to reject; None: the body is to be read.
 
         Raises:
-            HttpError: nothing that is here.
-            OpError: it is not allowed, or there is no room.
+            HttpError: the path does not exist.
+            OpError: the client is not authorized, or the server is overloaded.
         """
         asked = parse_path(request.path)
         method = "GET" if request.method == "HEAD" else request.method
@@ -82,17 +82,17 @@ class RestApplication:
         return None
 
     def answer(self, request: HttpRequest, reply: Reply) -> None:
-        """Answers a request that `begin` let in.
+        """Answers a request that `begin` accepted.
 
         Raises:
-            OpError: what it asks for is wrong; `reply` is not called then.
+            OpError: the request is invalid; `reply` is not called.
         """
         asked = parse_path(request.path)
         if asked.action == "predict" and len(request.body) <= _SMALL_BODY_BYTES:
             self._predict(asked, request, reply)
         elif asked.action == "predict":
             self._decoders.submit(self._predict_large, asked, request, reply)
-        elif asked.action == "promotion":  # in a thread: versions are loaded
+        elif asked.action == "promotion":  # in a thread, since it may load versions
             threading.Thread(target=self._command, args=(asked, request, reply), name="promotion", daemon=True).start()
         else:
             reply(self._describe(asked))
@@ -118,7 +118,7 @@ class RestApplication:
     def _command(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
         try:
             reply(HttpResponse(200, json.dumps(self._commanded(asked, request)).encode()))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
+        except Exception as error:  # noqa: BLE001 - any error becomes a response
             reply(error_response(error))
 
     def _commanded(self, asked: Asked, request: HttpRequest) -> dict[str, Any]:
@@ -130,25 +130,25 @@ class RestApplication:
         return commands.command(name, asked.verb, parse_command(request.body, request.headers))
 
     def _predict_large(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
-        """Decodes a body that would hold the event loop up; a request whose time is over is not decoded."""
+        """Decodes a body that would block the event loop; an expired request is not decoded."""
         if request.is_answered or time.monotonic() >= request.deadline:
-            return  # its connection tells the client
+            return  # its connection reports the timeout
         try:
             self._predict(asked, request, reply)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
+        except Exception as error:  # noqa: BLE001 - any error becomes a response
             reply(error_response(error))
 
     def _predict(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
         given = request.headers.get(b"x-request-id")
         request_id = self._core.request_id_of(given)
         parsed = parse_request(request.body, self._core.limits)
-        request.body = b""  # what it says is decoded
+        request.body = b""  # decoded; frees the memory
         target = asked.target if given is None else asked.target._replace(request_id=given.decode("latin-1"))
 
         def done(outcome: Answer | BaseException) -> None:
             try:
                 reply(_answered(outcome, request_id, is_rows=parsed.is_rows))
-            except Exception as error:  # noqa: BLE001 - the same
+            except Exception as error:  # noqa: BLE001 - any error becomes a response
                 reply(error_response(error))
 
         self._core.ask(

@@ -25,27 +25,27 @@ _PATH = re.compile(
 )
 _COMMAND = re.compile(r"/v1/promotion(?:/(?P<name>[^/:]{1,256})(?::(?P<verb>[a-z]{1,32}))?)?")
 _KEPT_PATHS = 256
-"""Of up to 64 KiB each, as long as a head may be."""
+"""Number of cached paths, of up to 64 KiB each, the limit of a head."""
 _FORM = "/v1/models/<name>[/versions/<number>|/labels/<label>][/metadata|:predict]"
 
 
 class Asked(NamedTuple):
-    """What a path asks for."""
+    """Parsed path."""
 
     action: Action
     target: Target
     method: str
-    """The one that it takes."""
+    """Expected HTTP method."""
     verb: str | None = None
-    """What a command is to do; None: it asks how things stand."""
+    """Verb of a command; None: a status query."""
 
 
 @lru_cache(maxsize=_KEPT_PATHS)
 def parse_path(path: str) -> Asked:
-    """What a path asks for; those of the last requests are remembered.
+    """Parses a path; recent paths are cached.
 
     Raises:
-        HttpError: nothing that is here.
+        HttpError: the path does not exist.
     """
     if path in ("/healthz", "/readyz"):
         return Asked("healthz" if path == "/healthz" else "readyz", Target(""), "GET")

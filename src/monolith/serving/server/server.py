@@ -1,4 +1,4 @@
-"""A server of models: front ends, queue, model threads and metrics in one process."""
+"""A model server: front ends, queue, model threads and metrics in one process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelServer:
-    """Serves the models of a registry as soon as it is made, and until `close`. A context manager.
+    """Serves the models of a registry from its construction until `close`. A context manager.
 
     Example::
 
@@ -38,7 +38,7 @@ class ModelServer:
             server.wait()
 
     Args:
-        registry: The models; it stays the caller's, and models may come and go.
+        registry: The models; owned by the caller, may change while serving.
         options: The fields of `ServerConfig`, by name.
 
     Raises:
@@ -56,11 +56,11 @@ class ModelServer:
         with ExitStack() as stack:
             log = None if options.request_log is None else RequestLog(options.request_log, metrics=metrics.client)
             if log is not None:
-                stack.callback(log.close)  # behind the threads, which still answer
+                stack.callback(log.close)  # after the threads, which still answer
             self._threads = ModelThreads(options.queue, metrics=metrics)
             stack.callback(self._threads.close)
             self.core = RequestCore(registry, self._threads, limits=options.limits, metrics=metrics)
-            """The road of requests, for front ends of one's own."""
+            """Entry point for custom front ends."""
             self.core.request_log = log
             stack.callback(self.core.shadow.close)
             self._metrics_endpoint = None
@@ -81,31 +81,32 @@ class ModelServer:
 
     @property
     def port(self) -> int | None:
-        """Of HTTP."""
+        """Port of HTTP, or None."""
         return None if self._http is None else self._http.port
 
     @property
     def grpc_port(self) -> int | None:
-        """Of gRPC."""
+        """Port of gRPC, or None."""
         return None if self._grpc is None else int(self._grpc.port)
 
     @property
     def metrics_port(self) -> int | None:
-        """Of Prometheus metrics."""
+        """Port of Prometheus metrics, or None."""
         return None if self._metrics_endpoint is None else self._metrics_endpoint.port
 
     def stop(self) -> None:
-        """Lets `wait` return; safe in a handler of signals."""
+        """Makes `wait` return; may be called in a signal handler."""
         self._stop_request.set()
 
     def wait(self) -> None:
-        """Returns when `stop` was called."""
+        """Waits until `stop` is called."""
         self._stop_request.wait()
 
     def close(self) -> None:
-        """Answers what was taken in, and ends; a second call does nothing.
+        """Drains admitted requests and shuts down. Idempotent.
 
-        It is not ready from the first moment on, answers on for `lame_duck_seconds`, then takes nothing in any more.
+        The server is not ready from the start of the call, keeps serving for `lame_duck_seconds`, then rejects new
+        requests.
         """
         with self._lock:
             if self._closed:
@@ -140,5 +141,5 @@ class ModelServer:
             self.core.metrics.show_models(self.core.registry)
             self.core.metrics.show_traffic()
             self.core.metrics.show_queue(self._threads.num_waiting, self._threads.expected_wait_seconds)
-        except Exception:  # noqa: BLE001 - a metric that cannot be read stops nobody
+        except Exception:  # noqa: BLE001 - a failed metric must not stop the others
             _log.exception("metrics of the models could not be read")

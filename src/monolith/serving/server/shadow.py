@@ -1,4 +1,4 @@
-"""Requests that another version scores as well, once they are answered."""
+"""Scores answered requests with another version as well."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 __all__ = ["ShadowScorer", "ShadowTally"]
 
 MOST_WAITING = 64
-"""Answered requests that wait for their second score; more are left out."""
+"""Maximum number of answered requests in the queue of the shadow; further ones are dropped."""
 MOST_EXAMPLES = 20_000
-"""Examples that they have together at most."""
+"""Maximum number of examples of these requests."""
 
 
 @dataclass(slots=True)
 class ShadowTally:
-    """How the scores of a shadow differ from those that were answered."""
+    """Statistics of the differences between the scores of a shadow and the answers."""
 
     version: int
     requests: int = 0
-    """Scored."""
+    """Number of scored requests."""
     dropped: int = 0
-    """Left out, as the shadow was busy."""
+    """Requests dropped because the shadow was busy."""
     failed: int = 0
-    """The shadow raised an error."""
+    """Requests for which the shadow raised an error."""
     scores: int = 0
-    """Compared: finite on both sides."""
+    """Number of compared scores: finite on both sides."""
     not_finite: int = 0
-    """Scores of the shadow that are NaN or infinite."""
+    """Number of scores of the shadow that are NaN or infinite."""
     difference: float = 0.0
     """Sum of absolute differences."""
 
     def to_json(self) -> dict[str, Any]:
-        """For people and programs."""
+        """Returns the statistics as plain values."""
         mean = self.difference / self.scores if self.scores else None
         return {
             "scoring_version": self.version,
@@ -67,11 +67,11 @@ class _Work(NamedTuple):
 
 
 class ShadowScorer:
-    """Asks shadows in a thread of its own; who answers requests never waits for it. Any thread may call it.
+    """Calls shadows in a background thread; answers never wait for it. Thread-safe.
 
     Args:
-        registry: Knows the shadows.
-        metrics: What is counted.
+        registry: Registry with the shadows.
+        metrics: Metrics of the server.
     """
 
     def __init__(self, registry: ModelRegistry, metrics: ServingMetrics) -> None:
@@ -85,10 +85,10 @@ class ShadowScorer:
         self._tallies = registry.shadow_tallies
 
     def offer(self, name: str, signature: str, fitted: Fitted, answer: Answer) -> None:
-        """Takes an answered request in where its model has a shadow, or leaves it out; never waits, never raises."""
+        """Queues an answered request if its model has a shadow, or drops it. Never blocks, never raises."""
         try:
             entry = self._registry.take_shadow(name, answer.version.export)
-        except Exception:  # noqa: BLE001 - the answer is out; the shadow has just gone
+        except Exception:  # noqa: BLE001 - already answered; the shadow was just removed
             return
         if entry is None:
             return
@@ -105,7 +105,7 @@ class ShadowScorer:
         self._registry.give_back(entry)
 
     def close(self) -> None:
-        """Ends; what waits is left out. A call of a model that hangs is left behind."""
+        """Stops the thread; queued requests are dropped, and a hanging model call is abandoned."""
         with self._changed:
             self._is_ending = True
             left = list(self._waiting)
@@ -122,7 +122,7 @@ class ShadowScorer:
             self._thread.start()
 
     def _run(self) -> None:
-        torch.set_num_threads(1)  # of this thread: the others are for requests
+        torch.set_num_threads(1)  # of this thread; leaves the cores to requests
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_ending)
@@ -140,7 +140,7 @@ class ShadowScorer:
         try:
             found = entry.model.predict(work.fitted.columns, work.signature).outputs
             compared = _compare(found, work.answer.outputs)
-        except Exception:  # noqa: BLE001 - whatever a shadow does wrong is counted, and spoils no answer
+        except Exception:  # noqa: BLE001 - errors of a shadow are counted and affect no answer
             with self._changed:
                 self._tally_of(entry).failed += 1
             self._metrics.count_shadow(entry.name, entry.version, "failed")
@@ -162,7 +162,7 @@ class ShadowScorer:
 
 
 class Compared(NamedTuple):
-    """Scores of one request, side by side."""
+    """Comparison of the scores of one request."""
 
     scores: int
     not_finite: int
@@ -170,7 +170,7 @@ class Compared(NamedTuple):
 
 
 def _compare(found: Mapping[str, Tensor], answered: Mapping[str, Tensor]) -> Compared:
-    """Raises a `ValueError` where the outputs are others."""
+    """Compares outputs; raises a `ValueError` if their names or shapes differ."""
     scores, not_finite, difference = 0, 0, 0.0
     for name, values in answered.items():
         if not values.is_floating_point():

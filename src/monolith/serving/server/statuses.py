@@ -1,4 +1,4 @@
-"""How an error is told to a client: a status and one sentence, the same over HTTP and gRPC."""
+"""Converts errors to statuses and messages, the same over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Refusal", "refusal_of"]
 _log = logging.getLogger(__name__)
 
 _HTTP = {
-    1: 499,  # cancelled, as others write it
+    1: 499,  # cancelled, nginx's convention
     3: HTTPStatus.BAD_REQUEST,
     4: HTTPStatus.GATEWAY_TIMEOUT,
     5: HTTPStatus.NOT_FOUND,
@@ -30,18 +30,18 @@ _LONGEST = 500
 
 
 class Refusal(NamedTuple):
-    """What a client is told."""
+    """Status of an error for a client."""
 
     code: int
-    """Of gRPC."""
+    """gRPC status code."""
     http: int
     sentence: str
     retry_after_seconds: float | None
-    """When to try again, where that may help."""
+    """When to retry, if that may help."""
 
 
 def refusal_of(error: BaseException) -> Refusal:
-    """What a client is told of an error; one that is none of ours is logged, and told without its details."""
+    """Returns the status of an error; an unexpected error is logged, and reported without details."""
     if not isinstance(error, OpError):
         _log.error("a request failed", exc_info=error)
         error = InternalError(f"the model failed: {type(error).__name__}; the log of the server says more")

@@ -1,6 +1,6 @@
-"""What models are asked about and what they answer lately, against what was usual: unknown ids and the mean score.
+"""Compares recent traffic of models with a reference: rate of unknown ids, and mean score.
 
-Calls are only noted by the threads that make them; they are looked at once a second, beside the requests.
+Model threads only record calls; a background thread evaluates them once a second.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["RecentMean", "TrafficWatch"]
 
 WINDOW_SECONDS = 300.0
-"""What counts as lately."""
+"""Length of the recent window."""
 HALF_LIFE_SECONDS = 86_400.0
-"""After which an answer counts half in what is usual: a day, so that hours of the day even out, and so that a sudden
-change is seen for hours."""
+"""Half-life of answers in the reference: a day, so that hours of the day average out, and a sudden change is visible
+for hours."""
 _BUCKETS = 30
 _MOST_NOTED = 4096
-"""Calls that wait to be looked at; older ones go, should the one who looks be stuck."""
+"""Maximum number of recorded calls; the oldest are dropped if the background thread is stuck."""
 
 
 class RecentMean:
-    """The mean of the last minutes, and that of what was before them, the longer ago the less. Belongs to one thread.
+    """Mean of the recent window, and exponentially weighted mean of earlier values. Not thread-safe.
 
-    Time is handed in, in seconds, and does not go back.
+    Times are arguments, in seconds, and must not decrease.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class RecentMean:
         self._decayed = 0.0
 
     def add(self, total: float, count: float, now: float) -> None:
-        """Counts some values."""
+        """Adds values."""
         self._leave(now)
         number = self._number(now)
         if self._buckets and self._buckets[-1][0] == number:
@@ -54,13 +54,13 @@ class RecentMean:
             self._buckets.append((number, total, count))
 
     def mean(self, now: float) -> float | None:
-        """Of the last minutes; None: there was nothing."""
+        """Returns the mean of the recent window; None if it is empty."""
         self._leave(now)
         count = sum(each for _, _, each in self._buckets)
         return sum(each for _, each, _ in self._buckets) / count if count else None
 
     def reference(self, now: float) -> float | None:
-        """Of what was before; None: there was nothing."""
+        """Returns the mean of earlier values; None if there are none."""
         self._leave(now)
         return self._old_sum / self._old_count if self._old_count else None
 
@@ -84,7 +84,7 @@ class _Noted(NamedTuple):
 
 
 class TrafficWatch:
-    """Watches the calls of all models. Any thread may `note`; one thread shows.
+    """Monitors the calls of all models. Any thread may call `note`; one thread calls `show`.
 
     Args:
         clock: Measures the windows.
@@ -97,11 +97,11 @@ class TrafficWatch:
         self._scores: dict[tuple[str, str, str], RecentMean] = {}
 
     def note(self, model: str, signature: str, prediction: Prediction) -> None:
-        """A model was called."""
+        """Records a call of a model."""
         self._noted.append(_Noted(model, signature, prediction))
 
     def show(self, client: MetricClient) -> None:
-        """Looks at the calls since the last time, and emits what came of them."""
+        """Evaluates the calls since the last time, and emits their metrics."""
         now = self._clock.monotonic()
         self._look_at_calls(now)
         for model, unknown in self._unknown.items():
@@ -132,7 +132,7 @@ class TrafficWatch:
             self._add_scores(key, scores, now)
 
     def _add_scores(self, key: tuple[str, str, str], parts: list[Tensor], now: float) -> None:
-        """Counts scores of several calls, all at once unless one of them is broken: that one is left out."""
+        """Adds the scores of several calls together; if any is not finite, adds them one by one without it."""
         values = torch.cat([part.reshape(-1) for part in parts])
         total = float(values.sum(dtype=torch.float64))
         if math.isfinite(total):
@@ -143,5 +143,5 @@ class TrafficWatch:
 
 
 def _is_scores(values: Tensor) -> bool:
-    """Whether an output has one score for each example."""
+    """Returns whether an output has one score for each example."""
     return values.is_floating_point() and values.ndim > 0 and 0 < values.numel() == values.shape[0]

@@ -1,4 +1,4 @@
-"""Connections to the replicas of shards, and calls on them that end by a deadline."""
+"""Connections to the replicas of shards, and calls with deadlines."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _KEEP_ALIVE_MS = 10_000
 
 
 class ShardAnswer(NamedTuple):
-    """What a shard said, and what it told beside."""
+    """Response of a shard, with the metadata of the call."""
 
     response: Any
-    """The message of the method that was called."""
+    """Response message of the method."""
     life: str | None
-    """Of the process that answered; None: it does not tell."""
+    """Incarnation of the process that answered; None: not reported."""
     sparse: Mapping[str, int]
-    """Part of a log -> number of the last increment that the rows have."""
+    """Part of a log -> number of its last increment in the rows."""
 
 
 class ShardCall:
-    """A call on its way."""
+    """A call in flight."""
 
     def __init__(self, address: str, future: Any, timeout_seconds: float) -> None:
         self.address = address
@@ -41,18 +41,18 @@ class ShardCall:
         self._timeout_seconds = timeout_seconds
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Calls it in some thread when `result` waits no more."""
+        """Registers a callback for the end of the call, called in any thread."""
         self._future.add_done_callback(lambda _: callback())
 
     def cancel(self) -> None:
-        """Nobody wants the answer any more."""
+        """Cancels the call."""
         self._future.cancel()
 
     def result(self) -> ShardAnswer:
-        """The answer; waits for it, by the deadline at most.
+        """Waits for the answer, at most until the deadline.
 
         Raises:
-            OpError: what the shard said, or that it does not answer.
+            OpError: the error of the shard, or the shard does not respond.
         """
         grpc = import_grpc()
         who = f"shard at {self.address}"
@@ -71,37 +71,37 @@ class ShardCall:
 
 
 class ShardChannels:
-    """Keeps one connection for each address, made when it is first called. Any thread may call it."""
+    """One connection per address, opened on first use. Thread-safe."""
 
     def __init__(self, credentials: ClientCredentials | None = None) -> None:
         self._credentials = credentials or ClientCredentials()
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Any, dict[str, Any]]] = {}
-        """Address -> channel, and how each method is called there."""
+        """Address -> channel, and the stub of each method."""
         self._is_closed = False
 
     def predict(self, address: str, request: messages.PredictRequest, timeout_seconds: float) -> ShardCall:
-        """Sends a request; an address that nobody answers at fails at once, and is tried again with the next call.
+        """Sends a request. A call to an unreachable address fails immediately; the next call tries to reconnect.
 
         Raises:
-            FailedPreconditionError: this was closed.
+            FailedPreconditionError: the channels are closed.
         """
         return self._call(address, "Predict", request, timeout_seconds)
 
     def status(self, address: str, spec: messages.ModelSpec, timeout_seconds: float) -> ShardCall:
-        """Asks how a replica is.
+        """Queries the status of a replica.
 
         Raises:
-            FailedPreconditionError: this was closed.
+            FailedPreconditionError: the channels are closed.
         """
         request = messages.GetModelStatusRequest(model_spec=spec)
         return self._call(address, "GetModelStatus", request, timeout_seconds)
 
     def life_of(self, address: str, model: str, timeout_seconds: float) -> str:
-        """The life that a replica is in: of its process where it tells that, otherwise the version that it serves.
+        """Returns the incarnation of a replica: that of its process if reported, otherwise the version that it serves.
 
         Raises:
-            OpError: it does not answer, or has no such model.
+            OpError: the replica does not respond, or does not have the model.
         """
         answer = self.status(address, messages.ModelSpec(name=model), timeout_seconds).result()
         if answer.life is not None:
@@ -117,14 +117,14 @@ class ShardChannels:
         return ShardCall(address, future, timeout_seconds)
 
     def keep(self, addresses: set[str]) -> None:
-        """Closes connections to all others."""
+        """Closes the connections to all other addresses."""
         with self._lock:
             gone = [self._open.pop(address) for address in list(self._open) if address not in addresses]
         for channel, _ in gone:
             channel.close()
 
     def close(self) -> None:
-        """Ends all connections and calls under way. Again: does nothing."""
+        """Closes all connections, and cancels calls in flight. Idempotent."""
         self._is_closed = True
         self.keep(set())
 
@@ -139,11 +139,11 @@ class ShardChannels:
     def _connected(self, address: str) -> tuple[Any, dict[str, Any]]:
         grpc = import_grpc()
         options = [
-            ("grpc.enable_http_proxy", 0),  # a proxy for the web cannot reach a shard
+            ("grpc.enable_http_proxy", 0),  # a web proxy cannot reach a shard
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", MESSAGE_BYTES),
             ("grpc.max_send_message_length", MESSAGE_BYTES),
-            ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),  # one that is cut off without a word is noticed
+            ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),  # detects silently dropped connections
             ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
             ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.max_reconnect_backoff_ms", 1000),

@@ -1,4 +1,4 @@
-"""`DenseSets`: dense weights of a log, of which each request takes the newest whose rows its shards have."""
+"""`DenseSets`: dense weights of a log; each request uses the newest ones whose rows its shards have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["DenseSet", "DenseSets"]
 
 _MOST = 16
-"""Sets that are kept: replicas of shards are a few increments apart."""
+"""Number of sets to keep: replicas of shards are a few increments apart."""
 
 
 class DenseSet(NamedTuple):
@@ -23,13 +23,13 @@ class DenseSet(NamedTuple):
 
     weights: Mapping[str, Tensor]
     number: int
-    """Of the increment."""
+    """Number of the increment."""
     needs: Mapping[str, int]
-    """Part -> number of the increment of rows that they were trained with."""
+    """Part -> number of the increment of rows with which they were trained."""
 
 
 class DenseSets:
-    """Keeps the newest ones. Any thread may call it."""
+    """The newest sets of weights. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,10 +37,9 @@ class DenseSets:
         self._chosen: DenseSet | None = None
 
     def add(self, found: DenseSet) -> None:
-        """A newer one is there.
+        """Adds a newer set.
 
-        Where there are too many, the oldest goes; but not the one that is served, of which shards that stand still
-        have the rows.
+        If there are too many, the oldest is dropped, except for the one in use, whose rows stalled shards have.
         """
         with self._lock:
             self._sets.append(found)
@@ -48,10 +47,10 @@ class DenseSets:
                 del self._sets[1 if self._sets[0] is self._chosen else 0]
 
     def choose(self, told: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> DenseSet | None:
-        """The newest whose rows are there; None: there is none.
+        """Returns the newest set whose rows the shards have; None if there is none.
 
         Args:
-            told: Shard -> part of the log -> number of its last increment that is there.
+            told: Shard -> part of the log -> number of its last applied increment.
             ranges: The buckets of each shard.
         """
         with self._lock:
@@ -63,6 +62,6 @@ class DenseSets:
 
     @property
     def numbers(self) -> set[int]:
-        """Of those that are kept."""
+        """Numbers of the kept sets."""
         with self._lock:
             return {each.number for each in self._sets}

@@ -1,4 +1,4 @@
-"""One request to each of several shards at once, answered by whichever replica is first, by a deadline."""
+"""Sends one request to each of several shards concurrently, with hedging among replicas and a deadline."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 __all__ = ["Gathering", "ShardQuestion"]
 
 _FINAL = (InvalidArgumentError, UnauthenticatedError, PermissionDeniedError)
-"""What another replica would say, too."""
+"""Errors that another replica would return as well."""
 _SHORTEST_SECONDS = 0.001
 
 T = TypeVar("T")
 
 
 class ShardQuestion(NamedTuple):
-    """What one shard is asked."""
+    """Request to one shard."""
 
     shard: str
-    """Its name, for messages."""
+    """Name of the shard, for messages."""
     request: messages.PredictRequest
     race: ReplicaRace
 
 
 class Gathering(Generic[T]):
-    """Belongs to one thread, and is used once.
+    """Concurrent requests to several shards. Not thread-safe; for a single use.
 
     Args:
-        channels: Of the replicas.
-        questions: One for each shard.
-        seconds: How long the answers are waited for.
-        read: Makes something of the answer of a question; an `OpError` that it raises counts as one of the replica.
-        on_failed: Told the address of each replica that failed, or did not answer for so long that another is asked.
+        channels: Connections to the replicas.
+        questions: One request for each shard.
+        seconds: Timeout for the answers.
+        read: Parses the answer to a request; an `OpError` that it raises counts as an error of the replica.
+        on_failed: Called with the address of each replica that failed, or was so slow that the request was hedged.
         clock: Measures the time.
     """
 
@@ -73,15 +73,15 @@ class Gathering(Generic[T]):
         self._calls: list[ShardCall] = []
         self._open = set(range(len(questions)))
         self.answers: dict[int, tuple[ShardAnswer, T]] = {}
-        """Question -> its answer, and what `read` made of it."""
+        """Index of a request -> its answer, and the result of `read`."""
         self.lost: dict[int, OpError] = {}
-        """Question -> why no replica answered it."""
+        """Index of a request -> why no replica answered it."""
 
     def run(self) -> None:
-        """Asks, and returns when every question is answered or lost.
+        """Sends all requests, and returns when each is answered or lost.
 
         Raises:
-            InvalidArgumentError, UnauthenticatedError, PermissionDeniedError: a shard refuses the question.
+            InvalidArgumentError, UnauthenticatedError, PermissionDeniedError: a shard rejects the request.
         """
         try:
             for number, question in enumerate(self._questions):
@@ -104,7 +104,7 @@ class Gathering(Generic[T]):
                 race = self._questions[number].race
                 slow, address = race.latest, race.hedge(now)
                 if address is not None:
-                    self._on_failed(slow)  # or every request would wait for it as long as this one
+                    self._on_failed(slow)  # else every request would wait for it this long
                     self._ask(number, address)
 
     def _finish(self, number: int, call: ShardCall) -> None:
@@ -144,7 +144,7 @@ class Gathering(Generic[T]):
         self._open.discard(number)
 
     def _next_event(self) -> tuple[int, ShardCall] | None:
-        """A call that has ended; None: it is time to ask another replica, or over."""
+        """Returns a call that has ended; None if it is time to hedge, or the deadline has passed."""
         hedges = [self._questions[number].race.next_hedge for number in self._open]
         until = min([self._deadline, *(hedge for hedge in hedges if hedge is not None)])
         try:

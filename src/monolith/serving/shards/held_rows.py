@@ -1,4 +1,4 @@
-"""`HeldRows`: which versions of its rows a shard has, and whose are asked for."""
+"""`HeldRows`: the versions of the rows of a shard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["HeldRows", "VersionRows"]
 
 _KEPT = 2
-"""Versions: the newest, and the one before it, for who has not taken the newest over yet."""
+"""Number of versions to keep: the newest, and the previous one for entries that have not loaded the newest yet."""
 
 
 class VersionRows(NamedTuple):
@@ -24,12 +24,12 @@ class VersionRows(NamedTuple):
 
 
 class HeldRows:
-    """The rows of a shard. Any thread may call it.
+    """The rows of a shard, by version. Thread-safe.
 
     Args:
-        tables: Those of the first version.
-        version: Of the export that they are from.
-        is_live: Whether rows are those of no export, but of a log or of who pushes them: they stand for every version.
+        tables: Tables of the first version.
+        version: Version of their export.
+        is_live: Whether the rows come from a log or from pushes instead of an export; they serve every version.
     """
 
     def __init__(self, tables: ShardTables, *, version: int = 0, is_live: bool = False) -> None:
@@ -39,19 +39,19 @@ class HeldRows:
 
     @property
     def newest(self) -> VersionRows:
-        """What is asked by who names no version."""
+        """Rows for requests without a version."""
         return self._held[-1]
 
     def add(self, version: int, tables: ShardTables) -> None:
-        """A newer version; the oldest is let go."""
+        """Adds a newer version; the oldest is dropped."""
         with self._lock:
             self._held = [*self._held, VersionRows(version, tables)][-_KEPT:]
 
     def of(self, version: int | None) -> VersionRows:
-        """The rows that a request asks for.
+        """Returns the rows for a requested version.
 
         Raises:
-            NotFoundError: they are not here.
+            NotFoundError: the version is not loaded.
         """
         held = self._held
         if version is None or self._is_live:

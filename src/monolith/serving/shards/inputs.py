@@ -1,4 +1,4 @@
-"""Reads the inputs of requests for rows: arrays of the kind and shape that a signature names, or a refusal by name."""
+"""Parses the inputs of requests for rows into arrays of the types and shapes of a signature; errors name the input."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ Inputs: TypeAlias = "Mapping[str, torch.Tensor | Strings]"
 
 
 class RawRequest(NamedTuple):
-    """One of the requests that were stacked."""
+    """One of several stacked requests."""
 
     keys: npt.NDArray[np.int64]
     splits: npt.NDArray[np.int64]
-    """[T + 1]: where the keys of each table begin."""
+    """[T + 1]: offsets of the keys of each table."""
     buckets: npt.NDArray[np.int32] | None
 
 
 def require_inputs(inputs: Inputs, needed: Sequence[str], optional: Sequence[str]) -> None:
-    """Refuses inputs that are missing or unknown.
+    """Rejects missing or unknown inputs.
 
     Raises:
-        InvalidArgumentError: names them.
+        InvalidArgumentError: an input is missing or unknown; the message names it.
     """
     missing = [name for name in needed if name not in inputs]
     unknown = sorted(inputs.keys() - {*needed, *optional})
@@ -55,19 +55,19 @@ def require_inputs(inputs: Inputs, needed: Sequence[str], optional: Sequence[str
 
 
 def numbers_in(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: int = 1) -> npt.NDArray[Any] | None:
-    """An input as an array; None: it was left out.
+    """Returns an input as an array; None if it is missing.
 
     Raises:
-        InvalidArgumentError: it is of another kind.
+        InvalidArgumentError: the input has another type or shape.
     """
     return needed_numbers(inputs, name, dtype, dims=dims) if name in inputs else None
 
 
 def needed_numbers(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: int = 1) -> npt.NDArray[Any]:
-    """An input as an array.
+    """Returns an input as an array.
 
     Raises:
-        InvalidArgumentError: it is of another kind.
+        InvalidArgumentError: the input is missing, or has another type or shape.
     """
     found = inputs[name]
     kind = str(found.dtype).removeprefix("torch.")
@@ -80,10 +80,10 @@ def needed_numbers(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: 
 
 
 def rows_in(inputs: Inputs, name: str, count: int, dim: int) -> npt.NDArray[np.float32]:
-    """Rows [count, dim]; may be left out where there are none.
+    """Returns rows [count, dim]; the input may be missing if `count` is 0.
 
     Raises:
-        InvalidArgumentError: it is of another shape.
+        InvalidArgumentError: the input has another shape.
     """
     found = numbers_in(inputs, name, np.float32, dims=2)
     rows = np.empty((0, dim), np.float32) if found is None else found
@@ -95,10 +95,10 @@ def rows_in(inputs: Inputs, name: str, count: int, dim: int) -> npt.NDArray[np.f
 def table_buckets(
     inputs: Inputs, names: Sequence[str], keys: Sequence[npt.NDArray[np.int64] | None]
 ) -> npt.NDArray[np.int32] | None:
-    """The buckets of all keys, from ``<table>_bucket`` of each table; None where no table has them.
+    """Returns the buckets of all keys, from ``<table>_bucket`` of each table; None if no table has them.
 
     Raises:
-        InvalidArgumentError: there are more or fewer than keys.
+        InvalidArgumentError: their number is not that of the keys.
     """
     if not any(f"{name}_bucket" in inputs for name in names):
         return None
@@ -115,7 +115,7 @@ def table_buckets(
 
 
 def stacked_requests(inputs: Inputs, num_tables: int) -> Iterator[RawRequest]:
-    """The requests of ``id`` and ``id_split``, each with its own split; as a rule there is one.
+    """Yields the requests of ``id`` and ``id_split``, each with its own split; usually there is one.
 
     Raises:
         InvalidArgumentError: the splits do not fit the ids.

@@ -1,7 +1,7 @@
-"""`RemoteRows`: looks rows up where they are, at the shards of a model, within a deadline that holds.
+"""`RemoteRows`: looks up rows at the shards of a model, within a strict deadline.
 
-A replica that fails, hangs or answers nonsense is replaced by another one of its shard while there is time. Where a
-shard has none left, the lookup fails; zeros instead of its rows are given only by who asked for that.
+If a replica fails, hangs or returns an invalid answer, another one of its shard is tried while there is time. If a
+shard has none left, the lookup fails; zeros are returned for its rows only if configured.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["FetchedRows", "RemoteOptions", "RemoteRows"]
 
 _SHUN_SECONDS = 5.0
-"""For so long a replica that failed is asked after the others."""
+"""How long a failed replica is tried after the others."""
 
 
 @config
@@ -51,13 +51,13 @@ class RemoteOptions(Config):
     """Keyword arguments of `RemoteRows`."""
 
     max_rpc_deadline_millis: float = 3000.0
-    """A lookup that has not ended by then fails; the time goes with every call, so that shards give up, too."""
+    """Deadline of a lookup; it is sent with every call, so that shards cancel their work, too."""
     hedge_millis: float | None = None
-    """Another replica is asked beside one that has not answered for so long; None: a third of the deadline."""
+    """Delay after which a request is hedged with another replica; None: a third of the deadline."""
     lost_shards: Literal["fail", "zeros"] = "fail"
-    """What to do where all replicas of a shard fail: raise, or give zeros for its rows and say which shards it was."""
+    """Policy if all replicas of a shard fail: raise, or return zeros for its rows and list the lost shards."""
     credentials: ClientCredentials | None = None
-    """What shards are shown."""
+    """Credentials for the shards."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -69,32 +69,32 @@ class RemoteOptions(Config):
 
 
 class FetchedRows(NamedTuple):
-    """What a lookup found."""
+    """Result of a lookup."""
 
     rows: dict[str, torch.Tensor]
-    """Table -> float32 [n, dim], zeros where an id has no row."""
+    """Table -> float32 [n, dim], zeros for ids without a row."""
     lost_shards: tuple[int, ...]
-    """Whose rows are zeros because no replica answered."""
+    """Shards whose rows are zeros because no replica answered."""
     sparse: dict[str, int]
-    """Part of the log -> number: no row is older than that increment; empty where shards follow no log."""
+    """Part of the log -> number: no row is older than that increment; empty if shards follow no log."""
     told: dict[int, Mapping[str, int]]
-    """Shard that answered -> part of the log -> number of its last increment that is there."""
+    """Shard that answered -> part of the log -> number of its last applied increment."""
 
 
 class _Asked(NamedTuple):
-    """What one shard is asked of one table."""
+    """Lookup of one table at one shard."""
 
     table: str
     places: npt.NDArray[np.int64]
-    """Where its ids are among those of the table."""
+    """Indices of its ids among those of the table."""
     inverse: npt.NDArray[np.int64]
-    """Which of its distinct ids each is."""
+    """Index of each id among the distinct ids."""
     num_ids: int
-    """Distinct ones."""
+    """Number of distinct ids."""
 
 
 class _ShardPart(NamedTuple):
-    """What one shard is asked."""
+    """Lookup at one shard."""
 
     shard: int
     request: messages.PredictRequest
@@ -102,12 +102,12 @@ class _ShardPart(NamedTuple):
 
 
 class RemoteRows:
-    """Rows of a model whose shards are other processes. Any thread may call it; the first call opens connections.
+    """Rows of a model whose shards are other processes. Thread-safe; the first call opens connections.
 
     Args:
-        model: Its name.
-        tables: Name of each table, as shards call it, to its dim.
-        shards: The addresses of the replicas of each shard, or who knows them.
+        model: Name of the model.
+        tables: Table name at the shards -> its dim.
+        shards: The addresses of the replicas of each shard, or a `Replicas` that resolves them.
         options: The fields of `RemoteOptions`, by name.
     """
 
@@ -126,30 +126,30 @@ class RemoteRows:
         self._version: int | None = None
         self._lock = threading.Lock()
         self._failed_at: dict[str, float] = {}
-        """Address -> when it failed last."""
-        self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
+        """Address -> time of its last failure."""
+        self._random = random.Random()  # noqa: S311 - load balancing, not security
 
     @property
     def num_shards(self) -> int:
-        """Shards of the model."""
+        """Number of shards of the model."""
         return len(self.ranges)
 
     def of_version(self, version: int | None, tables: Mapping[str, int]) -> RemoteRows:
-        """The same shards, asked for the rows of one version of the model and its tables; ends with this one.
+        """Returns a view of these shards for one version of the model and its tables; closed with this object.
 
         Args:
-            version: Of the export that the rows are from; None: as a shard has them.
-            tables: As of this.
+            version: Version of the export of the rows; None: the current rows of a shard.
+            tables: Tables as in the constructor.
         """
         view = copy.copy(self)
         view._version, view._dims = version, dict(tables)  # noqa: SLF001 - one of our own
         return view
 
     def why_not_ready(self, timeout_seconds: float) -> str | None:
-        """Asks every replica how it is; a sentence where a shard has none that could be asked for rows now.
+        """Queries the status of every replica; returns a sentence if a shard has no ready replica, else None.
 
         Args:
-            timeout_seconds: For an answer.
+            timeout_seconds: Timeout of an answer.
         """
         asked = [
             (shard, [self._channels.status(each, self._spec(shard), timeout_seconds) for each in self._order(shard)])
@@ -173,17 +173,17 @@ class RemoteRows:
         buckets: Mapping[str, torch.Tensor] | None = None,
         deadline_millis: float | None = None,
     ) -> FetchedRows:
-        """The rows of some ids.
+        """Looks up the rows of ids.
 
         Args:
-            ids: Table -> int64 [n], the keys of its rows; equal ones are asked for once.
+            ids: Table -> int64 [n], the keys of its rows; duplicates are sent once.
             buckets: Table -> int32 [n], for tables with wide keys (docs/formats/buckets.md).
-            deadline_millis: For this call, in place of the deadline of all, and not above it.
+            deadline_millis: Deadline of this call, at most the configured one.
 
         Raises:
-            DeadlineExceededError: shards did not answer in time.
+            DeadlineExceededError: shards did not respond in time.
             UnavailableError: no replica of a shard can be reached.
-            OpError: what a shard said last.
+            OpError: the last error of a shard.
         """
         seconds = self._wanted.max_rpc_deadline_millis / 1000
         if deadline_millis is not None:
@@ -210,7 +210,7 @@ class RemoteRows:
         return FetchedRows(rows, lost, merged_versions(told, self.ranges), told)
 
     def close(self) -> None:
-        """Ends connections and calls under way."""
+        """Closes connections, and cancels calls in flight."""
         self._channels.close()
 
     def __enter__(self) -> Self:
@@ -219,7 +219,7 @@ class RemoteRows:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What is asked
+    # Requests
 
     def _parts(self, ids: Mapping[str, torch.Tensor], buckets: Mapping[str, torch.Tensor]) -> list[_ShardPart]:
         requests: dict[int, tuple[messages.PredictRequest, list[_Asked]]] = {}
@@ -256,7 +256,7 @@ class RemoteRows:
     def _checked(
         self, table: str, given: torch.Tensor, buckets: torch.Tensor | None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
-        """Keys and their buckets, and whether these have to go with them."""
+        """Returns keys and their buckets, and whether the buckets have to be sent."""
         if table not in self._dims:
             raise InvalidArgumentError(f"rows: no table {table!r}; there are {', '.join(self._dims)}")
         if given.dtype != torch.int64 or given.dim() != 1:
@@ -273,7 +273,7 @@ class RemoteRows:
         return keys, own, bool((own != told).any())
 
     def _order(self, shard: int) -> list[str]:
-        """Its replicas, those that failed lately last."""
+        """Returns the replicas of a shard, recently failed ones last."""
         replicas = list(self._replicas.of(shard))
         now = self._clock.monotonic()
         with self._lock:
@@ -281,13 +281,13 @@ class RemoteRows:
             shunned = {each for each in replicas if now - self._failed_at.get(each, float("-inf")) < _SHUN_SECONDS}
         return sorted(replicas, key=lambda address: address in shunned)
 
-    # What was answered
+    # Answers
 
     def _rows_of(self, shard: int, asked: Sequence[_Asked], answer: ShardAnswer) -> list[torch.Tensor]:
-        """The rows of each table.
+        """Parses the rows of each table.
 
         Raises:
-            InternalError: the answer is none to this question.
+            InternalError: the answer does not fit the request.
         """
         found = []
         for each in asked:
@@ -313,7 +313,7 @@ class RemoteRows:
 
 
 def _why_not(call: ShardCall) -> str | None:
-    """Why the replica of a call for its status is not to be asked; None: it is."""
+    """Returns why the replica of a status call is not ready; None if it is."""
     try:
         found = call.result().response.model_version_status
     except OpError as error:
@@ -327,7 +327,7 @@ def _why_not(call: ShardCall) -> str | None:
 def _distinct(
     keys: npt.NDArray[np.int64], buckets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Places of distinct pairs of key and bucket, and which of them each is."""
+    """Returns the indices of distinct (key, bucket) pairs, and the index of each pair among them."""
     pairs = np.stack([keys, buckets], axis=1)
     _, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     return first, inverse.reshape(-1)

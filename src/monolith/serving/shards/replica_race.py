@@ -1,4 +1,4 @@
-"""Which replicas of one shard are asked, and when: decisions alone, without clocks and connections."""
+"""Decides which replicas of one shard are called, and when. Pure: no clocks, no connections."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ __all__ = ["ReplicaRace"]
 
 @dataclass(slots=True)
 class ReplicaRace:
-    """Asks one replica; another one where that fails, or does not answer for a while. Each is asked once at most.
+    """Hedged request to one shard: calls one replica, and another one if it fails or is slow.
+
+    Each is called at most once.
 
     Args:
-        replicas: In the order in which they are asked.
-        hedge_seconds: How long one is waited for before another is asked beside it.
+        replicas: Replicas in the order of calls.
+        hedge_seconds: Delay after which another replica is called in addition.
     """
 
     replicas: Sequence[str]
     hedge_seconds: float
     next_hedge: float | None = None
-    """When `hedge` should be called; None: never."""
+    """Time at which `hedge` should be called; None: never."""
     errors: list[OpError] = field(default_factory=list)
-    """Of those that failed, in their order."""
+    """Errors of the failed replicas, in order."""
     _asked: int = 0
     _under_way: int = 0
 
     def begin(self, now: float) -> str | None:
-        """The replica to ask first; None: there is none."""
+        """Returns the replica to call first; None if there is none."""
         return self._ask(now)
 
     def failed(self, error: OpError, now: float) -> str | None:
-        """One has failed: the replica to ask instead; None: there is none left."""
+        """Records a failure; returns the replica to call instead, or None if there is none left."""
         self.errors.append(error)
         self._under_way -= 1
         return self._ask(now)
 
     def hedge(self, now: float) -> str | None:
-        """The replica to ask beside those under way; None: it is too early, or there is none left."""
+        """Returns the replica to call in addition to those in flight; None if too early, or none is left."""
         if self.next_hedge is None or now < self.next_hedge:
             return None
         return self._ask(now)
 
     @property
     def latest(self) -> str:
-        """The replica that was asked last. REQUIRES: one was."""
+        """The replica called last. REQUIRES: one was called."""
         return self.replicas[self._asked - 1]
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody is left who could answer."""
+        """Whether no replica is left that could answer."""
         return self._under_way == 0 and self._asked == len(self.replicas)
 
     def _ask(self, now: float) -> str | None:

@@ -1,4 +1,4 @@
-"""Where the replicas of a model's shards are: a list, or a discovery service."""
+"""Addresses of the replicas of a model's shards: from a list, or from a discovery service."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ REFRESH_SECONDS = 15.0
 
 
 class Replicas(Protocol):
-    """Who has which shard. Any thread may call it."""
+    """Resolves the replicas of shards. Thread-safe."""
 
     @property
     def num_shards(self) -> int:
-        """Shards of the model."""
+        """Number of shards of the model."""
         ...
 
     def of(self, shard: int) -> Sequence[str]:
-        """The addresses of the replicas of a shard, as far as they are known now; waits for nobody."""
+        """Returns the currently known addresses of the replicas of a shard."""
         ...
 
 
 class ListedReplicas:
-    """Replicas that are known beforehand: a list of addresses for each shard."""
+    """Fixed replicas: a list of addresses for each shard."""
 
     def __init__(self, shards: Sequence[Sequence[str]]) -> None:
         for address in (address for shard in shards for address in shard):
@@ -51,16 +51,16 @@ class ListedReplicas:
 
     @property
     def num_shards(self) -> int:
-        """Shards of the model."""
+        """Number of shards of the model."""
         return len(self._shards)
 
     def of(self, shard: int) -> Sequence[str]:
-        """As listed."""
+        """Returns the listed addresses."""
         return self._shards[shard]
 
 
 def shard_role(model: str, shard: int) -> str:
-    """The role under which replicas of a shard register; their index there is the number of the replica.
+    """Returns the role under which replicas of a shard register; their index is the number of the replica.
 
     Raises:
         InvalidArgumentError: the name of the model cannot be part of a role.
@@ -76,16 +76,16 @@ def shard_role(model: str, shard: int) -> str:
 
 
 class DiscoveredReplicas:
-    """Replicas that register with a discovery service. Asked again when what is known is 15 seconds old.
+    """Replicas that register with a discovery service. Addresses are refreshed when they are 15 seconds old.
 
-    The first time the caller waits; later a thread asks, and while the service is away the last answer holds.
+    The first call waits; later a thread queries the service. While it is unreachable, the last addresses are used.
 
     Args:
-        discovery: Where they register, under `shard_role`. Its owner closes it.
+        discovery: Service at which they register, under `shard_role`. Closed by its owner.
         model: Name of the model.
-        num_shards: Shards of the model.
-        refresh_seconds: Age at which an answer is asked for again.
-        clock: Of this machine.
+        num_shards: Number of shards of the model.
+        refresh_seconds: Age at which addresses are refreshed.
+        clock: Clock of this machine; None: the system clock.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class DiscoveredReplicas:
 
     @property
     def num_shards(self) -> int:
-        """Shards of the model."""
+        """Number of shards of the model."""
         return len(self._roles)
 
     def of(self, shard: int) -> Sequence[str]:
-        """As the service said last."""
+        """Returns the last addresses reported by the service."""
         now = self._clock.monotonic()
         with self._lock:
             known = self._known.get(shard)
@@ -127,7 +127,7 @@ class DiscoveredReplicas:
     def _ask(self, shard: int) -> tuple[str, ...]:
         try:
             found = self._discovery.query(self._roles[shard])
-        except Exception as error:  # noqa: BLE001 - services have errors of their own; the last answer holds
+        except Exception as error:  # noqa: BLE001 - services raise their own error types; keep the last addresses
             _log.warning("replicas of %s cannot be asked for now, the last answer holds: %s", self._roles[shard], error)
             return self._known.get(shard, ())
         replicas = tuple(address for _, address in sorted(found.items()))

@@ -1,4 +1,4 @@
-"""Which increments of a log the rows of an answer have, where each shard tells its own."""
+"""Computes which increments of a log the rows of an answer contain, from the reports of its shards."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["has_rows", "merged_versions"]
 
 
 def merged_versions(told: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> dict[str, int]:
-    """Part -> number: no row of these shards is older than that increment.
+    """Returns part -> number: no row of these shards is older than that increment.
 
     Args:
-        told: Shard -> part -> number of its last increment that is there.
-        ranges: The buckets of each shard: one that has none of a part does not follow it.
+        told: Shard -> part -> number of its last applied increment.
+        ranges: The buckets of each shard: a shard without buckets of a part does not follow it.
 
     >>> merged_versions({0: {"m.0000-1024": 7}, 1: {"m.0000-1024": 5}}, [range(512), range(512, 1024)])
     {'m.0000-1024': 5}
@@ -33,7 +33,7 @@ def merged_versions(told: Mapping[int, Mapping[str, int]], ranges: Sequence[rang
 
 
 def has_rows(needs: Mapping[str, int], told: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> bool:
-    """Whether all these shards have the rows that dense weights were trained with."""
+    """Returns whether all these shards have the rows with which dense weights were trained."""
     return all(
         told[shard].get(part, -1) >= number
         for part, number in needs.items()

@@ -1,4 +1,4 @@
-"""Starts one shard of a model: loads the rows of its buckets, follows the log, and answers."""
+"""Starts one shard of a model: loads the rows of its buckets, follows the log, and serves."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 __all__ = ["ServedShard", "readable_tables", "serve_shard"]
 
 _NEED_RANGES = ("fixed_r8", "one_bit")
-"""Compressors whose rows cannot be read without what they were told of their range, which a schema does not say."""
+"""Compressors whose rows cannot be decoded without their range, which is not part of a schema."""
 
 
 def readable_tables(schema: Schema, *, store: str, skip_zero: bool = False) -> dict[str, TableConfig]:
-    """Serving tables for rows of a schema, which can be looked up.
+    """Returns configs of serving tables for the rows of a schema.
 
     Raises:
-        UnimplementedError: a compressor has a range that the schema does not say.
+        UnimplementedError: a compressor has a range, which is not part of the schema.
     """
     for table in schema.tables:
         for segment in table.segments:
@@ -52,7 +52,7 @@ def readable_tables(schema: Schema, *, store: str, skip_zero: bool = False) -> d
 
 
 class ServedShard:
-    """A shard that follows a log and answers. A context manager."""
+    """A running shard that follows a log. A context manager."""
 
     def __init__(
         self, server: ShardServer, rows: HeldRows, follower: Follower | None, watch: VersionWatch[int] | None = None
@@ -64,28 +64,28 @@ class ServedShard:
 
     @property
     def stores(self) -> Mapping[str, LocalStore]:
-        """Its tables, of the newest version."""
+        """Tables of the newest version."""
         return self._rows.newest.tables.stores
 
     @property
     def version(self) -> ModelVersion:
-        """What the next answer is made with, at least."""
+        """Minimum version of the next answer."""
         sparse = {} if self.follower is None else sparse_version(self.follower)
         return ModelVersion(self._rows.newest.version, OWN_WEIGHTS, sparse)
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is to be asked."""
+        """Whether the shard is ready."""
         return self.why_not_ready is None
 
     @property
     def why_not_ready(self) -> str | None:
-        """A sentence; None: it is ready."""
+        """Reason as a sentence; None: ready."""
         return self.server.why_not_ready()
 
     @property
     def problem(self) -> str | None:
-        """Why a newer export is not served; None: there is none, or it is."""
+        """Why a newer export is not served; None: no problem."""
         return None if self._watch is None else self._watch.problem
 
     @property
@@ -95,16 +95,16 @@ class ServedShard:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows of all tables."""
         return self._rows.newest.tables.num_rows
 
     @property
     def memory_bytes(self) -> int:
-        """What the tables take."""
+        """Memory of the tables."""
         return sum(store.stats().memory_bytes for store in self.stores.values())
 
     def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Stops answering, then following. Requests under way have so many seconds."""
+        """Stops serving, then following. Requests in flight have `grace_seconds` to complete."""
         with ExitStack() as closing:
             if self.follower is not None:
                 closing.callback(self.follower.close)
@@ -130,25 +130,25 @@ def serve_shard(
     catch_up: bool = True,
     **server_options: Any,
 ) -> ServedShard:
-    """Starts a shard, and returns once its rows are there: those of a log, or none where rows are pushed to it.
+    """Starts a shard, and returns once its rows are loaded: those of a log, or none if rows are pushed to it.
 
     Args:
-        model: Its name; requests call the shard ``<model>:ps_<i>``.
-        shard: Which one, such as ``0/3``.
-        export: One that was written for shards: the rows of ``ps_<i>`` are loaded. Its tables are those of the shard.
-            Without a log a newer version of it is served beside the one before, for who asks for that.
-        follow: The log that brings its rows: only those of its buckets are read and kept. None: rows are pushed.
-        tables: Store -> configs of its serving tables; None: as the log describes them.
-        skip_zero: Keep no zero rows; a removed id that is pushed as zeros goes. For tables that the log describes.
-        catch_up: Whether to return once the log was caught up with. False: at once; it is not ready until then, and a
-            log that is not there yet is waited for.
-        server_options: Of `ShardServer`, by name: `host`, `port`, `credentials`, `threads`; `version`, of the rows
-            where there is no export; and `max_staleness_seconds`: it is not ready while the newest event that it has
-            learned from is older.
+        model: Name of the model; the shard is called ``<model>:ps_<i>`` in requests.
+        shard: Number of the shard, such as ``0/3``.
+        export: An export written for shards: the rows of ``ps_<i>`` are loaded. Its tables are those of the shard.
+            Without a log, a newer version is served in addition to the previous one, by request.
+        follow: Log of its rows: only those of its buckets are read and kept. None: rows are pushed.
+        tables: Store -> configs of its serving tables; None: from the schema of the log.
+        skip_zero: Whether to drop zero rows, such as removed ids that are pushed as zeros. For tables from the schema
+            of the log.
+        catch_up: Whether to return only when the shard is up to date with the log. False: return immediately; the shard
+            is not ready until then, and the log may be created later.
+        server_options: Keyword arguments of `ShardServer`: `host`, `port`, `credentials`, `threads`; `version`, of the
+            rows without an export; and `max_staleness_seconds`: the shard is not ready while its newest event is older.
 
     Raises:
         InvalidArgumentError: neither a log nor tables were given.
-        OpError: the log is away, of another model, or has no base to begin at.
+        OpError: the log is unreachable, belongs to another model, or has no base to start at.
     """
     number = ShardNumber.parse(shard) if isinstance(shard, str) else shard
     log = DeltaLog(follow) if isinstance(follow, str) else follow

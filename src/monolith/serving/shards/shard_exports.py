@@ -1,4 +1,4 @@
-"""The rows that exports have for one shard, and who takes over those of a newer one."""
+"""Loads the rows of exports for one shard, and of newer versions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["ShardExports", "VersionStores", "watch_exports"]
 
 
 class VersionStores(NamedTuple):
-    """Tables of one version."""
+    """The tables of one version."""
 
     version: int
     stores: dict[str, LocalStore]
 
 
 class ShardExports:
-    """Reads what is below ``ps_<i>`` of a path. Any thread may call it."""
+    """Exports of a shard, below ``ps_<i>`` of a path. Thread-safe."""
 
     def __init__(self, path: str, number: ShardNumber) -> None:
         self._path = path
@@ -35,24 +35,24 @@ class ShardExports:
         self.number = number
 
     def newest_number(self) -> int:
-        """Of the newest version that is whole; -1: there is none."""
+        """Returns the number of the newest complete version; -1 if there is none."""
         return max(versions_in(self._place), default=-1)
 
     def store_names(self) -> list[str]:
-        """Of the newest version.
+        """Returns the names of the stores of the newest version.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: there is no version.
         """
         return list(open_export(self._place).manifest.stores)
 
     def newest(self, *, with_rows: bool = True) -> VersionStores:
-        """The tables of the newest version.
+        """Loads the tables of the newest version.
 
         Raises:
-            NotFoundError: there is none.
-            FailedPreconditionError: it is for another number of shards.
-            OpError: it cannot be read.
+            NotFoundError: there is no version.
+            FailedPreconditionError: the export is for another number of shards.
+            OpError: the export cannot be read.
         """
         opened = open_export(self._place)
         if opened.manifest.shards != self.number.count:
@@ -67,7 +67,7 @@ class ShardExports:
 
 
 def watch_exports(exports: ShardExports, rows: HeldRows) -> VersionWatch[int]:
-    """Adds newer versions to the rows of a shard, until it is closed."""
+    """Returns a watch that adds newer versions to the rows of a shard, until it is closed."""
 
     def newer() -> int | None:
         newest = exports.newest_number()

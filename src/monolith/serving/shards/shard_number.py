@@ -1,4 +1,4 @@
-"""Which shard of a model a process is, and what it is called."""
+"""Number and name of a shard of a model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["ShardNumber", "shard_model"]
 
 @dataclass(frozen=True, slots=True)
 class ShardNumber:
-    """Which part of the buckets a shard has."""
+    """Number of a shard, which determines its buckets."""
 
     index: int
     count: int
 
     @classmethod
     def parse(cls, text: str) -> ShardNumber:
-        """From ``i/n``, counted from 0.
+        """Parses ``i/n``, with i counted from 0.
 
         Raises:
-            InvalidArgumentError: it is something else.
+            InvalidArgumentError: the text has another form.
 
         >>> ShardNumber.parse("1/3").buckets
         range(342, 683)
@@ -39,12 +39,12 @@ class ShardNumber:
 
     @property
     def buckets(self) -> range:
-        """Those of the shard."""
+        """Buckets of the shard."""
         return owned_ranges(self.count)[self.index]
 
 
 def shard_model(model: str, index: int) -> str:
-    """What a shard's sub-graph is called in requests.
+    """Returns the name of a shard's sub-graph in requests.
 
     >>> shard_model("ranker", 2)
     'ranker:ps_2'

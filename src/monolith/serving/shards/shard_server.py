@@ -1,7 +1,7 @@
-"""`ShardServer`: one process of a model whose rows are divided by buckets, at the calls of a ``ps_<i>`` sub-graph.
+"""`ShardServer`: serves one shard of a model, with the calls of a ``ps_<i>`` sub-graph.
 
-Beside its answer a shard tells, in the trailing metadata of the call, which life it is in (one who pushes rows has to
-begin anew with another one) and which increments of the log are in its rows.
+In the trailing metadata of an answer, a shard reports its incarnation (a client that pushes rows has to start from
+scratch after a change) and the increments of the log that its rows contain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["LIFE_KEY", "SPARSE_KEY", "ShardServer", "ShardServerOptions"]
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 256 << 20
-"""The largest request and answer."""
+"""Maximum size of a request and of an answer."""
 GRACE_SECONDS = 5.0
 LIFE_KEY: Final = "monolith-life"
 SPARSE_KEY: Final = "monolith-sparse-version"
@@ -47,15 +47,15 @@ class ShardServerOptions(Config):
     """Keyword arguments of `ShardServer`."""
 
     host: str = "127.0.0.1"
-    """Where it listens; by default this machine alone can call."""
+    """Interface to listen on; by default only this machine can call."""
     port: int = 0
-    """0: any that is free."""
+    """Port; 0: a free one."""
     credentials: ServerCredentials | None = None
-    """What callers must show; None: nothing."""
+    """Credentials that callers must present; None: none."""
     threads: int = 4
-    """Requests that are answered at once."""
+    """Number of concurrent requests."""
     count: Callable[[str, float, int], None] | None = None
-    """Called with the signature, the seconds and the status (0: well) of each request, by the thread that answers."""
+    """Called with the signature, the seconds and the status (0: success) of each request, by the answering thread."""
 
     def __post_init__(self) -> None:
         require_positive(self, "threads")
@@ -65,12 +65,12 @@ class ShardServer:
     """Answers ``PredictionService.Predict`` and ``ModelService.GetModelStatus`` for one shard. A context manager.
 
     Args:
-        rows: Its rows, by version.
+        rows: The rows of the shard, by version.
         model: Name of the model.
-        index: Of the shard.
-        sparse: Tells which increments of a log the rows have, part -> number.
-        why_not_ready: Tells why it is not to be asked now; None: it is. Before it was ready once, requests are refused
-            with that; later it answers from what it has.
+        index: Index of the shard.
+        sparse: Returns the increments of a log that the rows contain, part -> number.
+        why_not_ready: Returns why the shard is not ready; None: it is. Requests are rejected with that reason until the
+            shard is ready for the first time; later they are answered with the current rows.
         options: The fields of `ShardServerOptions`, by name.
     """
 
@@ -87,29 +87,29 @@ class ShardServer:
         wanted = ShardServerOptions(**options)
         self._rows = rows
         self.model = shard_model(model, index)
-        """As requests name it."""
+        """Model name in requests."""
         self._sparse = sparse
         self._why = why_not_ready or (lambda: None)
         self._count = wanted.count or (lambda *_: None)
         self._was_ready = False
         self._is_ending = False
         self.life = secrets.token_hex(8)
-        """Of this process's rows."""
+        """Incarnation of this process's rows."""
         self._credentials = wanted.credentials or ServerCredentials()
         self._threads = ThreadPoolExecutor(wanted.threads, thread_name_prefix="monolith-shard")
         self._limit = ConnectionLimit(self._credentials)
         self._server = self._built(wanted.threads)
         self._health = add_health(self._server, self.why_not_ready)
         self.address = self._bound(wanted.host, wanted.port)
-        """``host:port``."""
+        """Address of the server, ``host:port``."""
 
     @property
     def tables(self) -> ShardTables:
-        """Those of the newest version."""
+        """Tables of the newest version."""
         return self._rows.newest.tables
 
     def why_not_ready(self) -> str | None:
-        """Why it is not to be asked now, in a sentence; None: it is ready."""
+        """Returns why the shard is not ready, as a sentence; None if it is."""
         if self._is_ending:
             return "the shard is about to end"
         reason = self._why()
@@ -117,22 +117,22 @@ class ShardServer:
         return reason
 
     def start(self) -> None:
-        """Begins to answer."""
+        """Starts serving."""
         self._server.start()
         self._limit.watch(split_address(self.address)[1])
         _log.info("shard %s serves %s rows on %s", self.model, self.tables.num_rows, self.address)
 
     def show_ending(self) -> None:
-        """Is not ready any more, and answers on."""
+        """Makes the shard not ready; it keeps serving."""
         self._is_ending = True
         self._health.enter_graceful_shutdown()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Returns when it was stopped, or after that time; whether it still serves."""
+        """Waits until the server stops, or for the given time; returns whether it is still serving."""
         return bool(self._server.wait_for_termination(timeout_seconds))
 
     def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Takes no more requests, and gives those under way so many seconds. Again: does nothing."""
+        """Rejects new requests, and waits up to `grace_seconds` for those in flight. Idempotent."""
         self.show_ending()
         self._server.stop(grace_seconds).wait()
         self._threads.shutdown()
@@ -165,7 +165,7 @@ class ShardServer:
         if not self._was_ready and (reason := self.why_not_ready()) is not None:
             raise UnavailableError(f"{self.model}: not ready: {reason}")
         signature = request.model_spec.signature_name
-        sparse = {} if self._sparse is None else dict(self._sparse())  # before the rows: they are not older than that
+        sparse = {} if self._sparse is None else dict(self._sparse())  # read before the rows, which are then not older
         inputs = {name: value_of(tensor, name=name) for name, tensor in request.inputs.items()}
         outputs = rows.tables.call(signature, inputs)
         wanted = list(request.output_filter) or list(outputs)
@@ -201,7 +201,7 @@ class ShardServer:
         spec.version.value = version
         return spec
 
-    # Inside
+    # Internals
 
     def _built(self, threads: int) -> Any:
         grpc = import_grpc()

@@ -1,4 +1,4 @@
-"""`ShardService`: a shard as a process of its own, with what those who watch over it ask for."""
+"""`ShardService`: runs a shard as a process, with health, readiness, metrics and discovery."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
 _TRY_AGAIN_SECONDS = 5.0
-_EVERYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - what is compared with, not what is listened on
+_EVERYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - for comparison, not for listening
 
 
 class Registration(NamedTuple):
-    """Where a shard makes itself known once it is ready."""
+    """Registration of a shard with a discovery service, once it is ready."""
 
     discovery: ServiceDiscovery
-    """Its owner closes it."""
+    """Discovery service; closed by its owner."""
     role: str
     replica: int
-    """Its index there."""
+    """Index of the replica."""
 
 
 class ShardService:
     """Health, readiness, metrics and discovery of a shard, until it is closed. A context manager.
 
     Args:
-        shard: Answers already; it is closed with this.
-        options: Where HTTP and metrics listen, whom they let in, and how it ends.
-        metrics: What is shown.
-        registration: Where it makes itself known; None: nowhere.
+        shard: A running shard; closed with this object.
+        options: Ports of HTTP and metrics, credentials, and shutdown times.
+        metrics: Metrics of the server.
+        registration: Where to register; None: nowhere.
 
     Raises:
         UnavailableError: a port is taken.
@@ -90,32 +90,32 @@ class ShardService:
 
     @property
     def port(self) -> int | None:
-        """Of HTTP."""
+        """Port of HTTP, or None."""
         return None if self._http is None else self._http.port
 
     @property
     def grpc_port(self) -> int:
-        """Of gRPC."""
+        """Port of gRPC."""
         return int(split_address(self._shard.server.address)[1])
 
     @property
     def metrics_port(self) -> int | None:
-        """Of Prometheus metrics."""
+        """Port of Prometheus metrics, or None."""
         return None if self._endpoint is None else self._endpoint.port
 
     def stop(self) -> None:
-        """Lets `wait` return; safe in a handler of signals."""
+        """Makes `wait` return; may be called in a signal handler."""
         self._stop_request.set()
 
     def wait(self) -> None:
-        """Returns when `stop` was called."""
+        """Waits until `stop` is called."""
         self._stop_request.wait()
 
     def close(self) -> None:
-        """Answers what was taken in, and ends; a second call does nothing.
+        """Drains admitted requests and shuts down. Idempotent.
 
-        It is not ready and not to be found from the first moment on, answers on for `lame_duck_seconds`, and then takes
-        nothing in any more.
+        The shard is not ready and deregistered from the start of the call, keeps serving for `lame_duck_seconds`, then
+        rejects new requests.
         """
         if self._is_closed:
             return
@@ -135,10 +135,10 @@ class ShardService:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Inside
+    # Internals
 
     def _register(self) -> None:
-        """Registers when it is ready, and takes that back when it is about to end."""
+        """Registers the shard when it is ready, and deregisters it at shutdown."""
         if self._registration is None:
             return
         discovery, role, replica = self._registration
@@ -150,7 +150,7 @@ class ShardService:
             try:
                 discovery.register(role, replica, address)
                 break
-            except Exception as error:  # noqa: BLE001 - services have errors of their own
+            except Exception as error:  # noqa: BLE001 - services raise their own error types
                 _log.warning("shard: cannot register as %s %d now, and tries again: %s", role, replica, error)
                 self._stop_request.wait(_TRY_AGAIN_SECONDS)
         else:
@@ -159,17 +159,17 @@ class ShardService:
         self._stop_request.wait()
         try:
             discovery.deregister(role, replica, address)
-        except Exception as error:  # noqa: BLE001 - the same; those who ask find out by themselves
+        except Exception as error:  # noqa: BLE001 - clients will notice the failed shard
             _log.warning("shard: cannot take back that it is %s %d: %s", role, replica, error)
 
     def _show(self) -> None:
         try:
             self._metrics.show_model(self._shard.server.model, self._shard)
-        except Exception:  # noqa: BLE001 - a metric that cannot be read stops nobody
+        except Exception:  # noqa: BLE001 - a failed metric must not stop the thread
             _log.exception("metrics of the shard could not be read")
 
 
 def _reached_at(address: str) -> str:
-    """Where others reach what listens there."""
+    """Returns the address at which other machines reach a listening address."""
     host, port = split_address(address)
     return get_local_server_addr(int(port)) if host in _EVERYWHERE else address

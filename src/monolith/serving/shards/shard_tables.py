@@ -1,6 +1,6 @@
-"""`ShardTables`: the rows of some buckets of a model, and what may be asked of them by name.
+"""`ShardTables`: the rows of some buckets of a model, and their signatures.
 
-The signatures are those of a ``ps_<i>`` sub-graph. T tables stand in the order of their names, n_t keys are of table t:
+The signatures are those of a ``ps_<i>`` sub-graph. The T tables are in the order of their names; table t has n_t keys:
 
     lookup              <table> [n_t] int64                          -> <table> [n_t, dim_t] float
     raw_lookup          id [N], id_split [T + 1]                     -> flat_emb [sum of n_t * dim_t]
@@ -8,8 +8,8 @@ The signatures are those of a ``ps_<i>`` sub-graph. T tables stand in the order 
     <store>/raw_assign  id [N], id_split [T + 1], flat_value         -> result, rows that were given
     <store>/raw_keys    bucket_range [2] int64                       -> id, id_split, bucket of all rows there
 
-Several raw requests may be stacked: their ids end to end, and the split of each behind the one before, beginning at 0.
-Wide keys need their buckets beside them (docs/formats/buckets.md), in ``bucket`` or ``<table>_bucket`` as int32.
+Several raw requests may be stacked: their ids are concatenated, and so are their splits, each starting at 0. Wide keys
+need their buckets, too (docs/formats/buckets.md), in ``bucket`` or ``<table>_bucket`` as int32.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ LOOKUP: Final = "lookup"
 RAW_LOOKUP: Final = "raw_lookup"
 ASSIGN: Final = "hashtable_assign"
 RAW_ASSIGN: Final = "raw_assign"
-"""Behind the name of a store and a slash."""
+"""Follows the name of a store and a slash."""
 RAW_KEYS: Final = "raw_keys"
-"""The same; ours alone, the original has none."""
+"""Follows the name of a store and a slash; ByteDance Monolith has no such signature."""
 
 
 def wire_names(tables: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Store -> what its tables are called in requests: with the store's name in front where there are several stores.
+    """Returns store -> names of its tables in requests, with the store's name as a prefix if there are several stores.
 
     >>> wire_names({"model": ["16-adagrad"]}), wire_names({"a": ["t"], "b": ["t"]})
     ({'model': ['16-adagrad']}, {'a': ['a/t'], 'b': ['b/t']})
@@ -63,12 +63,12 @@ def wire_names(tables: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 class ShardTables:
-    """Answers requests for rows. Any thread may call it.
+    """Answers requests for rows. Thread-safe.
 
     Args:
-        stores: Serving tables by name of their store.
-        buckets: Consecutive ones whose rows are here.
-        takes_rows: Whether rows may be assigned; not where they follow a log, which would be mixed with older ones.
+        stores: Store -> its serving tables.
+        buckets: Consecutive buckets whose rows are kept.
+        takes_rows: Whether rows may be assigned; False for rows of a log, which assignments would mix with older ones.
     """
 
     def __init__(
@@ -80,32 +80,32 @@ class ShardTables:
         self.buckets = buckets
         self._takes_rows = takes_rows
         self.names = wire_names({name: store.schema.names for name, store in self._stores.items()})
-        """Store -> its tables, as requests call them."""
+        """Store -> names of its tables in requests."""
         self._num_tables = sum(map(len, self.names.values()))
 
     @property
     def stores(self) -> Mapping[str, LocalStore]:
-        """By name."""
+        """Stores by name."""
         return self._stores
 
     @property
     def signatures(self) -> list[str]:
-        """What can be asked."""
+        """Names of the signatures."""
         by_store = [f"{store}/{kind}" for store in self._stores for kind in (RAW_ASSIGN, RAW_KEYS)]
         return [LOOKUP, RAW_LOOKUP, ASSIGN, *by_store]
 
     @property
     def num_rows(self) -> int:
-        """Of all tables."""
+        """Number of rows of all tables."""
         return sum(store.stats().rows for store in self._stores.values())
 
     def call(self, signature: str, inputs: Inputs) -> dict[str, torch.Tensor]:
         """Answers one request.
 
         Raises:
-            NotFoundError: there is no such signature.
-            InvalidArgumentError: the inputs are not what it takes; says which.
-            FailedPreconditionError: rows may not be assigned here.
+            NotFoundError: the signature does not exist.
+            InvalidArgumentError: an input does not fit the signature; the message names it.
+            FailedPreconditionError: rows must not be assigned here.
         """
         if signature == LOOKUP:
             return self._lookup(inputs)
@@ -171,7 +171,7 @@ class ShardTables:
             tables = ", ".join(name for names in self.names.values() for name in names)
             raise InvalidArgumentError(f"shard: no input {unknown[0]!r}; the tables are {tables}")
 
-    # All tables at once
+    # All tables together
 
     def _raw_lookup(self, inputs: Inputs) -> torch.Tensor:
         require_inputs(inputs, ("id", "id_split"), ("bucket",))

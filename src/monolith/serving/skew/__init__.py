@@ -1,7 +1,7 @@
-"""Skew: what a server answered against what the model answers when it is asked the same again.
+"""Skew: compares the answers of a server with those of the model for the same requests.
 
-Read `replay.py` first. `models.py` finds the model of the version that a logged request names, `batches.py` makes of
-the request what that model is asked with, `report.py` counts. The command is ``monolith skew``.
+Read `replay.py` first. `models.py` finds the model of the version of a logged request, `batches.py` converts the
+request to a batch, `report.py` counts differences. The command is ``monolith skew``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the samples of a logged request to the batch that a model is asked with."""
+"""Converts the samples of a logged request to a batch for a model."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["RequestParser"]
 
 
 class RequestParser:
-    """Makes batches of samples, with the columns that a signature reads, each of its type and shape. Thread-safe."""
+    """Parses samples into batches with the columns of a signature, each of its type and shape. Thread-safe."""
 
     def __init__(self, signature: Signature) -> None:
         self._inputs = signature.inputs
         self._parser = Parser("example", [_column(name, spec) for name, spec in signature.inputs.items()])
 
     def batch(self, samples: Sequence[bytes]) -> Batch:
-        """The batch of these samples.
+        """Parses samples into a batch.
 
         Raises:
-            DataLossError: one cannot be read.
+            DataLossError: a sample cannot be parsed.
         """
         parsed = self._parser.parse(samples)
         columns = {name: _shaped(parsed[name], spec) for name, spec in self._inputs.items()}
@@ -55,10 +55,10 @@ def _width(spec: InputSpec) -> int:
 
 
 def _shaped(values: Tensor | Ragged | list[bytes], spec: InputSpec) -> Tensor | Ragged:
-    assert not isinstance(values, list)  # noqa: S101 - no column of texts was asked for
+    assert not isinstance(values, list)  # noqa: S101 - there is no column of texts
     wanted = getattr(torch, spec.dtype)
     if isinstance(values, Ragged):
-        # Ids come as lists: as a rule of one length, which is that of a column of plain ids.
+        # Ids are lists, usually of one length, which is that of a dense column of ids.
         width = None if spec.ragged or None in spec.shape[1:] else _width(spec)
         if width is None or not bool((values.lengths() == width).all()):
             return values.with_values(values.flat_values.to(wanted))

@@ -1,4 +1,4 @@
-"""Which model answers a logged request again: the export of its version, or the task at the step of that export."""
+"""Finds the model that replays a logged request: the export of its version, or the task at the step of that export."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ __all__ = ["ReplayModel", "ReplayModels"]
 
 
 class ReplayModel(Protocol):
-    """A model that can be asked again. Belongs to one thread."""
+    """A model for replaying requests. Not thread-safe."""
 
     def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:
-        """Its outputs by name."""
+        """Predicts a batch; returns the outputs by name."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees the model."""
         ...
 
 
 class ReplayModels:
-    """Finds models by version, and keeps the last one in memory. Belongs to one thread. A context manager's callback.
+    """Finds models by version, and keeps the last one in memory. Not thread-safe. Must be closed.
 
     Args:
-        export: An export, or the folder of its versions: says what a version reads and at which step it was made.
-        model_dir: Where the checkpoints of the run are; None: exports answer themselves.
-        task: Makes the task whose `model_fn` answers from the checkpoint of an export's step; given with `model_dir`.
+        export: An export, or the folder of its versions, with the signatures and the step of each version.
+        model_dir: Directory of the checkpoints of the run; None: the exports predict.
+        task: Creates the task whose `model_fn` predicts from the checkpoint of an export's step; given with
+            `model_dir`.
 
     Raises:
         NotFoundError: there is no export, or there are no checkpoints.
@@ -60,12 +61,12 @@ class ReplayModels:
         self._places = {number: found.path if is_one else join(export, str(number)) for number in numbers}
         self._task, self._model_dir = task, model_dir
         self._checkpoints = {} if model_dir is None else _checkpoints_in(model_dir)
-        """Step -> base name."""
+        """Step -> base name of its checkpoint."""
         self._manifests: dict[int, Manifest] = {}
         self._current: tuple[int, ReplayModel] | None = None
 
     def why_not(self, version: int, signature: str) -> str | None:
-        """Why a version cannot be asked again; None: it can."""
+        """Returns why a version cannot be replayed; None if it can."""
         place = self._places.get(version)
         if place is None:
             return f"there is no export of version {version}"
@@ -77,15 +78,15 @@ class ReplayModels:
         return None
 
     def signature(self, version: int, name: str) -> Signature:
-        """What a version reads."""
+        """Returns a signature of a version."""
         return self._manifest(version).signatures[name]
 
     def step(self, version: int) -> int:
-        """Of the run, at which a version was exported."""
+        """Returns the step of the run at which a version was exported."""
         return self._manifest(version).step
 
     def model(self, version: int) -> ReplayModel:
-        """A version that can be asked."""
+        """Loads the model of a version."""
         if self._current is None or self._current[0] != version:
             self.close()
             self._current = (version, self._load(version))
@@ -126,7 +127,7 @@ class _ExportModel:
 
 
 class _TaskModel:
-    """A task as it was at a checkpoint, asked by `Trainer.predict`."""
+    """A task restored from a checkpoint that predicts with `Trainer.predict`."""
 
     def __init__(self, trainer: Trainer, step: int) -> None:
         self._trainer = trainer
@@ -135,7 +136,7 @@ class _TaskModel:
     def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:  # noqa: ARG002 - a task has one `model_fn`
         predicted: Any = self._trainer.predict(batch)
         restored = None if self._trainer.state is None else self._trainer.state.global_step
-        if restored != self._step:  # a run that goes on removes checkpoints
+        if restored != self._step:  # an active run removes checkpoints
             raise FailedPreconditionError(
                 f"the checkpoint of step {self._step} is gone, the one that is there is of step {restored}; try again"
             )

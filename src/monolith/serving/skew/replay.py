@@ -1,7 +1,7 @@
-"""Asks models again what a log says they were asked, and compares the answers.
+"""Replays logged requests, and compares the answers.
 
-Only what can be reproduced is compared: a request that was answered with rows or weights of a delta log, which moved on
-since, is counted apart, and so is one of a version of which there is no export or checkpoint any more.
+Only reproducible requests are compared: a request that was answered with rows or weights of a delta log, which have
+changed since, is counted separately, and so is one of a version whose export or checkpoint no longer exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["measure_skew"]
 
 MOVED_ON = "answered with rows or weights of a delta log, which no export has"
 _MOST_VALUES = 8
-"""Of a feature, in what is told of a difference."""
+"""Maximum number of values of a feature in the report of a difference."""
 
 
 def measure_skew(
@@ -42,18 +42,18 @@ def measure_skew(
     keep: int = 10,
     on_examples: Callable[[int], object] = lambda _: None,
 ) -> SkewReport:
-    """Replays requests and counts scores that differ.
+    """Replays requests and counts differing scores.
 
     Args:
-        requests: As `read_requests` gives them.
-        models: Who is asked.
-        tolerance: Scores that are so close do not differ: rows of an export are narrower than those of training, as a
-            rule.
-        keep: How many of the largest differences are kept with what was asked.
-        on_examples: Called with the number of examples that were looked at.
+        requests: Requests as returned by `read_requests`.
+        models: Models for the replay.
+        tolerance: Maximum difference of scores that count as close: rows of an export usually have lower precision than
+            those of training.
+        keep: Number of largest differences to keep, with their requests.
+        on_examples: Called with the number of processed examples.
 
     Raises:
-        FailedPreconditionError: the model does not answer what was logged; it is another one.
+        FailedPreconditionError: the outputs of the model do not fit the log; it is another model.
     """
     if not tolerance >= 0 or math.isinf(tolerance):
         raise ValueError(f"measure_skew: tolerance must be a number >= 0, got {tolerance}")
@@ -109,7 +109,7 @@ def _compare(
 def _farthest(
     request: LoggedRequest, example: LoggedExample, replayed: Mapping[str, NDArray[np.float64]]
 ) -> tuple[str, float, float]:
-    """The two numbers of an answer that are farthest apart, and their output."""
+    """Returns the output and the two values of an answer that differ most."""
     most: tuple[float, tuple[str, float, float]] | None = None
     for name, logged in example.outputs.items():
         again = replayed.get(name)
@@ -133,7 +133,7 @@ def _row_of(values: NDArray[np.float64], row: int) -> NDArray[np.float64]:
 
 
 def _apart(one: float, other: float) -> float:
-    """How far apart two scores are; NaN equals NaN alone."""
+    """Returns the distance of two scores; NaN equals only NaN."""
     if one == other or (math.isnan(one) and math.isnan(other)):
         return 0.0
     size = abs(one - other)
@@ -141,7 +141,7 @@ def _apart(one: float, other: float) -> float:
 
 
 def _shown(column: Any, row: int) -> list[Any]:
-    """The values of an example, the first ones of many."""
+    """Returns the first values of an example."""
     begin, end = column.row_splits[row : row + 2].tolist() if isinstance(column, Ragged) else (0, None)
     values: Tensor = column.flat_values[begin:end] if isinstance(column, Ragged) else column[row].reshape(-1)
     shown: list[Any] = values[:_MOST_VALUES].tolist()

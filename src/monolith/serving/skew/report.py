@@ -1,4 +1,4 @@
-"""What a replay has found: how many scores differ, by version, and where they do the most."""
+"""Report of a replay: number of differing scores by version, and the largest differences."""
 
 from __future__ import annotations
 
@@ -12,79 +12,79 @@ __all__ = ["Difference", "SkewReport", "VersionSkew"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """An example that was answered differently."""
+    """An example with a differing answer."""
 
     request_id: str
     example: int
-    """Its number in the request."""
+    """Index in the request."""
     version: int
     output: str
     logged: float
-    """What the server answered."""
+    """Score of the server."""
     replayed: float
-    """What the model answers."""
+    """Score of the replay."""
     features: dict[str, Any]
-    """What was asked: values by column."""
+    """Values of the request by column."""
 
     @property
     def size(self) -> float:
-        """How far they are apart; infinite where one of them is no number."""
+        """Absolute difference; infinite if one of them is NaN."""
         size = abs(self.logged - self.replayed)
         return math.inf if math.isnan(size) else size
 
 
 @dataclass(slots=True, kw_only=True)
 class VersionSkew:
-    """The examples of one version."""
+    """Counts of the examples of one version."""
 
     version: int
     step: int
-    """Of the run, at which it was exported."""
+    """Step of the run at which it was exported."""
     requests: int = 0
     examples: int = 0
-    """That were compared."""
+    """Number of compared examples."""
     equal: int = 0
-    """Bit for bit."""
+    """Examples that are bitwise equal."""
     close: int = 0
-    """Not equal, and within the tolerance."""
+    """Examples that are not equal, but within the tolerance."""
     differing: int = 0
-    """Beyond it."""
+    """Examples beyond the tolerance."""
     largest: float = 0.0
-    """Difference."""
+    """Largest difference."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Returns the counts as plain values."""
         return asdict(self) | {"largest": _plain(self.largest)}
 
 
 @dataclass(slots=True, kw_only=True)
 class SkewReport:
-    """The outcome of a replay."""
+    """The result of a replay."""
 
     tolerance: float
     versions: dict[int, VersionSkew] = field(default_factory=dict)
     not_compared: dict[str, int] = field(default_factory=dict)
-    """Why examples were not compared -> how many."""
+    """Reason why examples were not compared -> their number."""
     differences: list[Difference] = field(default_factory=list)
-    """The largest ones, largest first."""
+    """Largest differences, in decreasing order."""
 
     @property
     def examples(self) -> int:
-        """That were compared."""
+        """Number of compared examples."""
         return sum(each.examples for each in self.versions.values())
 
     @property
     def differing(self) -> int:
-        """Of those, beyond the tolerance."""
+        """Number of examples beyond the tolerance."""
         return sum(each.differing for each in self.versions.values())
 
     @property
     def skew(self) -> float:
-        """The share of compared examples that differ; 0 where none was compared."""
+        """Fraction of compared examples that differ; 0 if none was compared."""
         return self.differing / self.examples if self.examples else 0.0
 
     def keep(self, difference: Difference, most: int) -> None:
-        """Takes a difference in if it is one of the largest."""
+        """Keeps a difference if it is one of the `most` largest."""
         self.differences = heapq.nlargest(most, [*self.differences, difference], key=lambda each: each.size)
 
     def leave_out(self, reason: str, examples: int) -> None:
@@ -92,7 +92,7 @@ class SkewReport:
         self.not_compared[reason] = self.not_compared.get(reason, 0) + examples
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, which JSON takes."""
+        """Returns plain values, serializable as JSON."""
         return {
             "examples": self.examples,
             "differing": self.differing,
@@ -134,5 +134,5 @@ class SkewReport:
 
 
 def _plain(number: float) -> float | None:
-    """JSON has no NaN and no infinity."""
+    """Converts NaN and infinity, which JSON does not have, to None."""
     return number if math.isfinite(number) else None
