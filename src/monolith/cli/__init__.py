@@ -67,17 +67,17 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def command_names() -> list[str]:
-    """Every command: a new module here is a new one."""
+    """Returns the names of all commands: one for each module here."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def load_command(name: str) -> Command:
-    """The module that does the work."""
+    """Returns the module that does the work."""
     return cast("Command", importlib.import_module(f"{__name__}.{name}"))
 
 
 def load_arguments(name: str) -> Arguments:
-    """The module that describes a command."""
+    """Returns the module that describes a command."""
     apart = f"{__name__}._arguments.{name}"
     found = importlib.util.find_spec(apart) is not None
     return cast("Arguments", importlib.import_module(apart if found else f"{__name__}.{name}"))
@@ -129,7 +129,7 @@ def outcome_of(args: argparse.Namespace, work: Callable[[], int]) -> int:
 
 
 def _drop_unread_output() -> bool:
-    """Whether the reader of the output has closed it. The rest is dropped, so that the interpreter ends quietly."""
+    """Returns whether the reader of the output has closed it; drops the rest, so that the interpreter exits quietly."""
     found = False
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -147,7 +147,7 @@ def _drop_unread_output() -> bool:
 
 
 def _parse(given: list[str]) -> argparse.Namespace:
-    """The arguments of a command; imports no more than its help needs, if help is all that is wanted."""
+    """Returns the arguments of a command; imports no more than its help needs, if help is all that is wanted."""
     parser = _OneLineParser(
         prog="monolith",
         description="Trains recommenders on live traffic.",

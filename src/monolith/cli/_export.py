@@ -101,7 +101,7 @@ def _column(name: str, values: list[Any], origin: str, texts: TextColumn | None)
 
 
 def _ids(values: list[Any], texts: TextColumn) -> torch.Tensor | Ragged:
-    """The ids of texts.
+    """Returns the ids of texts.
 
     Raises:
         TypeError: values that are no texts.

@@ -47,14 +47,14 @@ def failure_of(error: Exception, *, command: str, task: str | None = None) -> tu
 
 
 def _is_of_storage(error: Exception) -> bool:
-    """Whether it is the storage that fails: another start on this machine will hardly do better."""
+    """Returns whether it is the storage that fails: another start on this machine will hardly do better."""
     return isinstance(error, FileUnavailableError | StorageFullError) or (
         isinstance(error, OSError) and error.errno in _OF_STORAGE
     )
 
 
 def _root_of(task: str | None) -> Path | None:
-    """The folder of the task's package, or the file of its module."""
+    """Returns the folder of the task's package, or the file of its module."""
     module = None if task is None else sys.modules.get(task.partition(":")[0].partition(".")[0])
     file = getattr(module, "__file__", None)
     if file is None:
@@ -75,7 +75,7 @@ def _is_of_user(filename: str, root: Path | None) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from, as Python prints them."""
+    """Yields the error and what it came from, as Python prints them."""
     seen: set[int] = set()
     next_error: BaseException | None = error
     while next_error is not None and id(next_error) not in seen:
@@ -96,7 +96,7 @@ def _place_of(error: Exception, root: Path | None) -> str | None:
 
 
 def _from_users_code(error: Exception, root: Path | None) -> str:
-    """The traceback without the frames of ours that lead to the user's first one."""
+    """Returns the traceback without the frames of ours that lead to the user's first one."""
     whole = traceback.TracebackException.from_exception(error)
     part: traceback.TracebackException | None = whole
     while part is not None:

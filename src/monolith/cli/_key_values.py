@@ -11,7 +11,7 @@ __all__ = ["key_values"]
 
 
 def key_values(texts: Iterable[str], option: str) -> dict[str, str]:
-    """What an option was given as ``KEY=VALUE``, some times.
+    """Returns what an option was given as ``KEY=VALUE``, some times.
 
     Raises:
         ValueError: something else.

@@ -32,7 +32,7 @@ _PLACES = ("server_type", "index", "discovery_type", "tf_config")
 
 
 def way_of(options: RunnerConfig, args: argparse.Namespace) -> Way:
-    """Whether this process trains alone, is a process of a job, or starts the processes of one.
+    """Returns whether this process trains alone, is a process of a job, or starts the processes of one.
 
     Raises:
         ValueError: an argument of a launcher, and nothing is launched.

@@ -25,7 +25,7 @@ def options_of(args: argparse.Namespace, **said: Any) -> RunnerConfig:
 
 
 def config_text(options: RunnerConfig, *, as_json: bool) -> str:
-    """Every option, its value and where it came from."""
+    """Returns every option, its value and where it came from."""
     described = [(name, value, str(origin)) for name, value, origin in options.describe()]
     if as_json:
         rows = {name: {"value": _printable(value), "origin": origin} for name, value, origin in described}
@@ -51,7 +51,7 @@ def tell(text: str) -> None:
 
 
 def expired_text(rows: int) -> str:
-    """What the last line of a run adds where rows have expired."""
+    """Returns what the last line of a run adds where rows have expired."""
     return f"; {rows:,} expired rows were removed" if rows else ""
 
 

@@ -38,7 +38,7 @@ _SHARD_PLACES = ("host", "tls_certificate", "tls_key", "tls_client_ca", "lame_du
 
 
 def is_entry(args: argparse.Namespace) -> bool:
-    """Whether models have their rows at shards that are listed or discovered."""
+    """Returns whether models have their rows at shards that are listed or discovered."""
     return args.shard is None and (args.shards is not None or args.discovery_type is not None)
 
 
@@ -90,7 +90,7 @@ def _refuse_of_graphs(args: argparse.Namespace) -> None:
 def open_entry(
     name: str | None, path: str, args: argparse.Namespace, *, follow: str | None, stack: contextlib.ExitStack
 ) -> RemotePredictor:
-    """The entry of an export, with its shards as the command names them; what it needs is left to the stack."""
+    """Returns the entry of an export, with its shards as the command names them; what it needs is left to the stack."""
     wanted = {each: getattr(args, each) for each in ("max_rpc_deadline_millis", "hedge_millis", "lost_shards")}
     credentials = ClientCredentials(
         token=_secret(args.shard_token_file),
@@ -113,7 +113,7 @@ def open_entry(
 def open_shard(
     name: str | None, path: str, args: argparse.Namespace, *, follow: str | None, stack: contextlib.ExitStack
 ) -> tuple[ShardService, str, int]:
-    """One shard that serves; its name in requests, and its version."""
+    """Returns one shard that serves; its name in requests, and its version."""
     number = ShardNumber.parse(args.shard)
     model = name or open_export(join(path, f"ps_{number.index}")).manifest.name
     options = ServerConfig(

@@ -12,7 +12,7 @@ __all__ = ["open_task"]
 
 
 def open_task(task: str, model_dir: str | None, *, follow: str | None) -> TaskModel:
-    """The model of a task.
+    """Returns the model of a task.
 
     Raises:
         ValueError: an option is missing, or has no effect.

@@ -45,7 +45,7 @@ def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> Exam
 
 
 def stream_hooks(stream: ExampleStream | None, args: argparse.Namespace, bar: Progress) -> list[Hook]:
-    """What watches the stream."""
+    """Returns the hooks that monitor the stream."""
     return [] if stream is None else [StreamHook(stream, bar, task=args.task)]
 
 

@@ -49,7 +49,7 @@ def rows_of(args: argparse.Namespace) -> Sequence[Row]:
 
 
 def render(outcome: Outcome, setting: Setting, *, as_json: bool, quick: bool, check: bool) -> str:
-    """What was measured, as JSON or as text: in words, or with a verdict on each line."""
+    """Returns what was measured, as JSON or as text: in words, or with a verdict on each line."""
     described = describe_run(outcome, setting)
     if as_json:
         return report.as_json(outcome.measurements, described, setting)
@@ -60,7 +60,7 @@ def render(outcome: Outcome, setting: Setting, *, as_json: bool, quick: bool, ch
 
 
 def describe_run(outcome: Outcome, setting: Setting) -> dict[str, str]:
-    """The head of a report on a run that was made, with a warning where others had much of the processors."""
+    """Returns the head of a report on a run that was made, with a warning where others had much of the processors."""
     described = describe(setting)
     if outcome.busy:
         described["warning"] = f"others used up to {outcome.busy:.0%} of the processors: figures and ratios are too low"
@@ -68,7 +68,7 @@ def describe_run(outcome: Outcome, setting: Setting) -> dict[str, str]:
 
 
 def describe(setting: Setting) -> dict[str, str]:
-    """The head of a report: machine, versions, peers and threads."""
+    """Returns the head of a report: machine, versions, peers and threads."""
     return machine.describe() | {
         "peers": peers.describe(),
         "threads": _threads(setting),

@@ -51,7 +51,7 @@ def _call(args: argparse.Namespace) -> int:
 
 
 def _show_row(args: argparse.Namespace) -> int:
-    """A row, from the servers that the model directory names."""
+    """Returns a row, from the servers that the model directory names."""
     info = read_debugging_info(args.model_dir)
     tls = {"tls_ca": args.tls_ca, "tls_certificate": args.tls_certificate, "tls_key": args.tls_key}
     seconds = _DEBUG_SECONDS if args.timeout_seconds is None else args.timeout_seconds

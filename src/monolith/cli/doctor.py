@@ -94,7 +94,7 @@ def diagnose() -> Diagnosis:
 
 
 def describe(diagnosis: Diagnosis) -> str:
-    """The diagnosis as lines of ``name  value``, aligned."""
+    """Returns the diagnosis as lines of ``name  value``, aligned."""
     rows = list(diagnosis.versions.items())
     rows += [
         ("core file", diagnosis.core_file),
@@ -121,7 +121,7 @@ def _describe_extra(extra: Extra) -> str:
 
 
 def extras_of(distribution: str) -> dict[str, list[str]]:
-    """The optional parts of a distribution and what each of them needs, as it was installed."""
+    """Returns the optional parts of a distribution and what each of them needs, as it was installed."""
     try:
         requirements = metadata.requires(distribution) or []
     except metadata.PackageNotFoundError:  # used from its sources, without being installed

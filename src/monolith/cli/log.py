@@ -127,7 +127,7 @@ def _compact(log: DeltaLog, args: argparse.Namespace) -> int:
 
 
 def _readers(log: DeltaLog, args: argparse.Namespace, stack: ExitStack) -> list[PartReader]:
-    """One for each part that is wanted, from `--last` increments before its end."""
+    """Returns a reader for each requested part, from `--last` increments before its end."""
     if args.last is not None and args.last < 0:
         raise ValueError(f"--last must be >= 0, got {args.last}")
     parts = _parts(log, args.part)

@@ -118,7 +118,7 @@ def _answer(url: str, status: int, text: bytes) -> Any:
 
 
 def _lines(name: str, model: dict[str, Any]) -> list[str]:
-    """A model for people: what answers first, then what was decided."""
+    """Returns a model for people: what answers first, then what was decided."""
     lines = [f"{name}: version {model['answers']} answers"]
     for each in model["versions"]:
         notes = [*each["labels"]]

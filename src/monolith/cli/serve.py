@@ -93,7 +93,7 @@ def _add(registry: ModelRegistry, name: str | None, model: ServedModel) -> None:
 
 
 def _by_model(args: argparse.Namespace, option: str) -> dict[str, str]:
-    """Name of a model to what an option gives it; "" stands for the only one."""
+    """Returns the value of an option for each model by name; "" stands for the only model."""
     found: dict[str, str] = {}
     for text in getattr(args, option):
         name, place = _named(text)

@@ -118,7 +118,7 @@ def _train(trainer: Trainer, args: argparse.Namespace, stream: ExampleStream | N
 
 
 def _is_first(trainer: Trainer) -> bool:
-    """Whether this process speaks for all: of the ranks of a synchronous run rank 0 does, and the others log."""
+    """Returns whether this process reports for all: rank 0 of a synchronous run does, the others only log."""
     return trainer.config.sync is None or trainer.config.worker_index == 0
 
 

@@ -1,9 +1,9 @@
-"""How training data reaches a model: messages, framings of files and streams, parsing to batches, prefetch.
+"""Input of training data: messages, framings of files and streams, parsing to batches, prefetch.
 
-Read `framing` (how records lie in a file), then `record_reader` and `record_writer`, then `columns` and `parser` (from
-records to a `Batch`), `operators` for what is done to batches, and `prefetch` for batches made ahead of their use.
-`clicks` generates traffic where there is none. The messages are in `monolith.data.protos`.
-May import: `tensors`, `dependence`, `config`, `ids`, `errors`, the core and torch.
+Read `framing` (layout of records in a file), then `record_reader` and `record_writer`, then `columns` and `parser`
+(from records to a `Batch`), `operators` for transforms of batches, and `prefetch` for batches made ahead of their use.
+`clicks` generates synthetic traffic. The messages are in `monolith.data.protos`. May import: `tensors`, `dependence`,
+`config`, `ids`, `errors`, the core and torch.
 """
 
 from monolith.data.bad_records import BadRecords

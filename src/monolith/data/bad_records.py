@@ -35,7 +35,7 @@ class BadRecords:
         self._first: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to another process: all but the lock. There it counts on by itself."""
+        """Returns the state for another process, without the lock. The copy counts independently."""
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ class BadRecords:
 
     @property
     def first(self) -> tuple[str, ...]:
-        """Place and reason of the first few."""
+        """Place and reason of the first few bad records."""
         return tuple(self._first)
 
     def add(self, text: str, records: int = 1) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from monolith.data.text_ids import TextColumn
 
 ColumnValues: TypeAlias = "Tensor | Ragged | list[bytes]"
-"""What a column is: one row for each sample."""
+"""Values of a column: one row for each sample."""
 
 
 class Batch(Mapping[str, ColumnValues]):
@@ -78,7 +78,7 @@ class Batch(Mapping[str, ColumnValues]):
         return _from_packed, (*pack_columns(self._columns), self._num_rows, self._texts)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
-        """The batch on a device; byte strings stay where they are."""
+        """Returns the batch on a device; byte strings stay on the host."""
         columns = {
             name: values if isinstance(values, list) else values.to(device, non_blocking=non_blocking)
             for name, values in self._columns.items()
@@ -86,7 +86,7 @@ class Batch(Mapping[str, ColumnValues]):
         return Batch(columns, num_rows=self._num_rows, texts=self._texts)
 
     def pin_memory(self) -> Batch:
-        """The batch in pinned memory, from which a GPU copies while it computes."""
+        """Returns the batch in pinned memory, from which copies to a GPU are asynchronous."""
         columns = {
             name: values if isinstance(values, list) else values.pin_memory() for name, values in self._columns.items()
         }

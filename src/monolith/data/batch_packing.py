@@ -1,8 +1,7 @@
-"""How a batch travels between processes: all its columns in one piece.
+"""Serialization of a batch between processes: all its columns in one piece.
 
-Torch hands tensors of worker processes over one by one, each with a descriptor and some messages of its own, which for
-a batch of many small columns takes longer than making them. In one piece it is one descriptor, or none where it is
-small.
+Torch passes tensors of worker processes one by one, each with a descriptor and some messages of its own, which for a
+batch of many small columns takes longer than making them. In one piece it is one descriptor, or none if it is small.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MOST_IN_A_MESSAGE = 1 << 18
 
 
 def pack_columns(columns: Mapping[str, ColumnValues]) -> tuple[Any, Any]:
-    """The bytes of all tensors, and what is needed to find them again; tensors of other devices stay what they are."""
+    """Returns the bytes of all tensors, and their layout; tensors of other devices are unchanged."""
     tensors = [tensor for values in columns.values() for tensor in _tensors(values)]
     if not all(tensor.device.type == "cpu" and not tensor.requires_grad for tensor in tensors):
         return None, dict(columns)

@@ -19,7 +19,7 @@ __all__ = ["concat_batches", "keep_rows", "take_rows", "with_columns"]
 
 
 def take_rows(batch: Batch, rows: Tensor) -> Batch:
-    """The rows of these numbers (int64 [n], in any order, as often as they stand there), or where a bool [B] is true.
+    """Returns the rows of these numbers (int64 [n], in any order, with repetitions), or where a bool [B] is true.
 
     >>> batch = Batch({"item": torch.tensor([7, 8, 9]), "city": [b"Rome", b"Oslo", b"Bern"]}, num_rows=3)
     >>> dict(take_rows(batch, torch.tensor([2, 0, 0])))
@@ -55,7 +55,7 @@ def take_rows(batch: Batch, rows: Tensor) -> Batch:
 
 
 def keep_rows(batch: Batch, rows: Tensor) -> Batch | None:
-    """The rows where a bool [B] is true; the batch itself where that is all of them, None where it is none."""
+    """Returns the rows where a bool [B] is true; the batch itself if that is all of them, None if it is none."""
     count = int(rows.count_nonzero())
     if count == 0:
         return None
@@ -63,7 +63,7 @@ def keep_rows(batch: Batch, rows: Tensor) -> Batch | None:
 
 
 def concat_batches(batches: Sequence[Batch]) -> Batch:
-    """All rows of the first batch, then those of the next, and so on.
+    """Concatenates the rows of batches.
 
     Raises:
         ValueError: none given, or batches whose columns differ in name, kind or inner dims; names the first difference.
@@ -92,7 +92,7 @@ def with_columns(batch: Batch, columns: Mapping[str, ColumnValues]) -> Batch:
 
 
 def _take_ragged(columns: list[Ragged], rows: Tensor) -> Iterator[Ragged]:
-    """The rows of many columns of one type with as many calls as those of one: a batch has tens of them."""
+    """Yields the rows of many columns of one type, with as many calls as for one column: a batch has tens of them."""
     splits = torch.stack([column.row_splits for column in columns])
     starts, sizes = splits[:, :-1], splits[:, -1]
     lengths = (splits[:, 1:] - starts).index_select(1, rows)

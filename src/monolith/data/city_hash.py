@@ -12,7 +12,7 @@ _MUL = 0x9DDFEA08EB382D69
 
 
 def city_hash64_of_text(text: str | bytes) -> int:
-    """The hash of a text, its bytes in UTF-8, from 0 to 2**64 - 1.
+    """Returns the hash of a text, its bytes in UTF-8, from 0 to 2**64 - 1.
 
     >>> city_hash64_of_text("")
     11160318154034397263

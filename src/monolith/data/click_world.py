@@ -48,11 +48,11 @@ class ClickWorld(Config):
     zipf: float = 0.9
     """The k-th most popular user, item or tag is met in proportion to ``k ** -zipf``."""
     examples_per_day: int = 25_000
-    """How many impressions make a day of event time."""
+    """Number of impressions of a day of event time."""
     user_life_days: float = 30.0
     """Days after which a user leaves, and a new one takes the popularity rank."""
     item_life_days: float = 8.0
-    """The same of an item."""
+    """Days after which an item leaves."""
     drift_days: float = 40.0
     """Period of tastes, waves and trends in days; greater is slower."""
 
@@ -65,7 +65,7 @@ class ClickWorld(Config):
 
 
 class Impressions(NamedTuple):
-    """What was shown to whom, and what came of it; one row for each example."""
+    """Impressions and their outcome; one row for each example."""
 
     user: Numbers
     item: Numbers
@@ -133,7 +133,7 @@ class ClickSampler:
         return self._rank(self._tags, 21, cells.reshape(-1)).reshape(-1, MOST_TAGS), num_tags
 
     def _of_user(self, user: Numbers, tags: Numbers, turn: Reals, num_tags: Numbers) -> Reals:
-        """How eager the user is, and how the taste, which turns to the left or to the right, meets the first tag."""
+        """Returns the user's eagerness plus the match of the drifting taste and the first tag."""
         draws = self._draws
         side = np.where(draws.uniform(32, user) < 0.5, -1.0, 1.0)
         angle = _FULL_TURN * (draws.uniform(33, user) - draws.uniform(34, tags[:, 0])) + side * turn

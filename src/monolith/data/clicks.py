@@ -74,11 +74,11 @@ class ClickStream(Dataset[Batch]):
         return _ClickReading(self, 0 if position is None else self._example_of(position))
 
     def share(self, index: int, count: int) -> Dataset[Batch]:
-        """Every `count`-th batch; the others are not made."""
+        """Returns every `count`-th batch; the others are not made."""
         return super().share(index, count)
 
     def batch_at(self, first: int, count: int) -> Batch:
-        """Some examples by their numbers."""
+        """Returns examples by their numbers."""
         shown = self._sampler.impressions(first, count)
         columns: dict[str, ColumnValues] = {
             "user": torch.from_numpy(shown.user),
@@ -93,7 +93,7 @@ class ClickStream(Dataset[Batch]):
         return Batch(columns, num_rows=count)
 
     def position_of(self, example: int) -> bytes:
-        """The position in front of an example: canonical JSON."""
+        """Returns the position before an example: canonical JSON."""
         where = {"example": example, **self._origin()}
         return json.dumps({"clicks": where}, sort_keys=True, separators=(",", ":")).encode()
 
@@ -148,11 +148,11 @@ class _ClickReading(Reading[Batch]):
         return self._stream.position_of(self._example)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
 
 def _difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """The first field that differs, as ``name value, got value``."""
+    """Returns the first field that differs, as ``name value, got value``."""
     ours, theirs = (
         origin | (origin["world"] if isinstance(origin["world"], dict) else {}) for origin in (ours, theirs)
     )

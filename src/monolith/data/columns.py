@@ -1,4 +1,4 @@
-"""What a batch is made of: one config for each column, by the name of the feature it comes from."""
+"""Columns of a batch: one config for each column, by the name of its feature."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Column(Config):
     """Base of all columns."""
 
     kind: ClassVar[int] = -1
-    """As the core numbers it."""
+    """Number of the kind in the core."""
 
     name: str = field(kw_only=False)
-    """Of the feature in the samples, and of the column in the batch."""
+    """Name of the feature in the samples, and of the column in the batch."""
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError(f"{type(self).__name__}: name must not be empty")
 
     def core_columns(self) -> tuple[str, int, int, int]:
-        """Name, kind, width and slot, as the core takes them."""
+        """Returns name, kind, width and slot, in the form of the core."""
         return (self.name, self.kind, 1, -1)
 
 
@@ -62,7 +62,7 @@ class Ids(Column):
             raise ValueError(f"Ids: length must be >= 0, got {self.length}")
 
     def core_columns(self) -> tuple[str, int, int, int]:
-        """Name, kind, width and slot, as the core takes them."""
+        """Returns name, kind, width and slot, in the form of the core."""
         return (self.name, self.kind, 1, -1 if self.slot is None else self.slot)
 
 
@@ -102,7 +102,7 @@ class Dense(Column):
             raise ValueError(f"Dense: dtype must be 'float32' or 'int64', got {self.dtype!r}")
 
     def core_columns(self) -> tuple[str, int, int, int]:
-        """Name, kind, width and slot, as the core takes them."""
+        """Returns name, kind, width and slot, in the form of the core."""
         return (self.name, 4 if self.dtype == "float32" else 5, self.width, -1)
 
 
@@ -132,7 +132,7 @@ class Label(Column):
         require_at_least(self, 1, "width")
 
     def core_columns(self) -> tuple[str, int, int, int]:
-        """Name, kind, width and slot, as the core takes them."""
+        """Returns name, kind, width and slot, in the form of the core."""
         return (self.name, self.kind, self.width, -1)
 
 

@@ -27,10 +27,10 @@ _ZSTD_STEP = 1 << 12
 
 
 class Compression(enum.Enum):
-    """How the stream of records is compressed."""
+    """Compression of a stream of records."""
 
     FROM_NAME = 0
-    """By the ending of the file's name: .snappy, .zst, .zstd, .gz, .gzip, .zlib; anything else is not compressed."""
+    """By the extension of the file's name: .snappy, .zst, .zstd, .gz, .gzip, .zlib; anything else is not compressed."""
     NONE = 1
     SNAPPY = 2
     """Blocks as Hadoop writes them; lengths are big-endian."""
@@ -74,7 +74,7 @@ _MAGIC = {
 
 
 def looks_like(head: bytes) -> Compression | None:
-    """The compression whose mark these first bytes of a file carry."""
+    """Returns the compression with the magic number of these first bytes of a file, or None."""
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
 
 
@@ -86,15 +86,15 @@ class EmptyStreamError(DataLossError):
 
 
 class ByteSource(Protocol):
-    """What a stream is read from: a binary file, or one of the readers here."""
+    """Source of a stream: a binary file, or one of the readers here."""
 
     def read(self, size: int = ..., /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Reads at most `size` bytes; empty at the end."""
         ...
 
 
 def open_decompressed(source: ByteSource, compression: Compression) -> ByteSource:
-    """The uncompressed bytes of a stream, with the same `read`."""
+    """Returns the uncompressed bytes of a stream, with the same `read`."""
     if compression is Compression.SNAPPY:
         return _SnappyReader(source)
     if compression in {Compression.ZLIB, Compression.GZIP}:
@@ -228,16 +228,16 @@ class Compressor(Protocol):
     """Compresses a stream piece by piece."""
 
     def compress(self, data: bytes, /) -> bytes:
-        """What can be written so far."""
+        """Compresses data; returns the bytes to write so far."""
         ...
 
     def flush(self) -> bytes:
-        """The rest."""
+        """Returns the remaining bytes."""
         ...
 
 
 def new_compressor(compression: Compression) -> Compressor | None:
-    """A fresh compressor; None when nothing is compressed."""
+    """Returns a new compressor; None without compression."""
     if compression is Compression.SNAPPY:
         return _SnappyCompressor()
     if compression in {Compression.ZLIB, Compression.GZIP}:

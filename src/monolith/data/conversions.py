@@ -54,7 +54,7 @@ class FeaturePruning(enum.Enum):
 
 
 def with_typed_fields(example: Example) -> Example:
-    """The Example with the reserved features, if it has some, in the typed fields that they stand for."""
+    """Returns the Example with its reserved features moved to their typed fields."""
     if not any(named.name in _RESERVED for named in example.named_feature):
         return example
     made = Example()
@@ -129,10 +129,10 @@ def instance_of_example(example: Example, *, drop_what_does_not_fit: bool = Fals
 def examples_of_batch(
     batch: ExampleBatch, pruning: FeaturePruning = FeaturePruning.PRUNING_RAW_FEATURE
 ) -> Iterator[Example]:
-    """The rows of an ExampleBatch as Examples. Reserved columns become the typed fields.
+    """Yields the rows of an ExampleBatch as Examples. Reserved columns become the typed fields.
 
     Raises:
-        DataLossError: a column whose length is not that of the batch, or a shared one without an entry.
+        DataLossError: a column does not have the length of the batch, or a shared one has no entry.
     """
     for column in batch.named_feature_list:
         _check_entries(column, len(column.feature), batch.batch_size)
@@ -205,7 +205,7 @@ _NESTED_FIELDS = {
 
 
 def _add(example: Example, name: str) -> Feature:
-    """A new feature; ids count up in order of creation."""
+    """Adds a feature; feature ids count up in order of creation."""
     return example.named_feature.add(name=name, id=len(example.named_feature)).feature
 
 

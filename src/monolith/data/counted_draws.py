@@ -31,7 +31,7 @@ class CountedDraws:
         self._seed = seed
 
     def uniform(self, purpose: int, numbers: Numbers) -> Reals:
-        """Uniform in [0, 1), one for each number."""
+        """Returns uniform draws in [0, 1), one for each number."""
         start = _mix_one(_mix_one(self._seed & _WORD) + purpose)
         words = _mix(numbers.astype(np.uint64) * np.uint64(_STEP) + np.uint64(start))
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -56,7 +56,7 @@ def scrambled(numbers: Numbers, purpose: int) -> Numbers:
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function: every bit depends on every bit."""
+    """Applies SplitMix64's output function: every bit depends on every bit."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_FACTORS[0])
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_FACTORS[1])
     return words ^ (words >> np.uint64(31))

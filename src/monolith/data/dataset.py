@@ -66,7 +66,7 @@ class Dataset(IterableDataset[T_co], ABC):
 
     @property
     def is_replayable(self) -> bool:
-        """Whether reading again from a position gives the same elements; stages that hold rows back rest on it."""
+        """Whether reading again from a position returns the same elements; stages that buffer rows rely on it."""
         return True
 
     def _require_replayable(self, what: str) -> None:
@@ -78,7 +78,7 @@ class Dataset(IterableDataset[T_co], ABC):
             )
 
     def for_epoch(self, epoch: int) -> Dataset[T_co]:  # noqa: ARG002 - for those whose order depends on it
-        """The dataset as `repeat` reads it in this pass, counted from 0: what shuffles takes another order."""
+        """Returns the dataset of a pass of `repeat`, counted from 0: stages that shuffle use another order."""
         return self
 
     def __iter__(self) -> Reading[T_co]:
@@ -100,7 +100,7 @@ class Dataset(IterableDataset[T_co], ABC):
         return False
 
     def sources(self) -> Iterator[Dataset[Any]]:
-        """The datasets that it is read from, or itself; a share that was made of any dataset counts as one."""
+        """Yields the datasets that it is read from, or itself; an explicit share counts as a source."""
         yield self
 
     def for_worker(self, worker: WorkerShare) -> Dataset[T_co]:
@@ -115,7 +115,7 @@ class Dataset(IterableDataset[T_co], ABC):
         return worker.share_of(self)
 
     def known_length(self) -> Known:
-        """How many elements and rows there are, as far as that is known without reading them."""
+        """Returns the number of elements and rows, as far as known without reading them."""
         return Known()
 
     def __len__(self) -> int:
@@ -128,11 +128,11 @@ class Dataset(IterableDataset[T_co], ABC):
         return True  # not whether it has elements: that may be unknown
 
     def map(self, function: Callable[[T_co], T | None]) -> Dataset[T]:
-        """What a function makes of each element, such as a transform of batches; None drops the element."""
+        """Applies a function to each element, such as a transform of batches; None drops the element."""
         return _Derived(self, Map(function))
 
     def filter(self, predicate: Callable[[T_co], Any]) -> Dataset[T_co]:
-        """The elements for which the predicate is true, or of each `Batch` or `Records` the rows of its bool mask."""
+        """Keeps the elements for which the predicate is true, or the rows of its bool mask in `Batch` or `Records`."""
         return _Derived(self, Map(RowFilter(predicate)))
 
     def parse(self: Dataset[Records], parser: RecordParser) -> Dataset[Batch]:
@@ -153,7 +153,7 @@ class Dataset(IterableDataset[T_co], ABC):
         return _Derived(self, Shuffle(rows, seed=seed))
 
     def take(self, count: int) -> Dataset[T_co]:
-        """The first `count` elements."""
+        """Keeps the first `count` elements."""
         return _Derived(self, Take(count))
 
     def skip(self, count: int) -> Dataset[T_co]:
@@ -169,17 +169,17 @@ class Dataset(IterableDataset[T_co], ABC):
         return _Derived(self, Cache())
 
     def split(self, ratios: Sequence[float], *, seed: int = 0, by: str | None = None) -> tuple[Dataset[T_co], ...]:
-        """One dataset for each ratio, which share no row: by the value of a column, or by the place in the stream."""
+        """Returns disjoint datasets, one for each ratio: by the value of a column, or by the index in the stream."""
         self._require_replayable("split")
         parts = range(len(check_ratios("split", ratios)))
         return tuple(_Derived(self, Split(ratios, part, seed=seed, by=by)) for part in parts)
 
     def merged_window(self, size: int) -> Dataset[Any]:
-        """The rows of `size` batches at a time as one batch; the last one of as many as are left."""
+        """Joins the rows of `size` batches at a time into one batch; the last one may have fewer."""
         return _Derived(self, MergedWindow(size))
 
     def deduplicate(self: Dataset[Batch], columns: str | Sequence[str], *, window: int) -> Dataset[Batch]:
-        """The batches without the rows that are equal in these columns to one of the last `window` rows."""
+        """Drops rows that are equal in these columns to one of the last `window` rows."""
         self._require_replayable("deduplicate")
         return _Derived(self, Deduplicate(columns, window))
 
@@ -188,7 +188,7 @@ class Dataset(IterableDataset[T_co], ABC):
         return _Derived(self, MarkLast())
 
     def prefetch(self, capacity: int, *, name: str = "prefetch") -> Dataset[T_co]:
-        """The same elements, up to `capacity` of them made ahead in a thread; positions do not run ahead."""
+        """Prefetches up to `capacity` elements in a thread; positions do not run ahead."""
         return _Derived(self, Prefetch(capacity, name=name))
 
 

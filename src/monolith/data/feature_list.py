@@ -67,7 +67,7 @@ class FeatureList:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """From a file, at any fsspec path."""
+        """Reads a file, at any fsspec path."""
         with fsspec.open(path, "r", encoding="utf-8") as file:
             return cls.parse(file.read(), origin=path)
 
@@ -99,10 +99,10 @@ class FeatureList:
         return cls(features, tuple(columns), tuple(cache_columns), found["feeds"], found["caches"])
 
     def find(self, name: str | int) -> Feature | None:
-        """The feature of this name or slot; None where there is none.
+        """Returns the feature of this name or slot, or None.
 
-        A name counts as it is, with ``f_`` or ``fc_`` in front, and, where it is a cross ``a-b``, with either in front
-        of each part.
+        A name matches unchanged, with the prefix ``f_`` or ``fc_``, and, if it is a cross ``a-b``, with either prefix
+        before each part.
         """
         if isinstance(name, int):
             return next((feature for feature in self.features.values() if feature.slot == name), None)
@@ -126,12 +126,12 @@ class FeatureList:
         return self.find(name) is not None
 
     def slots(self) -> dict[str, int]:
-        """Name to slot, of the features that have one."""
+        """Returns name -> slot, of the features that have one."""
         return {name: feature.slot for name, feature in self.features.items() if feature.slot is not None}
 
 
 def _entry(line: str, place: str) -> tuple[str, str, dict[str, str]]:
-    """Kind, name and keys of a line of ``key=value``."""
+    """Parses a line of ``key=value`` into kind, name and keys."""
     keys = list(_KEY.finditer(line))
     ends = [*(key.start() for key in keys), len(line)][1:]
     options = {key[1]: line[key.end() : end].strip(" \t;,") for key, end in zip(keys, ends, strict=False)}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def slot_to_key(slot: int) -> str:
-    """The name of the feature of a slot.
+    """Returns the name of the feature of a slot.
 
     >>> slot_to_key(3)
     'feature_3'
@@ -24,7 +24,7 @@ def slot_to_key(slot: int) -> str:
 def generate_ffm_example(
     vocab_sizes: Sequence[int], length: int = 5, *, seed: int | np.random.Generator | None = None
 ) -> bytes:
-    """A serialized ``tf.train.Example`` with a label of 0 or 1 and random ids in each slot.
+    """Returns a serialized ``tf.train.Example`` with a label of 0 or 1 and random ids in each slot.
 
     Slot i has 1 to `length` ids, drawn with repetition from ``[i * max_vocab, i * max_vocab + vocab_sizes[i])``, where
     max_vocab is the largest of the sizes: no id is in two slots.

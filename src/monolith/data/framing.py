@@ -1,7 +1,7 @@
-"""How records lie in a file or a message: what stands in front of each payload.
+"""Layout of records in a file or a message: the bytes before each payload.
 
-The grammar of every framing is in docs/formats/framings.md. All are read, some are also written. What a framing is
-made of, and its number, is the core's (`core/data/framing.h`); the names are given here.
+The grammar of every framing is in docs/formats/framings.md. All are read, some are also written. The core
+(`core/data/framing.h`) defines the parts and the number of a framing; this module defines the names.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Framing(enum.Enum):
     SORT_ID_KAFKA_PREFIX = _SORT_ID | _KAFKA_DUMP_PREFIX
     """0, a number, length of a sort id, sort id; or size of a sort id and the sort id; then the length."""
     KAFKA_PREFIX_DUMP = _KAFKA_DUMP_PREFIX | _KAFKA_DUMP
-    """As `KAFKA_PREFIX`, with a number in front of the length."""
+    """As `KAFKA_PREFIX`, with a number before the length."""
     SORT_ID_KAFKA_PREFIX_DUMP = _SORT_ID | _KAFKA_DUMP_PREFIX | _KAFKA_DUMP
-    """As `SORT_ID_KAFKA_PREFIX`, with a number in front of the length."""
+    """As `SORT_ID_KAFKA_PREFIX`, with a number before the length."""
     LAGRANGEX = _LAGRANGEX
     """A number that carries the record's type and its data source, length."""
     TFRECORD = _TFRECORD
@@ -70,7 +70,7 @@ class Framing(enum.Enum):
 
     @classmethod
     def of(cls, name: str | Self) -> Self:
-        """The framing of this name, in any case."""
+        """Returns the framing of this name, case-insensitive."""
         if isinstance(name, cls):
             return name
         try:
@@ -85,7 +85,7 @@ class Framing(enum.Enum):
 
     @property
     def is_written(self) -> bool:
-        """Whether new files of it may come up."""
+        """Whether files of this framing can be written."""
         return self in {Framing.PLAIN, Framing.SORT_ID, Framing.TFRECORD}
 
     @property
@@ -95,7 +95,7 @@ class Framing(enum.Enum):
 
 
 def source_key(name: str) -> int:
-    """The data source key of a source's name, as a lagrangex header carries it: Java's string hash, shifted by 8 bits.
+    """Returns the key of a data source's name in a lagrangex header: Java's string hash, shifted by 8 bits.
 
     >>> source_key("news")
     864736000

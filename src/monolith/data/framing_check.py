@@ -53,7 +53,7 @@ _FIELDS: dict[SampleFormat, dict[int, frozenset[int]]] = {
 
 
 class _Explanation:
-    """What the start of a file is under one framing."""
+    """The start of a file, parsed by one framing."""
 
     def __init__(self, head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool) -> None:
         spans, consumed, _, problem, _, _ = _core.scan_frames(
@@ -67,7 +67,7 @@ class _Explanation:
         self.is_possible = self.is_sure or (self.is_read and all(_is_message(payload, None) for payload in payloads))
         """Every payload is some message, perhaps an empty one or one of fields that are not known here."""
         self.share = sum(map(len, payloads)) / consumed if consumed else 0.0
-        """Of the bytes, how many are payload."""
+        """Share of the bytes that are payload."""
 
 
 def better_framings(
@@ -113,7 +113,7 @@ def is_sample(payload: bytes, sample: SampleFormat) -> bool:
 
 
 def diagnosis(head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool) -> str:
-    """What to try, for the message of an error that may come from a wrong framing or compression."""
+    """Returns a suggestion for errors that may be caused by a wrong framing or compression."""
     if head[:4].tobytes() == b"PAR1":
         return "the file is Parquet"
     if (compressed := looks_like(head[:4].tobytes())) is not None:
@@ -124,7 +124,7 @@ def diagnosis(head: npt.NDArray[np.uint8], framing: Framing, sample: SampleForma
 
 
 def _is_message(payload: bytes, fields: dict[int, frozenset[int]] | None) -> bool:
-    """Whether these bytes are a message of these fields, or of any if none are given."""
+    """Returns whether these bytes are a message of these fields, or of any if none are given."""
     at, end = 0, len(payload)
     while at < end:
         tag, at = _varint(payload, at)

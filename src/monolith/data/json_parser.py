@@ -1,4 +1,4 @@
-"""From records that are JSON objects to a `Batch`, as messages of a topic are; needs `monolith-torch[csv]`."""
+"""Parses records that are JSON objects, such as messages of a topic, into a `Batch`; needs `monolith-torch[csv]`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class JsonParser:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to another process: all but the lock."""
+        """Returns the state for another process, without the lock."""
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class JsonParser:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns."""
+        """Names of the columns."""
         return tuple(self._wanted)
 
     def parse(self, records: Records | Sequence[bytes]) -> Batch:

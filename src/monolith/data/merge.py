@@ -51,32 +51,32 @@ class MergedDataset(Dataset[T]):
         self._stop_at_first_end = stop_at_first_end
 
     def for_epoch(self, epoch: int) -> MergedDataset[T]:
-        """The streams as they are in this epoch."""
+        """Merges the streams of this epoch."""
         datasets = [dataset.for_epoch(epoch) for dataset in self._datasets]
         return MergedDataset(datasets, self._ratios, stop_at_first_end=self._stop_at_first_end)
 
     def share(self, index: int, count: int) -> MergedDataset[T]:
-        """The share of each stream."""
+        """Merges the share of each stream."""
         datasets = [dataset.share(index, count) for dataset in self._datasets]
         return MergedDataset(datasets, self._ratios, stop_at_first_end=self._stop_at_first_end)
 
     @property
     def is_share(self) -> bool:
-        """Whether each stream is one."""
+        """Whether each stream is a share."""
         return all(dataset.is_share for dataset in self._datasets)
 
     def sources(self) -> Iterator[Dataset[Any]]:
-        """Those of each stream."""
+        """Yields the sources of each stream."""
         for dataset in self._datasets:
             yield from dataset.sources()
 
     def for_worker(self, worker: WorkerShare) -> MergedDataset[T]:
-        """Each stream as the worker reads it."""
+        """Merges the streams as read by the worker."""
         datasets = [dataset.for_worker(worker) for dataset in self._datasets]
         return MergedDataset(datasets, self._ratios, stop_at_first_end=self._stop_at_first_end)
 
     def known_length(self) -> Known:
-        """All streams together, unless the first end is the end."""
+        """Returns the length of all streams together, unless the first end is the end."""
         known = [dataset.known_length() for dataset in self._datasets]
         if self._stop_at_first_end or any(each.elements is None for each in known):
             return Known()
@@ -87,7 +87,7 @@ class MergedDataset(Dataset[T]):
         return f"MergedDataset([{', '.join(map(repr, self._datasets))}])"
 
     def read(self, position: bytes | None = None) -> Reading[T]:
-        """The position is that of each stream, and how many of its elements were returned."""
+        """Starts a reading; its position has that of each stream, and its number of returned elements."""
         positions: Sequence[bytes | None] = [None] * len(self._datasets)
         counts = [0] * len(self._datasets)
         if position is not None:
@@ -137,5 +137,5 @@ class _MergedReading(Reading[T]):
             reading.close()
 
     def _next_due(self, index: int) -> tuple[float, int]:
-        """When the next element of a stream is due, in elements of all streams; the middle of its share."""
+        """Returns when the next element of a stream is due, in elements of all streams; the middle of its share."""
         return (self._counts[index] + 0.5) / self._ratios[index], index

@@ -85,7 +85,7 @@ class Parser:
         self._forms = [_form_of(column, line_id_forms) for column in self.columns]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to another process: what the parser was made of."""
+        """Returns what travels to another process: what the parser was made of."""
         return {name: value for name, value in self.__dict__.items() if name not in {"_schema", "_forms"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -149,7 +149,7 @@ class Parser:
 
 
 def _form_of(column: Column, line_id_forms: dict[str, str]) -> str:
-    """Which of the core's arrays a column lies in."""
+    """Returns which of the core's arrays a column lies in."""
     if isinstance(column, LineIdField):
         return {"int": "dense_ints", "float": "dense_floats", "ints": "ints", "text": "texts"}[
             line_id_forms[column.name]

@@ -39,7 +39,7 @@ def encode_position(dataset: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def nested(position: bytes) -> Any:
-    """A position as a value to put into another one; `SavedPosition.position` gives it back, byte for byte."""
+    """Returns a position as a value to put into another one; `SavedPosition.position` gives it back, byte for byte."""
     try:
         value = json.loads(position)
     except ValueError:
@@ -94,20 +94,20 @@ class SavedPosition:
         return value
 
     def position(self, name: str) -> bytes:
-        """A position that was put in by `nested`."""
+        """Returns a position that was put in by `nested`."""
         return self._unnested(name, self._field(name))
 
     def optional_position(self, name: str) -> bytes | None:
-        """A position that was put in by `nested`, or None."""
+        """Returns a position that was put in by `nested`, or None."""
         value = self._field(name)
         return None if value is None else self._unnested(name, value)
 
     def positions(self, name: str) -> list[bytes]:
-        """A list of positions that were put in by `nested`."""
+        """Returns a list of positions that were put in by `nested`."""
         return [self._unnested(name, value) for value in self.values(name)]
 
     def values(self, name: str) -> list[Any]:
-        """A list of anything."""
+        """Returns a list of anything."""
         value = self._field(name)
         if not isinstance(value, list):
             raise self._wrong(f"{name} must be a list, got {value!r}")

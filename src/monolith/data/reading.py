@@ -28,7 +28,7 @@ class Reading(ABC, Generic[T_co]):
 
     @abstractmethod
     def __next__(self) -> T_co:
-        """The next element; StopIteration at the end of the data, again at each further call."""
+        """Returns the next element; StopIteration at the end of the data, again at each further call."""
 
     def skip(self) -> None:
         """Steps over the next element, without making it where that saves work; StopIteration at the end."""

@@ -61,7 +61,7 @@ class RecordPosition:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, int]) -> Self:
-        """What :meth:`to_dict` gave."""
+        """Returns what :meth:`to_dict` gave."""
         return cls(**values)
 
 
@@ -141,7 +141,7 @@ class RecordReader:
                 yield record
 
     def blocks(self) -> Iterator[Records]:
-        """The records in blocks of about four mebibytes, without a copy of each."""
+        """Yields the records in blocks of about four mebibytes, without a copy of each."""
         for block in self._scan_blocks():
             end = block.base + int(block.spans[-2] + block.spans[-1]) + self.framing.tail
             self.position = RecordPosition(end, self.position.records + len(block))
@@ -333,7 +333,7 @@ def read_examples(
     start: RecordPosition | None = None,
     **options: Any,
 ) -> RecordReader:
-    """The records of a source, one ``bytes`` each; options are those of `RecordReader`.
+    """Returns the records of a source, one ``bytes`` each; options are those of `RecordReader`.
 
     Its `position` after any record can be saved, and passed as `start` to resume after that record.
     """
@@ -347,7 +347,7 @@ def split_records(
     origin: str = "payload",
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Records:
-    """The records of a byte string that holds any number of them, such as a Kafka message.
+    """Returns the records of a byte string that holds any number of them, such as a Kafka message.
 
     Raises:
         DataLossError: the bytes are not records of this framing from the first to the last.
@@ -372,7 +372,7 @@ def _name_of(source: RecordSource) -> str:
 
 
 def _descriptor_of(file: Any) -> int | None:
-    """The descriptor of a plain file that is read from its start, which the core reads by itself, on all threads."""
+    """Returns the descriptor of a plain file that is read from its start, which the core reads on all threads."""
     is_plain = isinstance(file, io.FileIO) and file.seekable() and file.tell() == 0
     return file.fileno() if is_plain else None
 
@@ -383,7 +383,7 @@ def _is_live(file: Any) -> bool:
 
 
 def _open(source: RecordSource) -> tuple[bool, Any]:
-    """Whether the file is ours to close, and the file."""
+    """Returns whether the file is ours to close, and the file."""
     if not isinstance(source, str | os.PathLike):
         return False, source
     path = os.fspath(source)

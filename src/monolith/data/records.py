@@ -36,7 +36,7 @@ class Places:
         return Places(self.origins, self.origin_of[rows], self.offsets[rows])
 
     def text_of(self, index: int) -> str:
-        """The place of a record for messages."""
+        """Returns the place of a record for messages."""
         return f"{self.origins[self.origin_of[index]]} {self.offsets[index]}"
 
 
@@ -108,7 +108,7 @@ class Records:
             yield bytes(view[offset : offset + length])
 
     def take(self, rows: npt.NDArray[np.int64]) -> Self:
-        """The records of these numbers, in their order; the bytes stay where they are."""
+        """Returns the records of these numbers, in their order; the bytes stay where they are."""
         return self._with(self.spans.reshape(-1, 2)[rows], None if self.places is None else self.places[rows])
 
     def split(self, size: int) -> Iterator[Self]:
@@ -119,7 +119,7 @@ class Records:
             yield self[begin:end]
 
     def place_of(self, index: int) -> str:
-        """The place of a record for messages."""
+        """Returns the place of a record for messages."""
         return self._own_places().text_of(index)
 
     def source_keys(self) -> npt.NDArray[np.uint32]:
@@ -152,7 +152,7 @@ class Records:
         )
 
     def _compact(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """The bytes of these records, headers included, and their spans as pairs."""
+        """Returns the bytes of these records, headers included, and their spans as pairs."""
         offsets, lengths = self.spans[::2], self.spans[1::2]
         if not len(offsets):
             return self.buffer[:0], self.spans.reshape(-1, 2)

@@ -26,19 +26,19 @@ __all__ = ["RowNumbers", "has_rows", "join_rows", "num_rows_of", "select_rows"]
 
 
 def has_rows(element: object) -> bool:
-    """Whether the element is a block of rows, rather than one row."""
+    """Returns whether the element is a block of rows, rather than one row."""
     return isinstance(element, Batch | Records)
 
 
 def num_rows_of(element: object) -> int:
-    """How many rows it is."""
+    """Returns the number of rows of an element."""
     if isinstance(element, Batch):
         return element.num_rows
     return len(element) if isinstance(element, Records) else 1
 
 
 def select_rows(block: Any, rows: RowNumbers) -> Any:
-    """Some rows of a `Batch` or of `Records`, in the order given."""
+    """Returns some rows of a `Batch` or of `Records`, in the order given."""
     if isinstance(rows, slice):
         return block[rows] if isinstance(block, Records) else _slice(block, rows)
     return block.take(rows) if isinstance(block, Records) else take_rows(block, torch.from_numpy(rows))
@@ -61,7 +61,7 @@ def join_rows(blocks: Sequence[Any]) -> Any:
 
 
 def _slice(batch: Batch, rows: slice) -> Batch:
-    """A stretch of rows, without a copy of tensors."""
+    """Returns a stretch of rows, without a copy of tensors."""
     return Batch(
         {name: values[rows] for name, values in batch.items()},
         num_rows=len(range(batch.num_rows)[rows]),

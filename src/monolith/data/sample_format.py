@@ -22,7 +22,7 @@ class SampleFormat(enum.Enum):
 
     @classmethod
     def of(cls, name: str | Self) -> Self:
-        """The format of this name, in any case and with or without the underscore, as flags give it.
+        """Returns the format of this name, in any case and with or without the underscore, as flags give it.
 
         >>> SampleFormat.of("ExampleBatch")
         <SampleFormat.EXAMPLE_BATCH: 2>

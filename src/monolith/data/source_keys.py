@@ -52,7 +52,7 @@ def batch_sizes_of(records: Records | Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 
 def with_source_key(record: bytes, sample: SampleFormat, key: int) -> bytes:
-    """The message with this key in it; of a scalar that stands twice in a message, the last one counts.
+    """Returns the message with this key in it; of a scalar that stands twice in a message, the last one counts.
 
     >>> with_source_key(b"", SampleFormat.INSTANCE, 256).hex()
     'a0068002'

@@ -22,7 +22,7 @@ __all__ = ["TextColumn", "text_ids"]
 
 
 def text_ids(column: str, texts: Iterable[str | bytes]) -> Tensor:
-    """The id of each text in a column of this name, int64: those that datasets make of the same texts.
+    """Returns the id of each text in a column of this name, int64: those that datasets make of the same texts.
 
     >>> text_ids("user", ["ann", "bob"])
     tensor([-213027350075802612, 9182411650582254010])
@@ -70,7 +70,7 @@ class TextColumn:
             raise ValueError(f"TextColumn: length must be from 0 to {_MOST_PADDED}, got {self.length}")
 
     def ids(self, texts: Sequence[str | bytes], splits: Tensor | None = None) -> Tensor | Ragged:
-        """The column of these texts: int64 [rows], or `Ragged` where a row may have several values.
+        """Returns the column of these texts: int64 [rows], or `Ragged` where a row may have several values.
 
         Args:
             texts: Of all rows.
@@ -84,7 +84,7 @@ class TextColumn:
     def ids_of_packed(
         self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], splits: Tensor | None = None
     ) -> Tensor | Ragged:
-        """The column of texts that lie end to end.
+        """Returns the column of texts that lie end to end.
 
         Args:
             data: Bytes of all texts.
@@ -115,7 +115,7 @@ def _packed(texts: Sequence[str | bytes]) -> tuple[npt.NDArray[np.uint8], npt.ND
 def _split(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], separator: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], Tensor]:
-    """The values of texts that have several, and how many there are up to each text; an empty text has none."""
+    """Returns the values of texts that have several, and how many there are up to each text; an empty text has none."""
     whole = data.tobytes()
     parts = [whole[begin:end].split(separator) if end > begin else [] for begin, end in pairwise(offsets.tolist())]
     counts = torch.from_numpy(np.cumsum([0, *map(len, parts)], dtype=np.int64))

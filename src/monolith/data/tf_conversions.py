@@ -40,7 +40,7 @@ _LISTS = ("float_list", "int64_list", "bytes_list")
 
 
 def example_of_tf_example(sample: TfExample, description: TFRecordFeatureDescription) -> Example:
-    """A ``tf.train.Example`` as an Example, by a description of which features are ids of which slot, and which dense.
+    """Converts a ``tf.train.Example`` to an Example, by a description of its ids, slots and dense features.
 
     An integer v becomes the id v2(slot, v), a real number x v2(slot, floor(log2(|x| + 1))).
 
@@ -169,7 +169,7 @@ def _put_typed_fields(example: Example, sample: TfExample) -> None:
 
 
 def _take_typed_field(name: str, feature: Any, kind: str, example: Example) -> bool:
-    """Whether the list is of the kind that the field is written as, and was put there."""
+    """Returns whether the list is of the kind that the field is written as, and was put there."""
     values = getattr(feature, kind).value
     if name == _LABEL:
         example.label.extend([] if kind == "bytes_list" else values)
@@ -207,7 +207,7 @@ def _take_line_id_field(name: str, values: Sequence[Any], kind: str, example: Ex
 
 
 def _add(example: Example, name: str) -> Feature:
-    """A new feature; ids count up in order of creation."""
+    """Returns a new feature; ids count up in order of creation."""
     return example.named_feature.add(name=name, id=len(example.named_feature)).feature
 
 

@@ -30,7 +30,7 @@ class WorkerShare:
     """Gives the worker its files out of a queue that all workers share; None: every worker has a fixed share."""
 
     def share_of(self, dataset: Dataset[T]) -> Dataset[T]:
-        """The share of a dataset; nothing, where there are more workers than shares."""
+        """Returns the share of a dataset; nothing, where there are more workers than shares."""
         return dataset.share(self.index, self.count) if self.index < self.count else dataset.take(0)
 
     def require_shareable(self, dataset: Dataset[Any]) -> None:

@@ -45,11 +45,11 @@ class CandidateItems(Config):
     lagrangex_header: bool = False
     """Framing of files of instances."""
     has_sort_id: bool = False
-    """The same."""
+    """Framing of files of instances, see `monolith.data.Framing`."""
     kafka_dump: bool = False
-    """The same."""
+    """Framing of files of instances, see `monolith.data.Framing`."""
     kafka_dump_prefix: bool = False
-    """The same."""
+    """Framing of files of instances, see `monolith.data.Framing`."""
 
     def __post_init__(self) -> None:
         if not self.path:

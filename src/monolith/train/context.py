@@ -110,7 +110,7 @@ class TaskContext:
         storage_options: Mapping[str, Any] | None = None,
         name: str = "files",
     ) -> Files:
-        """The files that this worker is to read, for a dataset: ``RecordDataset(self.ctx.files("day-*"))``.
+        """Returns the files that this worker is to read, for a dataset: ``RecordDataset(self.ctx.files("day-*"))``.
 
         Every worker has its share of the files: every n-th file or, with ``input.dynamic_sharding``, the next one of a
         shared queue. Outside training, as in an evaluation, it has all files.
@@ -124,7 +124,7 @@ class TaskContext:
         return self._shares.files(paths, seed=seed, storage_options=storage_options, name=name)
 
     def examples(self, batch_size: int) -> Dataset[Records]:
-        """The examples of the stream that the run was given, for `input_fn`: ``self.ctx.examples(256).parse(parser)``.
+        """Returns the examples of the run's stream, for `input_fn`: ``self.ctx.examples(256).parse(parser)``.
 
         They come in blocks of at most `batch_size`, and no example waits long for others. Position and state are saved
         together: each example is trained once.

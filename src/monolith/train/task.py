@@ -95,7 +95,7 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__}: write input_fn(self, mode), which returns what is read")
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """What the model makes of one batch."""
+        """Runs the model on one batch."""
         raise NotImplementedError(
             f"{type(self).__name__}: write model_fn(self, features, mode), which returns Spec(loss, predictions, label)"
         )

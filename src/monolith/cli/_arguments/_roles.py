@@ -35,7 +35,7 @@ WITHOUT = frozenset({"num_ps", "num_workers"})
 
 
 def shown_options() -> dict[str, Option]:
-    """Those of the place, by name."""
+    """Returns the options of a process's identity, by name."""
     return {option.name: option for options in PLACE.values() for option in options}
 
 

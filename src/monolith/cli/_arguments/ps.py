@@ -22,7 +22,7 @@ MEANT = {
 
 
 def form_of(given: Sequence[str]) -> Arguments | None:
-    """The other form of the command, ``monolith ps TASK``: a server of a job; None: a bare server."""
+    """Returns the other form of the command, ``monolith ps TASK``: a server of a job; None: a bare server."""
     if not given or given[0].startswith("-"):
         return None
     return ServerOfAJob()

@@ -57,7 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def seconds(text: str) -> float:
-    """A time as it is written on the command line."""
+    """Returns a time as it is written on the command line."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|)", text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"expected a time such as 90s, 30min, 5h or 2d, got {text!r}")
@@ -65,12 +65,12 @@ def seconds(text: str) -> float:
 
 
 def interval(text: str) -> float:
-    """The same, or never."""
+    """Parses an interval in seconds, or "never"."""
     return math.inf if text == "never" else seconds(text)
 
 
 def written(time: float) -> str:
-    """A time as one would write it.
+    """Returns a time as one would write it.
 
     >>> [written(time) for time in (90.0, 1800.0, 18_000.0, 172_800.0, 0.0, math.inf)]
     ['90s', '30min', '5h', '2d', 'every batch', 'never']

@@ -32,7 +32,7 @@ def scratch_folder(directory: str, *, needed_bytes: int) -> Iterator[Path]:
 
 
 def files_under(folder: Path) -> list[Path]:
-    """Every file below a folder, in the order of their names."""
+    """Returns every file below a folder, in the order of their names."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -41,7 +41,7 @@ class FollowedTables:
         self._random = np.random.default_rng(SEED)
 
     def new_follower(self) -> LocalStore:
-        """A serving table that has all rows."""
+        """Returns a serving table that has all rows."""
         follower = LocalStore({TABLE: table_config(serving=True)})
         everything = self.store.history
         for begin in range(0, len(ALL_BUCKETS), BUCKETS_AT_ONCE):

@@ -45,7 +45,7 @@ class JobDeepFm(DeepFm):
         super().build()
 
     def input_fn(self, mode: str) -> Any:  # noqa: ARG002 - the same for all
-        """The batches of the benchmark, again and again, for each worker."""
+        """Returns the batches of the benchmark, repeated, for each worker."""
         if self.p.new_ids:
             return self.ctx.unshared(GeneratedDataset(self._new_batch))
         return self.ctx.unshared(GeneratedDataset(lambda number: self._batches[number % len(self._batches)]))

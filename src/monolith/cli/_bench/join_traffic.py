@@ -35,7 +35,7 @@ class JoinTraffic:
 
 
 def write_traffic(folder: Path, num_impressions: int) -> JoinTraffic:
-    """A thousand items a second, three of ten of which are clicked within the window."""
+    """Returns a thousand items a second, three of ten of which are clicked within the window."""
     draws, numbers = CountedDraws(0), np.arange(num_impressions)
     clicked = (draws.uniform(0, numbers) < _CLICKED).tolist()
     delays_ms = (draws.uniform(1, numbers) * WINDOW_SECONDS * 1000).astype(int).tolist()

@@ -100,7 +100,7 @@ class LoadClient:
 
 
 def http_request(path: str, body: bytes | None = None) -> bytes:
-    """The bytes of a request over HTTP."""
+    """Returns the bytes of a request over HTTP."""
     if body is None:
         return f"GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n".encode()
     head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -108,7 +108,7 @@ def http_request(path: str, body: bytes | None = None) -> bytes:
 
 
 def encoded_http_request(encoded: bytes, path: str = PREDICT) -> bytes:
-    """A request over HTTP that carries an ExampleBatch."""
+    """Returns a request over HTTP that carries an ExampleBatch."""
     text = base64.b64encode(encoded).decode()
     return http_request(path, json.dumps({"inputs": {"example_batch": {"b64": text}}}).encode())
 
@@ -122,7 +122,7 @@ class _Connection:
         self._request = request
 
     def ask(self) -> int:
-        """The status of the answer."""
+        """Returns the status of the answer."""
         self._socket.sendall(self._request)
         data = b""
         while (end := data.find(b"\r\n\r\n")) < 0:

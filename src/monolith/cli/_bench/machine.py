@@ -27,7 +27,7 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """The most memory that this process ever had in RAM."""
+    """Returns the most memory that this process ever had in RAM."""
     return _or_skip(process_memory.peak_resident_bytes)
 
 
@@ -119,7 +119,7 @@ def _first_line(path: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the checkout that the package lies in, with a mark for local changes."""
+    """Returns the commit of the checkout that the package lies in, with a mark for local changes."""
     git = shutil.which("git")
     folder = str(Path(__file__).parent)
     commit = _output([git, "-C", folder, "rev-parse", "--short", "HEAD"]) if git else ""

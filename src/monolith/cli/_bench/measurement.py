@@ -57,12 +57,12 @@ class Measurement:
         return f"{self.sense} {self.limit:.4g}{unit}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """Every field and the verdict as JSON values."""
+        """Returns every field and the verdict as JSON values."""
         return {**dataclasses.asdict(self), "requirement": self.requirement, "ok": self.ok}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Measurement:
-        """The measurement that `to_json` described."""
+        """Returns the measurement that `to_json` described."""
         names = {field.name for field in dataclasses.fields(cls)}
         kept = {name: value for name, value in fields.items() if name in names}
         return cls(**{**kept, "sense": Sense(kept["sense"])})
@@ -74,5 +74,5 @@ def median_ratio(ours: Sequence[float], peers: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The range of some repeats, for a note."""
+    """Returns the range of some repeats, for a note."""
     return f"{min(values):.4g}..{max(values):.4g}"

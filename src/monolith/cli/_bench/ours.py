@@ -33,12 +33,12 @@ def table_config(optimizer: row_optimizers.RowOptimizer | None = None, *, dim: i
 
 
 def new_table(optimizer: row_optimizers.RowOptimizer | None = None, *, dim: int = DIM) -> HashTable:
-    """An empty table of `table_config`."""
+    """Returns an empty table of `table_config`."""
     return HashTable(table_config(optimizer, dim=dim))
 
 
 def id_ranges(num_rows: int, step: int) -> Iterator[torch.Tensor]:
-    """The ids of rows 0 .. num_rows - 1, at most `step` at a time, int64 [k]."""
+    """Yields the ids of rows 0 .. num_rows - 1, at most `step` at a time, int64 [k]."""
     for begin in range(0, num_rows, step):
         yield torch.from_numpy(mixed_ids(np.arange(begin, min(begin + step, num_rows))))
 

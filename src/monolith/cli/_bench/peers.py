@@ -103,12 +103,12 @@ class FbgemmBag:
         torch.autograd.backward(self._table(batch.rows, self._offsets), self._gradient)
 
     def flat(self, output: torch.Tensor) -> torch.Tensor:
-        """An output in the order of the batch's ids, float32 [n, dim]."""
+        """Returns an output in the order of the batch's ids, float32 [n, dim]."""
         return output.view(self._shape).transpose(0, 1).reshape(-1, self._shape[2])
 
 
 def find_fbgemm() -> str | None:
-    """The installed version of FBGEMM's CPU build, or None."""
+    """Returns the installed version of FBGEMM's CPU build, or None."""
     try:
         return importlib.metadata.version(FBGEMM_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -116,7 +116,7 @@ def find_fbgemm() -> str | None:
 
 
 def describe() -> str:
-    """Which peers are here, in which versions."""
+    """Returns which peers are here, in which versions."""
     return f"torch {torch.__version__}, FBGEMM {find_fbgemm() or 'not installed'}"
 
 

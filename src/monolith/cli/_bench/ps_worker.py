@@ -58,7 +58,7 @@ class Workers:
             ask.flush()
 
     def end_turn(self) -> list[Turn]:
-        """What each has done."""
+        """Waits for the end of the turn, and returns the results of each worker."""
         return [Turn(_answer_of(process)["begins"]) for process in self._processes]
 
     def turn(self, seconds: float) -> list[Turn]:

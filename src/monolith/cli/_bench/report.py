@@ -51,7 +51,7 @@ def _columns(headings: Sequence[str], measurements: Sequence[Measurement]) -> li
 
 
 def as_markdown(measurements: Sequence[Measurement], machine: dict[str, str]) -> str:
-    """The same for RESULTS.md, a note as the last column."""
+    """Returns the table for RESULTS.md, with a note as the last column."""
     lines = [f"- {name}: {value}" for name, value in machine.items()]
     lines += ["", "| " + " | ".join((*HEADINGS, "note")) + " |", "|" + "---|" * (len(HEADINGS) + 1)]
     lines += ["| " + " | ".join((*_cells(each), each.note.replace("|", "/"))) + " |" for each in measurements]
@@ -59,7 +59,7 @@ def as_markdown(measurements: Sequence[Measurement], machine: dict[str, str]) ->
 
 
 def as_json(measurements: Sequence[Measurement], machine: dict[str, str], setting: Setting) -> str:
-    """One object: machine, setting, measurements."""
+    """Returns one object: machine, setting, measurements."""
     document = {
         "machine": machine,
         "setting": setting.to_json(),
@@ -69,7 +69,7 @@ def as_json(measurements: Sequence[Measurement], machine: dict[str, str], settin
 
 
 def summarize(measurements: Sequence[Measurement]) -> str:
-    """How many requirements were met."""
+    """Returns how many requirements were met."""
     judged = [each.ok for each in measurements if each.ok is not None]
     return f"{sum(judged)} of {len(judged)} requirements met"
 

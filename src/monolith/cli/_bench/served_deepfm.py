@@ -67,13 +67,13 @@ def filled_session(num_rows: int) -> Iterator[Session]:
 
 
 def exported(session: Session, folder: Path) -> str:
-    """The folder of versions with one export of the session."""
+    """Returns the folder of versions with one export of the session."""
     export_session(session, str(folder), example=batch_of(torch.arange(2)))
     return str(folder)
 
 
 def batch_of(ids: Tensor) -> dict[str, Tensor]:
-    """The same ids in every slot."""
+    """Returns a batch with the same ids in every slot."""
     return {**dict.fromkeys(NAMES, ids), "label": (ids % 2).float()}
 
 
@@ -83,7 +83,7 @@ def ids_of_a_slot(num_rows: int) -> int:
 
 
 def encoded_request(seed: int, num_rows: int, *, num_shared: int = 0, candidates: int = CANDIDATES) -> bytes:
-    """An ExampleBatch of random ids that have rows; its first columns may be SHARED ones."""
+    """Returns an ExampleBatch of random ids that have rows; its first columns may be SHARED ones."""
     random = np.random.default_rng(seed)
     batch = ExampleBatch(batch_size=candidates)
     for place, name in enumerate(NAMES):

@@ -46,7 +46,7 @@ class AnsweringModel:
         self._answer = Prediction({"predictions": scores}, self.version)
 
     def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Prediction:  # noqa: ARG002 - the interface
-        """The scores."""
+        """Returns the scores."""
         return self._answer
 
     def close(self) -> None:

@@ -60,17 +60,17 @@ class Setting:
         return self.examples * self.features
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
+        """Returns the fields as JSON values."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Setting:
-        """The setting that `to_json` described."""
+        """Returns the setting that `to_json` described."""
         tuples = {name: tuple(fields[name]) for name in ("memory_rows", "thread_counts")}
         return cls(**{**fields, **tuples})
 
     def quick(self) -> Setting:
-        """A run of a minute or two, with small tables: it shows that everything works, not what the figures are."""
+        """Returns a run of a minute or two, with small tables, to show that everything works; not for figures."""
         return dataclasses.replace(
             self,
             small_rows=100_000,

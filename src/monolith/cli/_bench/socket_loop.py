@@ -49,7 +49,7 @@ class SocketLoop:
         self._ask, self._answers = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
 
     def turn(self, size: StepBytes, *, buffers: int, steps: int) -> Moved:
-        """The mean of some steps, each with the next of `buffers` buffers; 1: they stay in the cache."""
+        """Returns the mean of some steps, each with the next of `buffers` buffers; 1: they stay in the cache."""
         with suppress(BrokenPipeError):  # it has ended: then it does not answer either
             self._ask.write(f"{size.ask} {size.rows} {size.push} {buffers} {steps}\n")
             self._ask.flush()

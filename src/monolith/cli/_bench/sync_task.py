@@ -32,7 +32,7 @@ DISTINCT_BATCHES = 32
 
 
 def new_tower(num_slots: int) -> nn.Module:
-    """The dense part, of every contestant."""
+    """Returns the dense part, the same for every contestant."""
     return nn.Sequential(nn.Linear(num_slots * ours.DIM, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
 
 
@@ -64,12 +64,12 @@ def slot_names(setting: Setting) -> list[str]:
 
 
 def rows_per_slot(setting: Setting) -> int:
-    """Each slot has a share of the rows of its own."""
+    """Returns the number of rows of each slot."""
     return max(1, setting.small_rows // setting.features)
 
 
 def row_numbers(setting: Setting, rank: int) -> list[tuple[Ids, torch.Tensor]]:
-    """The batches of a rank: rows of each slot, int64 [slots, examples], and labels."""
+    """Returns the batches of a rank: rows of each slot, int64 [slots, examples], and labels."""
     generator = np.random.default_rng(SEED + rank)
     shape = setting.features, setting.examples
     return [
@@ -82,7 +82,7 @@ def row_numbers(setting: Setting, rank: int) -> list[tuple[Ids, torch.Tensor]]:
 
 
 def batches_of(setting: Setting, ranks: Iterable[int]) -> list[dict[str, torch.Tensor]]:
-    """The batches of these ranks, each batch that of all of them end to end."""
+    """Returns the batches of these ranks, each batch that of all of them end to end."""
     per_slot, made = rows_per_slot(setting), []
     for parts in zip(*(row_numbers(setting, rank) for rank in ranks), strict=True):
         rows = np.concatenate([each[0] for each in parts], axis=1)

@@ -28,7 +28,7 @@ PUSH_SECONDS = 60.0
 
 
 def configs() -> Mapping[str, TableConfig]:
-    """One table of the workload."""
+    """Returns one table of the workload."""
     return {TABLE: ours.table_config()}
 
 

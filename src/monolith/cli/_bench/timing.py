@@ -72,5 +72,5 @@ def quiet_collector() -> Iterator[None]:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of the values do not exceed, a value that occurred."""
+    """Returns the value that `percent` of the values do not exceed, a value that occurred."""
     return float(np.percentile(np.asarray(values), percent, method="higher"))

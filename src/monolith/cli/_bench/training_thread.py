@@ -52,11 +52,11 @@ class TrainingThread:
             raise self._error
 
     def steps_between(self, begin: float, end: float) -> list[Step]:
-        """The finished steps that lie inside a span of time."""
+        """Returns the finished steps that lie inside a span of time."""
         return [step for step in list(self._steps) if begin <= step.begin and step.end <= end]
 
     def steps_touching(self, begin: float, end: float) -> list[Step]:
-        """The finished steps that overlap a span of time."""
+        """Returns the finished steps that overlap a span of time."""
         return [step for step in list(self._steps) if step.begin <= end and step.end >= begin]
 
     def _train(self) -> None:

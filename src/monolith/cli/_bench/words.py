@@ -22,7 +22,7 @@ _MANY = 4
 
 
 def summary_in_words(measurements: Sequence[Measurement]) -> list[str]:
-    """A sentence for each measurement, and one for a row that has many against the same peer."""
+    """Returns a sentence for each measurement, and one for a row that has many against the same peer."""
     lines = []
     for _, found in itertools.groupby(measurements, key=lambda each: (each.row, each.peer, each.unit)):
         group = list(found)

@@ -34,7 +34,7 @@ class Batch:
 
 
 def mixed_ids(rows: Ids) -> Ids:
-    """A different, random-looking id for every row number (the finaliser of splitmix64, a bijection).
+    """Returns a different, random-looking id for every row number (the finaliser of splitmix64, a bijection).
 
     Ids like `k * odd constant` would be kind to some hash functions: their low bits never collide.
     """
@@ -71,7 +71,7 @@ def uniform_batches(setting: Setting, num_rows: int) -> list[Batch]:
 
 
 def output_gradient(count: int, dim: int) -> torch.Tensor:
-    """One fixed output gradient, float32 [count, dim]."""
+    """Returns one fixed output gradient, float32 [count, dim]."""
     return torch.randn(count, dim, generator=torch.Generator().manual_seed(SEED))
 
 

@@ -20,7 +20,7 @@ _MOST_CHARACTERS = 200
 
 
 def plain(example: Example) -> dict[str, Any]:
-    """The example as JSON has it: labels, weight, line id, and each feature as its kind and values."""
+    """Returns the example as JSON has it: labels, weight, line id, and each feature as its kind and values."""
     values: dict[str, Any] = {"label": list(example.label)}
     if example.instance_weight:
         values["instance_weight"] = example.instance_weight
@@ -37,7 +37,7 @@ def plain(example: Example) -> dict[str, Any]:
 
 
 def lines(place: str, example: Example, *, is_row: bool = False) -> list[str]:
-    """The example as lines of ``name  value``, aligned, below the place that it comes from.
+    """Returns the example as lines of ``name  value``, aligned, below the place that it comes from.
 
     A record has a place for labels, so that none is worth telling; a row of a table has columns of its own.
     """
@@ -60,7 +60,7 @@ def lines(place: str, example: Example, *, is_row: bool = False) -> list[str]:
 
 
 def bytes_line(place: str, record: bytes, *, as_json: bool) -> str:
-    """A record of bytes: as text where it is one, such as JSON, and otherwise by its length."""
+    """Returns a record of bytes: as text where it is one, such as JSON, and otherwise by its length."""
     text = record.decode("utf-8", "replace")
     is_text = text.replace("\n", " ").replace("\t", " ").isprintable() and "\ufffd" not in text
     if as_json:
@@ -70,7 +70,7 @@ def bytes_line(place: str, record: bytes, *, as_json: bool) -> str:
 
 
 def schema_lines(name: str, schema: pa.Schema) -> list[str]:
-    """The columns of a table, with their types, and what they become in a batch, below the name of their file."""
+    """Returns the columns of a table, with their types and those in a batch, below the name of their file."""
     rows = [("column", "type", "in a batch")]
     rows += [(field.name, str(field.type), _in_a_batch(field.type)) for field in schema]
     widths = [max(len(row[place]) for row in rows) for place in range(2)]

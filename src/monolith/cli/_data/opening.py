@@ -53,14 +53,14 @@ class Input:
     tables: TableFiles | None = None
 
     def blocks(self) -> Iterator[Records]:
-        """The records; not of files of columns."""
+        """Yields the records; not of files of columns."""
         if self.records is None:
             raise InvalidArgumentError(f"{self.name}: it holds columns, not records")
         with self.records.read() as reading:
             yield from reading
 
     def messages(self, block: Records) -> Iterator[bytes]:
-        """The records of a block; the data source of a lagrangex header goes into the message."""
+        """Yields the records of a block; the data source of a lagrangex header goes into the message."""
         if not block.has_source_keys or self.sample is None:
             yield from block
             return
@@ -69,7 +69,7 @@ class Input:
 
 
 def open_input(args: argparse.Namespace) -> Input:
-    """The input that the arguments name: `paths`, `framing`, `sample`, `compression`, `max_bad`."""
+    """Returns the input that the arguments name: `paths`, `framing`, `sample`, `compression`, `max_bad`."""
     bad = BadRecords(args.max_bad)
     sample = None if args.sample is None else SampleFormat.of(args.sample)
     if any(path.startswith(KAFKA) for path in args.paths):
@@ -90,7 +90,7 @@ def open_input(args: argparse.Namespace) -> Input:
 
 
 def _head_of(files: FileSet, compression: Compression) -> tuple[npt.NDArray[np.uint8], Compression]:
-    """The first bytes of the first file, uncompressed, and how the files are compressed."""
+    """Returns the first bytes of the first file, uncompressed, and how the files are compressed."""
     path = files.files[0]
     with files.open(path) as file:
         if not file.seekable():

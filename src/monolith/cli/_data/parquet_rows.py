@@ -26,7 +26,7 @@ _KIND = b"monolith.kind"
 
 
 def pyarrow() -> Any:
-    """The library.
+    """Returns the library.
 
     Raises:
         UnimplementedError: it is not installed.
@@ -36,7 +36,7 @@ def pyarrow() -> Any:
 
 
 def table_of(examples: Sequence[Example], schema: Any = None, *, drop: bool = False) -> Any:
-    """The examples as an Arrow table, with the columns of a schema or with those that they have.
+    """Returns the examples as an Arrow table, with the columns of a schema or with those that they have.
 
     Raises:
         InvalidArgumentError: a feature that has no column in the schema, or no form in Parquet unless `drop` leaves
@@ -199,7 +199,7 @@ def _feature_values(values: list[Any], kind: str) -> list[Any]:
 
 
 def _whole(value: Any) -> int:
-    """An integer as Arrow keeps it: days or seconds of a date or time, the signed reading of an id."""
+    """Returns an integer as Arrow keeps it: days or seconds of a date or time, the signed reading of an id."""
     if isinstance(value, dt.datetime):
         return int(value.replace(tzinfo=value.tzinfo or dt.UTC).timestamp())
     if isinstance(value, dt.date):

@@ -29,7 +29,7 @@ _MESSAGES: dict[SampleFormat, type[Message]] = {
 
 
 def fits(payload: bytes, sample: SampleFormat) -> bool:
-    """Whether these bytes are a message of this format, and of no other: no field is unknown, no feature nameless."""
+    """Returns whether these bytes are a message of only this format: no unknown field, no feature without a name."""
     if sample is SampleFormat.PLAINTEXT:
         return True
     try:
@@ -52,7 +52,7 @@ def _has_names(message: Any, sample: SampleFormat) -> bool:
 
 
 def examples_of(payload: bytes, sample: SampleFormat, *, ids: Collection[str] = ()) -> Iterator[Example]:
-    """The samples of a record as Examples, reserved features in their typed fields.
+    """Yields the samples of a record as Examples, reserved features in their typed fields.
 
     Args:
         payload: The record.

@@ -178,7 +178,7 @@ class Statistics:
         return values
 
     def _discover(self, block: Records, sample: SampleFormat, count: int) -> tuple[dict[str, Column], int]:
-        """The features of some samples, and how many labels one has at most."""
+        """Returns the features of some samples, and how many labels one has at most."""
         columns: dict[str, Column] = {}
         labels = 0
         for payload in block[:: max(1, len(block) // count)]:

@@ -44,7 +44,7 @@ class TableFiles(ABC):
 
     @abstractmethod
     def tables(self) -> Iterator[tuple[str, Any]]:
-        """The rows as Arrow has them, some at a time, with the place that the first of them comes from."""
+        """Yields the rows as Arrow has them, some at a time, with the place that the first of them comes from."""
 
 
 class ParquetTables(TableFiles):
@@ -66,7 +66,7 @@ class ParquetTables(TableFiles):
             return self._opened(file, self._files.files[0]).schema_arrow
 
     def tables(self) -> Iterator[tuple[str, Any]]:
-        """The rows, some at a time."""
+        """Yields the rows, some at a time."""
         for path in self._files.files:
             with self._files.open(path) as file:
                 row = 0
@@ -100,7 +100,7 @@ class LineTables(TableFiles):
         return self._dataset.schema
 
     def tables(self) -> Iterator[tuple[str, Any]]:
-        """The rows, some at a time."""
+        """Yields the rows, some at a time."""
         for path, line, table in self._dataset.tables():
             yield f"file '{path}': line {line + 1}", table
 

@@ -58,7 +58,7 @@ class Sink(ABC):
 
 
 def open_sink(args: argparse.Namespace) -> Sink:
-    """The output that the arguments of `add_output` name."""
+    """Returns the output that the arguments of `add_output` name."""
     check_output(args)
     if args.batch_size < 1 or args.look_ahead < 1:
         name, value = ("--batch-size", args.batch_size) if args.batch_size < 1 else ("--look-ahead", args.look_ahead)

@@ -28,7 +28,7 @@ _PAGE = Path(__file__).with_name("page.html")
 
 
 def summary_of(progress: Progress) -> dict[str, Any]:
-    """The race as plain values; None for what was not measured, and for the result of a race that was stopped early."""
+    """Returns the race as plain values; None for missing measurements, and for the result of an aborted race."""
     windows = progress.windows
     return {
         "version": __version__,
@@ -66,7 +66,7 @@ def summary_of(progress: Progress) -> dict[str, Any]:
 
 
 def conclusion_of(progress: Progress) -> str:
-    """What came out, in one or two sentences."""
+    """Returns the result in one or two sentences."""
     auc = progress.final_auc()
     if not progress.is_complete:
         return (
@@ -141,7 +141,7 @@ _TO_READ = {
 
 
 def _way_to_docs(folder: Path) -> str | None:
-    """The way from a folder to the project's documents, where it lies in a clone; else None."""
+    """Returns the way from a folder to the project's documents, where it lies in a clone; else None."""
     for number, parent in enumerate([folder, *folder.parents][:4]):
         if all((parent / "docs" / page).is_file() for page in _TO_READ):
             return "../" * number + "docs"
@@ -149,7 +149,7 @@ def _way_to_docs(folder: Path) -> str | None:
 
 
 def _next(docs: str | None) -> str:
-    """What to read now: links where the pages are at hand, else where they are in the project."""
+    """Returns what to read now: links where the pages are at hand, else where they are in the project."""
     items = []
     for page, text in _TO_READ.items():
         name = f"<code>docs/{page}</code>"
@@ -215,7 +215,7 @@ def _auc_chart(progress: Progress) -> str:
 
 
 def _first_of_last_quarter(progress: Progress) -> float | None:
-    """The day on which the windows begin that the result is the mean of."""
+    """Returns the day on which the windows begin that the result is the mean of."""
     before = len(progress.windows) - len(progress.last_quarter)
     return progress.windows[before - 1].day if before else 0.0
 

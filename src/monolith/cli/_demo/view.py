@@ -30,7 +30,7 @@ def names_of(progress: Progress) -> dict[str, str]:
 
 
 def line_of(window: Window) -> str:
-    """A window in one line."""
+    """Returns a window in one line."""
     auc = ", ".join(f"{name} {window.auc[name]:.3f}" for name in ("online", "hashed", "frozen", "best"))
     return (
         f"day {window.day:.1f}: {window.examples:,} examples, {window.examples / window.seconds:,.0f}/s; AUC {auc};"
@@ -40,7 +40,7 @@ def line_of(window: Window) -> str:
 
 
 def screen_of(progress: Progress, *, width: int, is_unicode: bool = True) -> list[str]:
-    """The lines that a terminal of this width shows."""
+    """Returns the lines that a terminal of this width shows."""
     filled = int(_BAR_CELLS * progress.done)
     full, empty = ("█", "░") if is_unicode else ("#", ".")
     bar = full * filled + empty * (_BAR_CELLS - filled)
@@ -80,7 +80,7 @@ def _table_lines(progress: Progress) -> list[str]:
 
 
 def sparkline(values: list[float], *, low: float, high: float) -> str:
-    """One block for each value, from the lowest at `low` to the highest at `high`; a blank for NaN.
+    """Returns one block for each value, from the lowest at `low` to the highest at `high`; a blank for NaN.
 
     >>> sparkline([0.0, 0.5, 1.0, float("nan")], low=0.0, high=1.0)
     '▁▄█ '

@@ -84,6 +84,6 @@ def _remove_unfinished(log: DeltaLog) -> list[str]:
 
 
 def _local_folder(log: DeltaLog) -> Path | None:
-    """Where bases go; None: into an object store, or nowhere."""
+    """Returns where bases go; None: into an object store, or nowhere."""
     folder = log.base_folder
     return None if folder is None or "://" in folder else Path(folder)

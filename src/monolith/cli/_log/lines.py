@@ -43,7 +43,7 @@ def document_of(found: Increment) -> dict[str, Any]:
 
 
 def line_of(found: Increment) -> str:
-    """The same, as far as it fits a line."""
+    """Describes an increment in one line."""
     rows, removed = _counts(found)
     kind = found.kind.name.lower()
     written = "" if not found.published_ms else time_text(found.published_ms)

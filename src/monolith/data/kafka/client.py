@@ -35,7 +35,7 @@ _LONGEST_PAUSE_SECONDS = 2.0
 
 
 def confluent_kafka() -> Any:
-    """The client library.
+    """Imports the client library.
 
     Raises:
         UnimplementedError: it is not installed.
@@ -57,7 +57,7 @@ class Client:
         self.brokers = brokers
         self.topics = tuple(topics)
         self.mark = ""
-        """What commits of this run carry."""
+        """Metadata of the commits of this run."""
         self._patience = config.patience_seconds
         self._stopped = threading.Event()
         self._last_error = self._cause = ""
@@ -112,7 +112,7 @@ class Client:
             raise self._fatal
 
     def seen(self) -> None:
-        """Something came from a broker."""
+        """Records contact with a broker."""
         self._contact = time.monotonic()
         self._cause = ""
 
@@ -126,10 +126,10 @@ class Client:
             self.answers()
 
     def answers(self) -> bool:
-        """Whether the brokers answer now.
+        """Returns whether the brokers answer now.
 
         Raises:
-            UnavailableError: they have not for longer than patience lasts.
+            UnavailableError: they have not answered for longer than `patience`.
         """
         try:
             self.consumer.list_topics(self.topics[0], timeout=_CALL_SECONDS)
@@ -168,7 +168,7 @@ class Client:
                 return answer
 
     def partitions(self) -> list[Partition]:
-        """Every partition of the topics, sorted.
+        """Returns every partition of the topics, sorted.
 
         Raises:
             NotFoundError: there is no such topic.
@@ -194,13 +194,13 @@ class Client:
         return self._list_offsets(partitions, self._library.OFFSET_END)
 
     def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> Offsets:
-        """The first offset of a message at this time or later; the end where there is none."""
+        """Returns the first offset of a message at this time or later; the end if there is none."""
         found = self._list_offsets(partitions, milliseconds)
         ends = self.ends(partitions)
         return {partition: ends[partition] if found[partition] < 0 else found[partition] for partition in partitions}
 
     def _list_offsets(self, partitions: Sequence[Partition], moment: int) -> Offsets:
-        """Of a time in milliseconds, or of the ends, which have numbers below 0."""
+        """Returns the offsets of a time in milliseconds, or of the ends, which are numbers below 0."""
         if not partitions:
             return {}
         wanted = [self.at(partition, moment) for partition in partitions]
@@ -212,7 +212,7 @@ class Client:
         return {Partition(each.topic, each.partition): each.offset for each in found}
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, str]]:
-        """The offsets that the group has committed, with the marks of the runs that did; none where there is none."""
+        """Returns the committed offsets of the group, with the marks of the committing runs."""
         if not partitions:
             return {}
         wanted = [self.at(partition) for partition in partitions]
@@ -231,13 +231,13 @@ class Client:
             self.call("commit of offsets", lambda _: self.consumer.commit(offsets=places, asynchronous=False))
 
     def at(self, partition: Partition, offset: int | None = None) -> Any:
-        """A place as the library names it; with an offset, it carries the mark of this run."""
+        """Returns a position as the library's object; with an offset, it has the mark of this run."""
         if offset is None:
             return self._library.TopicPartition(partition.topic, partition.number)
         return self._library.TopicPartition(partition.topic, partition.number, offset, self.mark)
 
     def is_code(self, error: KafkaError, *names: str) -> bool:
-        """Whether an error is one of these, by the names of librdkafka."""
+        """Returns whether an error has one of these names of librdkafka."""
         return error.code() in {getattr(self._library.KafkaError, name) for name in names}
 
     def translate(self, error: KafkaError, what: str) -> OpError:
@@ -276,7 +276,7 @@ class Client:
         )
 
     def _may_pass(self, error: KafkaError) -> bool:
-        """Whether the same request may succeed later."""
+        """Returns whether the same request may succeed later."""
         return not error.fatal() and (
             error.retriable()
             or self.is_code(

@@ -54,18 +54,18 @@ class KafkaConfig(Config):
     """Framing of the records inside a message; None: the message is the record. ByteDance Monolith's producers wrote
     ``"plain"``."""
     sample: str = "example"
-    """What the records hold: the first message is checked to be that; ``"plaintext"`` takes any bytes."""
+    """Format of the records: the first message is checked for it; ``"plaintext"`` accepts any bytes."""
     max_record_bytes: int = MAX_RECORD_BYTES
     """Longer records are bad."""
     out_of_range: str = "raise"
     """What to do when the next message was deleted, or does not exist yet: ``"raise"``, or continue at the
     ``"earliest"`` or ``"latest"`` one and report how many were lost."""
     patience_seconds: float = 60.0
-    """How long the brokers may be unreachable before that is an error."""
+    """Seconds that the brokers may be unreachable before an error is raised."""
     idle_seconds: float | None = None
     """End when no message has come for this long and the brokers still answer; None: wait."""
     linger_seconds: float = 0.1
-    """How long a block in order of arrival may wait for more messages: the delay of a quiet stream."""
+    """Seconds that a block in order of arrival may wait for more messages: the latency of a quiet stream."""
     buffer_bytes: int = 64 << 20
     """Messages that wait in memory, about."""
     client: Mapping[str, str | int | float | bool] = field(default_factory=dict)

@@ -113,7 +113,7 @@ class KafkaDataset(Dataset[Records]):
 
     @property
     def is_share(self) -> bool:
-        """Whether it is limited to the partitions of one worker, or a group shares them out."""
+        """Whether it is limited to the partitions of one worker, or assigned by a group."""
         return self.config.assignment == "group" or self.config.num_workers > 1
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def fresh(offsets: npt.NDArray[np.int64], floor: int) -> npt.NDArray[np.bool_]:
-    """Which messages come for the first time: not below `floor`, and above every one before.
+    """Returns which messages are new: not below `floor`, and above all earlier ones.
 
     >>> fresh(np.array([3, 4, 4, 2, 5]), 4).tolist()
     [False, True, False, False, True]
@@ -38,7 +38,7 @@ def fresh(offsets: npt.NDArray[np.int64], floor: int) -> npt.NDArray[np.bool_]:
 
 
 class Fetching:
-    """What was fetched of each partition, and where each one ends. Used by one thread at a time."""
+    """Fetched offsets and ends of partitions. Not thread-safe."""
 
     def __init__(self, client: Client, config: KafkaConfig, *, stop_ms: int | None, ends: Offsets) -> None:
         self._client = client
@@ -47,7 +47,7 @@ class Fetching:
         self.fetched: Offsets = {}
         """Assigned partitions, each with the offset after the last message that was fetched."""
         self.ends = ends
-        """Where partitions end, of those for which that is known."""
+        """Ends of partitions, if known."""
         self.lost = 0
         """Messages that the brokers had deleted before they could be read."""
         self.generation = 0
@@ -71,7 +71,7 @@ class Fetching:
             self._paused.discard(partition)
 
     def is_complete(self, partition: Partition) -> bool:
-        """Whether everything up to the end of a partition was fetched."""
+        """Returns whether everything up to the end of a partition was fetched."""
         end = self.ends.get(partition)
         if end is None:
             return False
@@ -110,7 +110,7 @@ class Fetching:
         return chunks
 
     def _left(self) -> int:
-        """How many messages can still come at most; the library would wait for more than that in vain."""
+        """Returns the maximum number of remaining messages; the library would block waiting for more."""
         if any(partition not in self.ends for partition in self.fetched):
             return 1 << 16
         return max(1, sum(max(0, self.ends[each] - offset) for each, offset in self.fetched.items()))
@@ -137,7 +137,7 @@ class Fetching:
                     yield chunk
 
     def _runs(self, messages: Sequence[Message], numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Begin and end of the messages that follow one another in the same partition."""
+        """Yields start and end of runs of messages in the same partition."""
         changes = ((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist()
         if len(self._client.topics) > 1:
             names = map(self._client.message_type.topic, messages)

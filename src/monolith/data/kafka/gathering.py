@@ -134,7 +134,7 @@ class Gathering:
                 behind.inside[partition] = before
 
     def _taken_of(self, piece: Piece, place: tuple[Partition, int]) -> int:
-        """How many records of a message were taken, of the one that was cut."""
+        """Returns how many records of a message were taken, of the one that was cut."""
         count = 0
         while count < self._used and piece.place_of(self._used - count - 1) == place:
             count += 1

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def run_mark(position: bytes | None) -> str:
-    """What commits of readers that began at the same position carry: older commits may lie ahead of a checkpoint."""
+    """Returns the mark of commits of readers with the same start; older ones may be ahead of a checkpoint."""
     return "" if position is None else hashlib.sha256(position).hexdigest()[:16]
 
 

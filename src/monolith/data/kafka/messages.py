@@ -1,4 +1,4 @@
-"""From messages to records: what lies inside each message, and where each record came from."""
+"""Extraction of records from messages, with the origin of each record."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Chunk:
     partition: Partition
     buffer: npt.NDArray[np.uint8]
     begins: npt.NDArray[np.int64]
-    """Where each value begins in the buffer; they follow one another."""
+    """Start of each value in the buffer; they are contiguous."""
     lengths: npt.NDArray[np.int64]
-    """Of each value; -1 for a message without one, which deletes a key from a compacted topic."""
+    """Length of each value; -1 for a message without one, which deletes a key from a compacted topic."""
     offsets: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, partition: Partition, values: Sequence[bytes | None], offsets: npt.NDArray[np.int64]) -> Self:
-        """A chunk of these values."""
+        """Makes a chunk of these values."""
         lengths = np.array([-1 if value is None else len(value) for value in values], np.int64)
         sizes = np.maximum(lengths, 0)
         joined = np.frombuffer(b"".join(filter(None, values)), np.uint8)
@@ -62,13 +62,13 @@ class Chunk:
         return int(self.lengths.sum()) + int((self.lengths < 0).sum())
 
     def stretch(self) -> tuple[int, int]:
-        """Begin and end of the part of the buffer that the values lie in; there may be others between them."""
+        """Start and end of the part of the buffer with the values; there may be others between them."""
         if not len(self):
             return 0, 0
         return int(self.begins[0]), int(self.begins[-1]) + max(0, int(self.lengths[-1]))
 
     def alone(self) -> Self:
-        """The same messages, in a buffer that is not much larger than they are."""
+        """Returns the same messages, copied if their buffer is much larger than they are."""
         begin, end = self.stretch()
         if 2 * (end - begin) >= len(self.buffer):
             return self
@@ -157,7 +157,7 @@ class Unwrapping:
         return self._framed_one_by_one(joined, framing)
 
     def _framed_one_by_one(self, joined: _Joined, framing: Framing) -> _Found:
-        """Message by message, to find the bad ones."""
+        """Parses message by message, to find the bad ones."""
         spans: list[npt.NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         messages: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
         for index, (begin, length) in enumerate(zip(joined.begins.tolist(), joined.lengths.tolist(), strict=True)):
@@ -206,7 +206,7 @@ class _Joined:
 
 
 def _end_to_end(chunks: Sequence[Chunk]) -> npt.NDArray[np.uint8]:
-    """The values of chunks in one buffer, without a copy where they lie there already, as those fetched together do."""
+    """Returns the values of chunks in one buffer, without a copy if they are contiguous, as those fetched together."""
     pieces: list[tuple[npt.NDArray[np.uint8], int, int]] = []
     for chunk in chunks:
         begin, end = chunk.stretch()

@@ -1,4 +1,4 @@
-"""In which order fetched messages become blocks: as they come, or the same in every run."""
+"""Order in which fetched messages become blocks: as they arrive, or the same in every run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _BYTES_OF_A_PLACE = 64
-"""What the arrays of a chunk add to each message, about: of small messages it is a great part."""
+"""Approximate overhead of a chunk's arrays per message, significant for small messages."""
 
 
 class Ordering(Protocol):
@@ -34,12 +34,12 @@ class Ordering(Protocol):
 
     @property
     def turn(self) -> Partition | None:
-        """Whose block comes next, if that matters."""
+        """Partition of the next block, if the order is fixed."""
         ...
 
 
 class Arrival:
-    """What was fetched together is a block."""
+    """Order of arrival: what was fetched together is a block."""
 
     turn = None
 
@@ -80,7 +80,7 @@ class FixedOrder:
 
     @property
     def turn(self) -> Partition:
-        """Whose block comes next."""
+        """Partition of the next block."""
         return self._turns[0]
 
     def start_with(self, partition: Partition) -> None:

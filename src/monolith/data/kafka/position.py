@@ -1,4 +1,4 @@
-"""Where the reading of some topics stands: the offset that comes next in each partition."""
+"""Position of a reading of topics: the next offset of each partition."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Offsets = dict[Partition, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaPosition:
-    """What a position holds; as bytes it is JSON with sorted keys."""
+    """Content of a position; as bytes it is JSON with sorted keys."""
 
     next: Offsets
     """The offset after the last message that was returned; the start offset of a partition without one."""
     ends: Offsets = field(default_factory=dict)
-    """Where the partitions end, of a pass that is not over: reading on ends where reading through would have."""
+    """Ends of the partitions of an unfinished pass: a resumed reading ends where the pass would have."""
     inside: Offsets = field(default_factory=dict)
     """Number of records of the message at `next` that were returned already; 0 if absent."""
     turn: Partition | None = None
-    """Whose block comes next, in fixed order."""
+    """Partition of the next block, in fixed order."""
     counts: dict[str, int] = field(default_factory=dict)
     """Number of partitions of each topic when reading began: those that were added later are read from their start."""
 
     def to_bytes(self) -> bytes:
-        """Canonical: equal positions are equal bytes."""
+        """Serializes the position; equal positions are equal bytes."""
         values: dict[str, Any] = {"kafka": _VERSION, "next": _nested(self.next), "partitions": self.counts}
         if self.ends:
             values["ends"] = _nested(self.ends)
@@ -56,10 +56,10 @@ class KafkaPosition:
 
     @classmethod
     def from_bytes(cls, position: bytes) -> Self:
-        """What :meth:`to_bytes` gave.
+        """Parses the result of :meth:`to_bytes`.
 
         Raises:
-            InvalidArgumentError: it is no position in Kafka topics.
+            InvalidArgumentError: it is not a position in Kafka topics.
         """
         try:
             values = json.loads(position)

@@ -25,7 +25,7 @@ class SeldomRepeated(logging.Filter):
 
 
 def new_library_log(number: int) -> logging.Logger:
-    """The logger of one consumer."""
+    """Returns the logger of one consumer."""
     logger = logging.Logger(f"{__name__.rpartition('.')[0]}.librdkafka-{number}")  # noqa: LOG001 - one for each, not kept
     logger.parent = logging.getLogger(__name__.rpartition(".")[0])
     logger.addFilter(SeldomRepeated())

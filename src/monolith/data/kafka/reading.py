@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Where a reading begins."""
+    """Start of a reading."""
 
     following: Offsets
     """Next offset of each partition; kept up to date by the reading, and by other holders of the mapping."""

@@ -41,14 +41,14 @@ def check_stop(stop: Stop) -> None:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Since the epoch, as messages carry their time."""
+    """Returns milliseconds since the epoch, as in messages."""
     if moment.tzinfo is None:
         raise ValueError(f"a time needs its zone, got {moment!r}; add tzinfo, such as datetime.UTC")
     return round(moment.timestamp() * 1000)
 
 
 def new_offsets(client: Client, partitions: Sequence[Partition], start: Start) -> Offsets:
-    """Where a reading without a position begins."""
+    """Returns the start offsets of a reading without a position."""
     if not partitions:
         return {}
     if isinstance(start, datetime):

@@ -1,4 +1,4 @@
-"""What a user did with an item, as numbers in the column ``actions``."""
+"""User actions on an item, as numbers in the column ``actions``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AddAction(Operator):
             raise TypeError(f"AddAction: where must be a Condition, got {self.where!r}")
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the action in the rows for which the condition holds."""
+        """Returns the batch with the action in the rows for which the condition holds."""
         actions = ids_of(batch, "actions", self)
         added = self.where.holds(batch).to(actions.device).to(torch.int64)
         # Each value moves by the number of actions that were added to earlier rows.

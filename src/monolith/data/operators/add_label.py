@@ -48,7 +48,7 @@ class TaskLabel(Config):
             raise ValueError(f"TaskLabel: actions {sorted(both)} cannot be positive and negative at once")
 
     def label(self, actions: Ragged, values: tuple[float, float], draws: Tensor) -> Tensor:
-        """The task's label of each row, float32 [B], out of those of negatives and positives; `draws` are in [0, 1)."""
+        """Returns the task's label of each row, float32 [B]; `draws` are in [0, 1)."""
         positive = rows_with_any(actions, _sorted(self.positive))
         negative = rows_with_any(actions, _sorted(self.negative)) if self.negative else torch.ones_like(positive)
         kept = negative & (draws < self.sample_rate)
@@ -94,11 +94,11 @@ class AddLabel(Operator):
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> AddLabel:
-        """From ``"positive,...:negative,...:rate;..."``, one part for each task, as flags give it."""
+        """Parses ``"positive,...:negative,...:rate;..."``, one part for each task, as given by flags."""
         return cls(parse_task_labels(text), **options)
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the labels of the tasks."""
+        """Returns the batch with the labels of the tasks."""
         actions = ids_of(batch, "actions", self)
         draws = self._draws(batch).to(actions.device)
         values = (self.negative_value, self.positive_value)

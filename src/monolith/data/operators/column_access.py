@@ -28,7 +28,7 @@ def column_of(batch: Batch, name: str, owner: object) -> ColumnValues:
 
 
 def ids_of(batch: Batch, name: str, owner: object) -> Ragged:
-    """A column of rows of int64: ids, actions, or lists of integers.
+    """Returns a column of rows of int64: ids, actions, or lists of integers.
 
     Raises:
         ValueError: there is no such column.
@@ -41,7 +41,7 @@ def ids_of(batch: Batch, name: str, owner: object) -> Ragged:
 
 
 def numbers_of(batch: Batch, name: str, owner: object) -> Tensor:
-    """A column of one number for each row, [B]; [B, 1] counts too."""
+    """Returns a column of one number for each row, [B]; [B, 1] counts too."""
     values = column_of(batch, name, owner)
     if isinstance(values, Tensor) and values.ndim == 2 and values.shape[1] == 1:
         return values[:, 0]
@@ -51,7 +51,7 @@ def numbers_of(batch: Batch, name: str, owner: object) -> Tensor:
 
 
 def texts_of(batch: Batch, name: str, owner: object) -> list[bytes]:
-    """A column of byte strings."""
+    """Returns a column of byte strings."""
     values = column_of(batch, name, owner)
     if not isinstance(values, list):
         raise _wrong_kind(owner, name, "a list of bytes", values)
@@ -70,14 +70,14 @@ def labels_of(batch: Batch, name: str, owner: object, *, width: int = 1) -> Tens
 
 
 def weights_of(batch: Batch, name: str) -> Tensor:
-    """The column of weights or rates, float [B]; ones where the batch has none."""
+    """Returns the column of weights or rates, float [B]; ones where the batch has none."""
     if name in batch:
         return numbers_of(batch, name, "weights")
     return torch.ones(batch.num_rows)
 
 
 def describe_column(values: ColumnValues) -> str:
-    """What a column is, for messages."""
+    """Describes a column, for messages."""
     if isinstance(values, list):
         return "a list of bytes"
     if isinstance(values, Ragged):

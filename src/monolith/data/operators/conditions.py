@@ -33,7 +33,7 @@ class Operator(Config, ABC):
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Batch | None:
-        """The batch after this step."""
+        """Applies the operator to a batch; None if no row is left."""
 
 
 @config
@@ -42,10 +42,10 @@ class Condition(Operator):
 
     @abstractmethod
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The rows for which it holds; None where that is none of them."""
+        """Returns the rows for which it holds, or None."""
         return keep_rows(batch, self.holds(batch))
 
     def __and__(self, other: Condition) -> Condition:
@@ -68,7 +68,7 @@ class AllOf(Condition):
         object.__setattr__(self, "conditions", _checked(self, self.conditions))
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         if not self.conditions:
             return torch.ones(batch.num_rows, dtype=torch.bool)
         rows = self.conditions[0].holds(batch)
@@ -87,7 +87,7 @@ class AnyOf(Condition):
         object.__setattr__(self, "conditions", _checked(self, self.conditions))
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         if not self.conditions:
             return torch.zeros(batch.num_rows, dtype=torch.bool)
         rows = self.conditions[0].holds(batch)
@@ -106,7 +106,7 @@ class Not(Condition):
         _checked(self, (self.condition,))
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         return ~self.condition.holds(batch)
 
 
@@ -123,7 +123,7 @@ class Compose(Operator):
                 raise TypeError(f"Compose: operators must be callable, got {operator!r}")
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The batch after all of them."""
+        """Applies all operators to a batch; None if no row is left."""
         for operator in self.operators:
             after = operator(batch)
             if after is None:

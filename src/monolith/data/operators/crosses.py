@@ -41,13 +41,13 @@ class CrossIds(Operator):
         check_slot(self, self.slot)
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the crosses."""
+        """Returns the batch with the crosses."""
         left, right = ids_of(batch, self.left, self), ids_of(batch, self.right, self)
         return with_columns(batch, {self.output or f"{self.left}-{self.right}": cross_rows(left, right, self.slot)})
 
 
 def cross_rows(left: Ragged, right: Ragged, slot: int) -> Ragged:
-    """The crosses of each row, those of its first left id first.
+    """Returns the crosses of each row, those of its first left id first.
 
     >>> crossed = cross_rows(Ragged.from_lists([[5 << 48 | 7]]), Ragged.from_lists([[6 << 48 | 9]]), 100)
     >>> hex(crossed.flat_values[0])

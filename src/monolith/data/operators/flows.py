@@ -40,7 +40,7 @@ class FromSource(Condition):
         _keys_of(names)
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         keys = numbers_of(batch, self.column, self)
         wanted = torch.tensor(list(_keys_of(tuple(self.names))), dtype=keys.dtype, device=keys.device)
         return torch.isin(keys, wanted)
@@ -58,7 +58,7 @@ class NameSources(Operator):
         _keys_of(self.names)
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the column."""
+        """Returns the batch with the column."""
         distinct, which = np.unique(numbers_of(batch, self.column, self).cpu().numpy(), return_inverse=True)
         named = _keys_of(self.names)
         texts = np.array([named.get(key, f"data_source{key}").encode() for key in distinct.tolist()], dtype=object)
@@ -66,12 +66,12 @@ class NameSources(Operator):
 
 
 class ByFlow:
-    """Runs another function over the rows of each source, and joins what comes out, source by source.
+    """Runs another function on the rows of each source, and joins the results, source by source.
 
     Args:
-        functions: Name of a source to what its rows go through: an operator, or any function of a batch. They must
-            leave the same columns.
-        others: Where the rows of all other sources go through; None: they are an error.
+        functions: Name of a source -> function of its rows: an operator, or any function of a batch. Their results must
+            have the same columns.
+        others: Function of the rows of all other sources; None: such rows are an error.
         column: Column of the key.
     """
 
@@ -88,7 +88,7 @@ class ByFlow:
         self._column = column
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The batches of all sources, joined; None where no row is left."""
+        """Returns the batches of all sources, joined; None if no row is left."""
         flows, rest = split_flows(batch, tuple(self._functions), column=self._column)
         if rest is not None and self._others is None:
             key = int(numbers_of(rest, self._column, self)[0])
@@ -106,7 +106,7 @@ class ByFlow:
 def split_flows(
     batch: Batch, names: tuple[str, ...], *, column: str = SOURCE_KEY
 ) -> tuple[dict[str, Batch | None], Batch | None]:
-    """The rows of each named source, and those of all others; None where there are none."""
+    """Returns the rows of each named source, and those of all others; None if there are none."""
     keys = numbers_of(batch, column, "split_flows")
     flows = {name: keep_rows(batch, keys == key) for key, name in _keys_of(names).items()}
     known = torch.tensor([source_key(name) for name in names], dtype=keys.dtype, device=keys.device)
@@ -114,10 +114,10 @@ def split_flows(
 
 
 def _keys_of(names: tuple[str, ...]) -> dict[int, str]:
-    """Key to name.
+    """Returns key -> name.
 
     Raises:
-        ValueError: two names of one key.
+        ValueError: two names have the same key.
     """
     keys: dict[int, str] = {}
     for name in names:

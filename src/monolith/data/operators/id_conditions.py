@@ -29,7 +29,7 @@ class _Contains(Condition):
     """Base of conditions that search values in columns of ids."""
 
     columns: str | tuple[str, ...] = field(kw_only=False)
-    """Where to look; one name may be given as it is."""
+    """Columns to search; one name may be a string."""
     _wanted: Tensor = field(init=False, repr=False, compare=False)
 
     def _set_up(self, name: str, values: Sequence[int]) -> None:
@@ -63,7 +63,7 @@ class HasAnyId(_Contains):
         self._set_up("ids", self.ids)
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         found = torch.zeros(batch.num_rows, dtype=torch.bool)
         for rows in self._rows(batch):
             found = rows_with_any(rows, self._wanted) | found.to(rows.device)
@@ -80,7 +80,7 @@ class HasAllIds(_Contains):
         self._set_up("ids", self.ids)
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         return rows_with_all(self._rows(batch), self._wanted)
 
 
@@ -96,7 +96,7 @@ class HasAllSlots(_Contains):
             raise ValueError(f"HasAllSlots: slots must be from 0 to 32767, got {self.slots}")
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         slots = [rows.with_values(id_layout.slot_v2(rows.flat_values)) for rows in self._rows(batch)]
         return rows_with_all(slots, self._wanted)
 

@@ -44,7 +44,7 @@ class SwitchSlot(Operator):
     slots: Mapping[str, int] = field(kw_only=False)
     """Column to its new slot."""
     copy_suffix: str = ""
-    """Where given, the columns stay and copies ``<column>_<suffix>`` have the new slots."""
+    """If set, the columns stay and copies ``<column>_<suffix>`` have the new slots."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slots", dict(self.slots))
@@ -52,7 +52,7 @@ class SwitchSlot(Operator):
             check_slot(self, slot)
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with ids of the new slots."""
+        """Returns the batch with ids of the new slots."""
         columns = {}
         for name, slot in self.slots.items():
             values = column_of(batch, name, self)
@@ -78,7 +78,7 @@ class HashInts(Operator):
         check_slot(self, self.slot)
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the ids."""
+        """Returns the batch with the ids."""
         values = column_of(batch, self.column, self)
         if isinstance(values, Tensor) and values.dtype == torch.int64 and values.ndim in {1, 2}:
             width = values.shape[1] if values.ndim == 2 else 1
@@ -106,7 +106,7 @@ class HashTexts(Operator):
         check_slot(self, self.slot)
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the ids."""
+        """Returns the batch with the ids."""
         texts = PackedTexts(texts_of(batch, self.column, self))
         lengths = torch.from_numpy(texts.lengths)
         # FNV's upper bits mix best, and the signature keeps the lower ones.
@@ -134,7 +134,7 @@ class MapIds(Operator):
         object.__setattr__(self, "_values", torch.tensor([mapping[key] for key in keys], dtype=torch.int64))
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the integers replaced."""
+        """Returns the batch with the integers replaced."""
         values = column_of(batch, self.column, self)
         if isinstance(values, list) or values.dtype != torch.int64:
             raise TypeError(f"MapIds: column {self.column!r} must be int64, got {describe_column(values)}")
@@ -152,7 +152,7 @@ class MapIds(Operator):
 
 
 def id_mask(rows: Ragged, wanted: int) -> Tensor:
-    """1 for the rows that contain the id, 0 for the others; float32 [B].
+    """Returns 1 for the rows that contain the id, 0 for the others; float32 [B].
 
     >>> id_mask(Ragged.from_lists([[7, 3], [], [3]]), 3)
     tensor([1., 0., 1.])
@@ -174,6 +174,6 @@ def check_slot(owner: object, slot: object) -> None:
 
 
 def _with_flat(rows: Ragged, flat: Tensor) -> Ragged:
-    """Other innermost values in the same rows."""
+    """Returns the same rows with other innermost values."""
     inner = rows.values
     return rows.with_values(_with_flat(inner, flat) if isinstance(inner, Ragged) else flat)

@@ -15,7 +15,7 @@ _LOW_32 = 0xFFFFFFFF
 
 
 def city_hash64(numbers: Tensor) -> Tensor:
-    """CityHash64 (version 1.1) over the 8 little-endian bytes of each int64, as int64."""
+    """Returns CityHash64 (version 1.1) over the 8 little-endian bytes of each int64, as int64."""
     a = numbers + _K2
     c = _rotate(numbers, 37) * _MUL + a
     d = (_rotate(a, 25) + numbers) * _MUL
@@ -26,7 +26,7 @@ def city_hash64(numbers: Tensor) -> Tensor:
 
 
 def folded_product(left: Tensor, right: Tensor) -> Tensor:
-    """The signed 128-bit product of each pair of int64, its upper half xor its lower half.
+    """Returns the signed 128-bit product of each pair of int64, its upper half xor its lower half.
 
     >>> import torch
     >>> hex(int(folded_product(torch.tensor(5 << 48 | 7), torch.tensor(6 << 48 | 9))))

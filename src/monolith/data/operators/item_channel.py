@@ -41,17 +41,17 @@ class ItemChannel:
 
     @property
     def rows(self) -> Numbers:
-        """Where the features of each item are kept."""
+        """Row numbers of the features of each item."""
         return self._rows.data[self._begin :]
 
     @property
     def seen(self) -> Numbers:
-        """How often each item was pushed."""
+        """Number of pushes of each item."""
         return self._seen.data[self._begin :]
 
     @property
     def drawn(self) -> Numbers:
-        """How often each item was drawn."""
+        """Number of draws of each item."""
         return self._drawn.data[self._begin :]
 
     def count_known(self, ids: Numbers) -> Numbers:
@@ -92,12 +92,12 @@ class ItemChannel:
         return np.where(self._sorted_ids[at] == ids, self._sorted_places[at] - self._begin, -1)
 
     def choose(self, uniforms: Reals, excluded: Numbers, alpha: float) -> tuple[Numbers, Reals]:
-        """A place for each number in [0, 1), and the probability it had.
+        """Returns an index for each number in [0, 1), and its probability.
 
         Args:
-            uniforms: Decide.
-            excluded: A place for each draw that must not come out, -1 for none. One that would leave nothing to choose
-                from gives the place -1.
+            uniforms: Random numbers that decide.
+            excluded: An index for each draw that must not be drawn, -1 for none. If nothing else is left, the result is
+                -1.
             alpha: Items are drawn in proportion to the power `alpha` of how often they were seen.
         """
         size = len(self)
@@ -122,7 +122,7 @@ class ItemChannel:
         return np.where(left > 0, places, -1), chances
 
     def count_draws(self, places: Numbers) -> Numbers:
-        """How often each of these items has been drawn, this draw and those before it in the list included."""
+        """Returns how often each of these items has been drawn, including this draw and earlier ones in the list."""
         order = np.argsort(places, kind="stable")
         ordered = places[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))

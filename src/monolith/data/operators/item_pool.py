@@ -31,10 +31,10 @@ __all__ = ["Draws", "ItemPool", "PoolLimits"]
 
 @config
 class PoolLimits(Config):
-    """How much a pool keeps, and from when on it is drawn from."""
+    """Capacity of a pool, and the minimum size to draw from."""
 
     max_items: int = 100_000
-    """Of a channel; the item that was pushed first goes first."""
+    """Maximum number of items of a channel; the oldest is evicted first."""
     start_items: int = 500
     """A channel is drawn from once it has more items than this."""
     max_channels: int = 1024
@@ -49,14 +49,14 @@ class PoolLimits(Config):
 
 
 class Draws(NamedTuple):
-    """What was drawn: n items, and what is known about each."""
+    """The drawn items, n of them, with their statistics."""
 
     found: npt.NDArray[np.bool_]
     """[d]: which of the requested draws gave an item; the others have no rows below."""
     ids: Numbers
     features: Batch
     draw_counts: Numbers
-    """How often the item has been drawn, this time included."""
+    """Number of draws of the item, including this one."""
     ages: Reals
     """(place in the queue + 1) / size of the queue: 1 for the newest."""
     log_q: Reals
@@ -64,11 +64,11 @@ class Draws(NamedTuple):
 
 
 class ItemPool:
-    """Channels of items, bounded, with counters. Belongs to one thread.
+    """Channels of items, bounded, with counters. Not thread-safe.
 
     Args:
-        columns: The features that belong to an item; ragged (of one level), dense or texts.
-        limits: How much is kept.
+        columns: The features of an item; ragged (of one level), dense or strings.
+        limits: Capacity.
     """
 
     def __init__(self, columns: Sequence[str], limits: PoolLimits | None = None) -> None:
@@ -81,11 +81,11 @@ class ItemPool:
         return sum(map(len, self._channels.values()))
 
     def sizes(self) -> dict[int, int]:
-        """Channel to the number of its items."""
+        """Returns channel -> number of its items."""
         return {channel: len(items) for channel, items in self._channels.items()}
 
     def channels(self) -> Iterator[tuple[int, ItemChannel, Batch]]:
-        """Each channel with its items and their features, oldest first."""
+        """Yields each channel with its items and their features, oldest first."""
         for channel, items in self._channels.items():
             yield channel, items, self._features.take(items.rows)
 
@@ -123,8 +123,8 @@ class ItemPool:
         """Draws one item for each row of the arguments, never the row's own item.
 
         Args:
-            channels: Of the sample that each draw is for.
-            own_ids: Its item.
+            channels: Channel of the sample of each draw.
+            own_ids: Item of the sample.
             uniforms: [d, 3] in [0, 1): decide whether the channel is redrawn, which it becomes, and the item.
             easy_share: Share of draws whose channel is redrawn, in proportion to the sizes of those that are ready.
             alpha: Items are drawn in proportion to the power `alpha` of how often they were seen; 0 is uniformly.
@@ -149,7 +149,7 @@ class ItemPool:
         return Draws(found, ids[found], features, draw_counts[found], ages[found], log_q[found])
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as tensors and plain values: what a checkpoint keeps."""
+        """Returns the complete state for a checkpoint, as tensors and plain values."""
         items = list(self._channels.values())
         features = self._features.take(_joined([channel.rows for channel in items]))
         return {
@@ -197,7 +197,7 @@ class ItemPool:
 def _choose_channels(
     channels: Numbers, uniforms: Reals, ready: tuple[Numbers, Numbers], easy_share: float
 ) -> tuple[Numbers, Reals]:
-    """The channel of each draw, and the probability with which a sample of that channel would draw from it."""
+    """Returns the channel of each draw, and the probability with which a sample of that channel would draw from it."""
     names, sizes = ready
     if not len(names):
         return channels, np.zeros(len(channels))
@@ -211,7 +211,7 @@ def _choose_channels(
 
 
 def _occurrences(wanted: Numbers, ids: Numbers) -> Numbers:
-    """How often each of the wanted ids stands in `ids`."""
+    """Returns how often each of the wanted ids occurs in `ids`."""
     distinct, counts = np.unique(ids, return_counts=True)
     occurrences: Numbers = counts[np.searchsorted(distinct, wanted)]
     return occurrences

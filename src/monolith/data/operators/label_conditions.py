@@ -46,7 +46,7 @@ class LabelAbove(Condition):
             raise ValueError("LabelAbove: at least one threshold is needed, got none")
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         width = len(self.thresholds)
         labels = labels_of(batch, self.label, self, width=width)[:, :width]
         thresholds = torch.tensor(self.thresholds, dtype=labels.dtype, device=labels.device)
@@ -61,6 +61,6 @@ class HasValidLabel(Condition):
     label: str = "label"
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         labels = labels_of(batch, self.label, self, width=0)
         return ((labels != INVALID_LABEL) & ~labels.isnan()).any(dim=1)

@@ -35,7 +35,7 @@ class LabelUpperBound(Operator):
     """
 
     bounds: tuple[float, ...] = field(kw_only=False)
-    """Of the first tasks; further ones have none."""
+    """Bounds of the first tasks; further tasks have none."""
     label: str = "label"
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class LabelUpperBound(Operator):
             raise ValueError(f"LabelUpperBound: bounds must be numbers, got {self.bounds}")
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with clamped labels."""
+        """Returns the batch with clamped labels."""
         labels = labels_of(batch, self.label, self, width=len(self.bounds))
         bounds = torch.full((labels.shape[1],), torch.inf, dtype=labels.dtype, device=labels.device)
         bounds[: len(self.bounds)] = torch.tensor(self.bounds, dtype=labels.dtype)
@@ -84,7 +84,7 @@ class LabelNormalization(Operator):
                 raise ValueError(f"LabelNormalization: the value of {method!r} must not be 0")
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with rescaled labels."""
+        """Returns the batch with rescaled labels."""
         labels = labels_of(batch, self.label, self)
         scaled = labels
         for method, value in zip(self.methods, self.values, strict=True):
@@ -112,7 +112,7 @@ class ScatterLabel(Operator):
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> ScatterLabel:
-        """From ``"channel:index,..."``, as flags give it."""
+        """Parses ``"channel:index,..."``, as given by flags."""
         try:
             pairs = [part.split(":") for part in text.split(",") if part.strip()]
             return cls({int(channel): int(index) for channel, index in pairs}, **options)
@@ -120,7 +120,7 @@ class ScatterLabel(Operator):
             raise ValueError(f"ScatterLabel: text must be 'channel:index,...', got {text!r}") from None
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with each label in its place."""
+        """Returns the batch with each label in its place."""
         first = labels_of(batch, self.label, self)[:, 0]
         channels = numbers_of(batch, self.column, self)
         tasks = torch.full_like(channels, -1)
@@ -147,7 +147,7 @@ class RankLabel(Operator):
         require_at_least(self, 1, "rank_num")
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with one more label."""
+        """Returns the batch with one more label."""
         labels = labels_of(batch, self.label, self, width=0)
         numbers = numbers_of(batch, {"draw": "is_draw"}.get(self.source, self.source), self).to(torch.int64)
         if self.source == "draw":
@@ -160,7 +160,7 @@ class RankLabel(Operator):
 
 
 def place_labels(labels: Tensor, tasks: Tensor, num_tasks: int) -> Tensor:
-    """[B, num_tasks]: each label in the column of its task, `INVALID_LABEL` elsewhere; task -1 is none."""
+    """Returns each label in the column of its task, `INVALID_LABEL` elsewhere, [B, num_tasks]; task -1: none."""
     placed = labels.new_full((len(labels), num_tasks + 1), INVALID_LABEL)
     placed.scatter_(1, torch.where(tasks < 0, num_tasks, tasks)[:, None], labels[:, None])
     return placed[:, :num_tasks].contiguous()

@@ -41,7 +41,7 @@ class MultiHeadLabel(Operator):
     index_of: Mapping[str, int] = field(kw_only=False)
     """Head to task. Heads of a column of numbers are written as numbers."""
     column: str = "chnid"
-    """Where the head of a row stands; numbers or texts."""
+    """Column of the head of a row; numbers or strings."""
     num_tasks: int = 0
     """0: as many as `index_of` names."""
     positive: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ class MultiHeadLabel(Operator):
             raise ValueError(f"MultiHeadLabel: actions {sorted(both)} cannot be positive and negative at once")
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with each label in the place of its head."""
+        """Returns the batch with each label in the place of its head."""
         labels = self._labels(batch)
         tasks = self._tasks(batch).to(labels.device)
         return with_columns(batch, {self.label: place_labels(labels, tasks, self.num_tasks)})

@@ -69,7 +69,7 @@ class Positives(Config):
             object.__setattr__(self, name, check_actions(self, name, getattr(self, name)))
 
     def of(self, batch: Batch) -> Tensor:
-        """Which rows are positive, bool [B]."""
+        """Returns which rows are positive, bool [B]."""
         if not self.actions:
             labels = labels_of(batch, self.label, self, width=self.label_index + 1)
             return labels[:, self.label_index] == self.positive_label
@@ -89,7 +89,7 @@ class NegativeWeights(Config):
     sampled: float = 0.0
     """Weight of negatives that were made; up to 1e-5 it counts as not given."""
     unbias: bool = False
-    """Where `sampled` is not given: 1 + number of negatives * age ** decay / times drawn, instead of 1. The age is
+    """If `sampled` is not given: 1 + number of negatives * age ** decay / times drawn, instead of 1. The age is
     1 for the newest item of the pool and near 0 for the oldest."""
     decay: float = 1.0
 
@@ -97,7 +97,7 @@ class NegativeWeights(Config):
         require_at_least(self, 0, "real", "sampled")
 
     def of_sampled(self, draws: Draws, num_negatives: int) -> Tensor:
-        """Float32 [n]."""
+        """Returns the weights of sampled negatives, float32 [n]."""
         if self.sampled > 1e-5:
             return torch.full((len(draws.ids),), float(self.sampled))
         if not self.unbias:
@@ -122,7 +122,7 @@ class PoolEntry(Config):
         object.__setattr__(self, "negative_actions", actions)
 
     def of(self, batch: Batch, positive: Tensor, chances: Tensor) -> Tensor:
-        """Which rows' items enter, bool [B]; `chances` are numbers in [0, 1)."""
+        """Returns which rows' items enter the pool, bool [B]; `chances` are numbers in [0, 1)."""
         enters = torch.full_like(positive, not self.only_positives)
         if self.negative_actions:
             enters |= rows_with_any(ids_of(batch, "actions", self), torch.tensor(sorted(self.negative_actions)))
@@ -184,7 +184,7 @@ class NegativeGen:
         self.pool = ItemPool(sampling.items, sampling.limits)
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The samples and the negatives made of them; None where that is nothing."""
+        """Returns the samples and their negatives; None if there are none."""
         how = self.sampling
         count = how.num_negatives
         draws = uniform_draws(row_keys(batch, how.keys, self), seed=how.seed, owner=self, count=1 + 3 * count)
@@ -208,7 +208,7 @@ class NegativeGen:
         return self._assembled(batch, positive, parents[torch.from_numpy(drawn.found)], drawn)
 
     def state_dict(self) -> dict[str, Any]:
-        """The pool, as tensors and plain values."""
+        """Returns the pool, as tensors and plain values."""
         return self.pool.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -260,7 +260,7 @@ class NegativeGen:
 
 
 def first_numbers(batch: Batch, name: str, owner: object) -> tuple[Tensor, Tensor]:
-    """The number of each row, int64 [B], or the first of its list, and whether it has one, bool [B]."""
+    """Returns the number of each row, int64 [B], or the first of its list, and whether it has one, bool [B]."""
     values = column_of(batch, name, owner)
     if isinstance(values, Ragged) and values.dtype == torch.int64 and values.ndim == 2:
         padded = values.to_padded(length=1)[:, 0]

@@ -29,15 +29,15 @@ class PackedTexts:
         return len(self.lengths)
 
     def start_with(self, prefix: bytes) -> npt.NDArray[np.bool_]:
-        """Which texts start with these bytes."""
+        """Returns which strings start with these bytes."""
         return self._have(prefix, self.ends - self.lengths)
 
     def end_with(self, suffix: bytes) -> npt.NDArray[np.bool_]:
-        """Which texts end with these bytes."""
+        """Returns which strings end with these bytes."""
         return self._have(suffix, self.ends - len(suffix))
 
     def hashes(self) -> npt.NDArray[np.int64]:
-        """A 64-bit hash of each text (FNV-1a, then its length); equal for equal texts, on every machine."""
+        """Returns a 64-bit hash of each string (FNV-1a, then its length); equal for equal strings, on every machine."""
         hashes = np.full(len(self), _OFFSET, dtype=np.uint64)
         # Texts in order of length, longest first: those that still have a byte at a place are the first ones.
         order = np.argsort(-self.lengths, kind="stable")
@@ -50,7 +50,7 @@ class PackedTexts:
         return hashes.view(np.int64)
 
     def _have(self, part: bytes, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which texts are long enough and have these bytes from there on."""
+        """Returns which strings have these bytes at the given starts."""
         found = self.lengths >= len(part)
         if part:
             places = starts[found, None] + np.arange(len(part))

@@ -118,7 +118,7 @@ def _channels_in(path: str) -> Iterator[ChannelCache]:
 def _channel_of(
     pool: ItemPool, message: ChannelCache, path: str
 ) -> tuple[int, Numbers, tuple[Numbers, Numbers], Batch]:
-    """What `ItemPool.restore_channel` takes."""
+    """Returns the arguments of `ItemPool.restore_channel`."""
     datas = message.feature_datas
     ids = np.array([data.gid for data in datas], dtype=np.int64)
     if len(np.unique(ids)) != len(ids):
@@ -147,7 +147,7 @@ def _channel_of(
 
 
 def _maker(name: str, values: ColumnValues) -> Callable[[Feature, int], None]:
-    """What puts the value of a row into a feature."""
+    """Returns a function that writes the value of a row into a feature."""
     if isinstance(values, list):
         return lambda feature, row: feature.bytes_list.value.append(values[row])
     if isinstance(values, Ragged):

@@ -31,7 +31,7 @@ _UNKNOWN_RANK, _NO_ACTION_RANK = 1 << 40, 1 << 41  # after every rank of a prior
 
 
 class _Outcome(NamedTuple):
-    """What the actions of each row amount to; all [B]."""
+    """Outcome of the actions of each row; all [B]."""
 
     rank: Tensor
     copies: Tensor
@@ -82,7 +82,7 @@ class InstanceReweight(Operator):
 
     @classmethod
     def from_text(cls, action_priority: str, reweight: str, **options: Any) -> InstanceReweight:
-        """From ``"action,..."`` and ``"action:weight:label,..."``, as flags give them."""
+        """Parses ``"action,..."`` and ``"action:weight:label,..."``, as given by flags."""
         try:
             parts = [part.split(":") for part in reweight.split(",") if part.strip()]
             weights = {int(action): int(weight) for action, weight, _ in parts}
@@ -95,7 +95,7 @@ class InstanceReweight(Operator):
         return cls(priority, weights=weights, labels=labels, **options)
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The rows, as often as they come out; None where that is never."""
+        """Returns the repeated rows; None if there are none."""
         now = self._outcome(ids_of(batch, "actions", self))
         before = self._before(batch, now)
         counts, labels = _reconciled(before, now)
@@ -131,7 +131,7 @@ class InstanceReweight(Operator):
 
 
 def _reconciled(before: _Outcome, now: _Outcome) -> tuple[Tensor, Tensor]:
-    """How often each row comes out, int64 [B], and with which label; NaN keeps its own."""
+    """Returns how often each row comes out, int64 [B], and with which label; NaN keeps its own."""
     differ = before.label != now.label
     surplus = now.copies - before.copies
     both = torch.where(differ, before.copies + now.copies, surplus.abs())

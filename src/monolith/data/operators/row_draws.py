@@ -33,7 +33,7 @@ _MIX_1, _MIX_2 = -4658895280553007687, -7723592293110705685
 
 
 def mix64(numbers: Tensor) -> Tensor:
-    """Each int64 well mixed: a bijection whose bits look independent (splitmix64's finaliser)."""
+    """Returns each int64 well mixed: a bijection whose bits look independent (splitmix64's finaliser)."""
     mixed = numbers + _GOLDEN
     mixed = (mixed ^ _shift_right(mixed, 30)) * _MIX_1
     mixed = (mixed ^ _shift_right(mixed, 27)) * _MIX_2
@@ -41,7 +41,7 @@ def mix64(numbers: Tensor) -> Tensor:
 
 
 def row_keys(batch: Batch, columns: Sequence[str], owner: object) -> Tensor:
-    """One int64 for each row, a hash of these columns of it; [B].
+    """Returns one int64 for each row, a hash of these columns of it; [B].
 
     Numbers count by their bits, ids of a row with their order, texts by all their bytes.
     """
@@ -75,7 +75,7 @@ class NumberRows:
         self.next_number = start
 
     def __call__(self, batch: Batch) -> Batch:
-        """The batch with the column."""
+        """Returns the batch with the column."""
         numbers = torch.arange(self.next_number, self.next_number + batch.num_rows)
         self.next_number += batch.num_rows
         return with_columns(batch, {self.column: numbers})

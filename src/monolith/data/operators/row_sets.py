@@ -14,7 +14,7 @@ __all__ = ["rows_with_all", "rows_with_any", "top_ranks"]
 
 
 def rows_with_any(rows: Ragged, wanted: Tensor) -> Tensor:
-    """Which rows contain one of the wanted values; bool [B]. `wanted` is sorted and without duplicates."""
+    """Returns which rows contain one of the wanted values; bool [B]. `wanted` is sorted and without duplicates."""
     found = torch.zeros(rows.num_rows, dtype=torch.bool, device=rows.device)
     matches = _places(rows.flat_values, wanted) >= 0
     found[rows.value_rowids()[matches]] = True
@@ -22,7 +22,7 @@ def rows_with_any(rows: Ragged, wanted: Tensor) -> Tensor:
 
 
 def rows_with_all(columns: list[Ragged], wanted: Tensor) -> Tensor:
-    """Which rows contain every wanted value, in one of the columns or another; bool [B]."""
+    """Returns which rows contain every wanted value, in one of the columns or another; bool [B]."""
     count = len(wanted)
     pairs = []
     for rows in columns:
@@ -33,7 +33,7 @@ def rows_with_all(columns: list[Ragged], wanted: Tensor) -> Tensor:
 
 
 def top_ranks(rows: Ragged, priority: Tensor) -> Tensor:
-    """The place of each row's first value by priority, int64 [B]; ``len(priority)`` where a row has none of them."""
+    """Returns the rank of each row's first value by priority, int64 [B]; ``len(priority)`` if it has none."""
     ordered, order = torch.sort(priority)
     places = _places(rows.flat_values, ordered)
     matched = places >= 0

@@ -83,7 +83,7 @@ class RowStore:
         return np.arange(first, self.num_rows)
 
     def take(self, rows: Numbers) -> Batch:
-        """The rows of these numbers, in this order."""
+        """Returns the rows of these numbers, in this order."""
         return Batch({name: self._parts[name].take(rows) for name in self._parts}, num_rows=len(rows))
 
     def keep_only(self, rows: Numbers) -> None:

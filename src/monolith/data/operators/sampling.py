@@ -85,7 +85,7 @@ class NegativeSample(Operator):
             raise ValueError("NegativeSample: record_rate needs one drop_rate below 1, and no action_drop_rates")
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The batch without the negatives that are dropped."""
+        """Returns the batch without the negatives that are dropped."""
         labels = labels_of(batch, self.label, self, width=self.label_index + 1)[:, self.label_index]
         negative = (labels < self.threshold) & (labels > torch.finfo(torch.float32).min)
         numbers = uniform_draws(row_keys(batch, self.keys, self), seed=self.seed, owner=self)[:, 0]
@@ -144,7 +144,7 @@ class SpecialStrategy(Operator):
         return cls(rates, labels=labels, **options)
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The rows that stay, relabelled."""
+        """Returns the rows that stay, relabelled."""
         strategies = ids_of(batch, "special_strategies", self)
         ranks = top_ranks(strategies, torch.tensor(list(self.rates), dtype=torch.int64))
         rates = torch.tensor([*self.rates.values(), 1.0], dtype=torch.float64, device=ranks.device)[ranks]

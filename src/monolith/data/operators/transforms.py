@@ -43,7 +43,7 @@ class LogicalOr(Operator):
                 raise TypeError(f"LogicalOr: operands must be conditions or AddLabel, got {operator!r}")
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """The rows that one of them keeps."""
+        """Returns the rows that one of the operands keeps."""
         kept = None
         for operator in (self.x, self.y):
             if isinstance(operator, Condition):
@@ -82,7 +82,7 @@ class Counted:
         self.rows_out = 0
 
     def __call__(self, batch: Batch) -> Batch | None:
-        """What the operator returns."""
+        """Returns what the operator returns."""
         made = self._operator(batch)
         self.rows_in += batch.num_rows
         self.rows_out += 0 if made is None else made.num_rows
@@ -100,7 +100,7 @@ class Counted:
 
 
 def operators_of(transforms: TransformConfig, *, id_columns: Sequence[str], **options: Any) -> Compose:
-    """The operators that a ``TransformConfig`` message describes, one after another.
+    """Returns the operators that a ``TransformConfig`` message describes, one after another.
 
     Args:
         transforms: The message.

@@ -177,7 +177,7 @@ def _bools(results: Iterable[bool], count: int) -> Tensor:
 
 
 def load_operand(path: str) -> tuple[Operand, ...]:
-    """The operands of a file that holds a serialized ``FilterValues``; any fsspec path.
+    """Returns the operands of a file that holds a serialized ``FilterValues``; any fsspec path.
 
     Raises:
         DataLossError: the file holds something else.

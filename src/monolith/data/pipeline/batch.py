@@ -34,7 +34,7 @@ class Rebatch(Stage[Any, Any]):
         self._drop_remainder = drop_remainder
 
     def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
-        """The position is that of the source in front of a block, and how many of its rows were returned."""
+        """Starts a reading; its position is that of the source before a block, and the number of returned rows."""
         if position is None:
             return _RebatchReading(source.read(), 0, self._size, self._drop_remainder)
         saved = SavedPosition(position, _KIND)

@@ -23,7 +23,7 @@ class Take(Stage[T, T]):
         self._count = whole_number("take: count", count, at_least=0)
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
-        """The position is that of the source, and how many were taken."""
+        """Starts a reading; its position is that of the source, and how many were taken."""
         if position is None:
             return _TakeReading(source.read(), 0, self._count)
         saved = SavedPosition(position, "take")
@@ -62,7 +62,7 @@ class Skip(Stage[T, T]):
         self._count = whole_number("skip: count", count, at_least=0)
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
-        """The position is that of the source, and how many are still to be skipped."""
+        """Starts a reading; its position is that of the source, and how many are still to be skipped."""
         if position is None:
             return _SkipReading(source.read(), self._count)
         saved = SavedPosition(position, "skip")

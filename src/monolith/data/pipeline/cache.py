@@ -31,7 +31,7 @@ class Cache(Stage[T, T]):
         self._elements: tuple[T, ...] | None = None
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
-        """The position is the number of elements that were returned; the source is read from its start once."""
+        """Starts a reading; its position is the number of returned elements. The source is read once from its start."""
         if self._elements is not None:
             return IndexedReading(_KIND, self._elements.__getitem__, len(self._elements), position)
         index = 0 if position is None else SavedPosition(position, _KIND).number("index")

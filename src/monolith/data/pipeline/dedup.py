@@ -48,7 +48,7 @@ class Deduplicate(Stage[Batch, Batch]):
         self.window = whole_number("deduplicate: window", window, at_least=1)
 
     def read(self, source: Source[Batch], position: bytes | None) -> Reading[Batch]:
-        """The position is that of the source where the window begins, and how many batches were read since."""
+        """Starts a reading; its position is that of the source at the start of the window, and the batches since."""
         if position is None:
             return _DeduplicateReading(source.read(), self, 0)
         saved = SavedPosition(position, _KIND).require_same(columns=list(self.columns), window=self.window)
@@ -104,7 +104,7 @@ class _RecentKeys:
         self._next_row = 0
 
     def add(self, keys: Numbers) -> npt.NDArray[np.bool_]:
-        """Which of these rows have a key that no row of the window before them has."""
+        """Returns which of these rows have a key that no row of the window before them has."""
         rows = np.arange(self._next_row, self._next_row + len(keys))
         order = np.argsort(keys, kind="stable")
         ordered, ordered_rows = keys[order], rows[order]

@@ -27,7 +27,7 @@ def mix(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def key_of(*parts: int) -> np.uint64:
-    """One number out of several, such as a seed, an epoch and a window; their order counts."""
+    """Returns one number out of several, such as a seed, an epoch and a window; their order counts."""
     key = np.zeros(1, dtype=np.uint64)
     for part in parts:
         key = mix(key ^ np.array([part & _MASK], dtype=np.uint64))
@@ -35,7 +35,7 @@ def key_of(*parts: int) -> np.uint64:
 
 
 def permutation(count: int, *key: int) -> npt.NDArray[np.int64]:
-    """The numbers below `count` in an order that the key decides."""
+    """Returns the numbers below `count` in an order that the key decides."""
     with np.errstate(over="ignore"):
         draws = mix(np.arange(count, dtype=np.uint64) * np.uint64(0xD1342543DE82EF95) ^ key_of(*key))
     return np.argsort(draws, kind="stable").astype(np.int64, copy=False)

@@ -36,7 +36,7 @@ class RowFilter:
         return f"filter({getattr(self._predicate, '__name__', self._predicate)})"
 
     def __call__(self, element: T) -> T | None:
-        """The element, its rows that are kept, or None."""
+        """Returns the element, its rows that are kept, or None."""
         kept = self._predicate(element)
         if isinstance(kept, Tensor):
             kept = kept.numpy(force=True)

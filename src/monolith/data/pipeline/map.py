@@ -30,7 +30,7 @@ class Map(Stage[S, T]):
         self._function = function
 
     def read(self, source: Source[S], position: bytes | None) -> Reading[T]:
-        """The position is that of the source."""
+        """Starts a reading; its position is that of the source."""
         return _MapReading(source.read(position), self._function)
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ class RecordParser(Protocol):
         """Of the columns."""
 
     def parse(self, records: Records) -> Batch:
-        """The batch of these records, without those that are bad."""
+        """Returns the batch of these records, without those that are bad."""
 
 
 class Parsing:
@@ -29,7 +29,7 @@ class Parsing:
         self._parser = parser
 
     def __call__(self, records: Records) -> Batch | None:
-        """The batch of a block."""
+        """Returns the batch of a block."""
         batch = self._parser.parse(records)
         return batch if batch.num_rows else None
 

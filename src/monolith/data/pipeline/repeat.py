@@ -39,7 +39,7 @@ class Repeat(Stage[T, T]):
         return Repeat(self._epochs, first_epoch=epoch * (self._epochs or 0))
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
-        """The position is the pass, and that of the source in it."""
+        """Starts a reading; its position is the pass, and that of the source in it."""
         if position is None:
             return _RepeatReading(self._pass_of(source), self._epochs, 0, None)
         saved = SavedPosition(position, _KIND)

@@ -37,7 +37,7 @@ class Share(Stage[T, T]):
         self._count = count
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
-        """The position is that of the source, and how many of its elements are before it."""
+        """Starts a reading; its position is that of the source, and how many of its elements are before it."""
         if position is None:
             return _ShareReading(source.read(), 0, self._index, self._count)
         saved = SavedPosition(position, _KIND).require_same(index=self._index, count=self._count)

@@ -46,7 +46,7 @@ class Shuffle(Stage[Any, Any]):
         return Shuffle(self.rows, seed=self.seed, epoch=epoch)
 
     def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
-        """The position is that of the source in front of the window, and how much of it was handed out."""
+        """Starts a reading; its position is that of the source before the window, and how much of it was returned."""
         if position is None:
             return _ShuffleReading(source.read(), self, window=0, handed_out=0)
         saved = SavedPosition(position, _KIND).require_same(rows=self.rows, seed=self.seed, epoch=self.epoch)

@@ -53,18 +53,18 @@ class Split(Stage[Any, Any]):
         self.works_on_shares = by is not None  # an index in the stream is only known to a reader of all of it
 
     def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
-        """The position is that of the source, and how many rows it had up to there."""
+        """Starts a reading; its position is that of the source, and how many rows it had up to there."""
         if position is None:
             return _SplitReading(source.read(), self, 0)
         saved = SavedPosition(position, _KIND).require_same(seed=self._seed, by=self._by)
         return _SplitReading(source.read(saved.position("source")), self, saved.number("rows"))
 
     def identity(self) -> dict[str, Any]:
-        """What a position must have been saved with."""
+        """Returns what a position must have been saved with."""
         return {"by": self._by, "seed": self._seed}
 
     def rows_of(self, element: Any, first_row: int) -> npt.NDArray[np.int64]:
-        """The numbers of the element's rows that belong to this part."""
+        """Returns the numbers of the element's rows that belong to this part."""
         numbers = self._values_of(element) if self._by is not None else _places(element, first_row)
         draws = mix(mix(numbers.view(np.uint64)) ^ key_of(self._seed, 1)) >> np.uint64(11)
         shares = draws.astype(np.float64) * 2.0**-53

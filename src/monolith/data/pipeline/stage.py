@@ -31,7 +31,7 @@ class Source(Protocol[S_co]):
         """Starts to read from the beginning or from a position."""
 
     def for_epoch(self, epoch: int) -> Source[S_co]:
-        """The same elements, in the order of this pass over the data."""
+        """Returns the same elements, in the order of this pass over the data."""
 
 
 class Stage(ABC, Generic[S, T_co]):
@@ -55,7 +55,7 @@ class Stage(ABC, Generic[S, T_co]):
         return f"{type(self).__name__.lower()}()"
 
     def for_epoch(self, epoch: int) -> Stage[S, T_co]:  # noqa: ARG002 - for those whose order depends on it
-        """The stage as it is in this pass over the data."""
+        """Returns the stage as it is in this pass over the data."""
         return self
 
 
@@ -81,7 +81,7 @@ class StageReading(Reading[T_co], Generic[S, T_co]):
         self._source.close()
 
     def _call(self, function: Callable[[S], T], element: S) -> T:
-        """What the user's function makes of an element; if it fails, the source is one element ahead of the user."""
+        """Applies the user's function to an element; if it fails, the source is one element ahead of the user."""
         try:
             return function(element)
         except BaseException:

@@ -31,7 +31,7 @@ class MergedWindow(Stage[Any, Any]):
         return _WindowReading(source.read(position), self._size)
 
     def known(self, source: Known) -> Known:
-        """A window for each `size` elements."""
+        """Returns a window for each `size` elements."""
         return Known(None if source.elements is None else -(-source.elements // self._size), source.rows)
 
     def __repr__(self) -> str:

@@ -67,7 +67,7 @@ class BoundedQueue(Generic[T]):
         self.gate.put((self.lane,), (item,), timeout_seconds)
 
     def get(self, timeout_seconds: float | None = None) -> T:
-        """The next item, waited for if need be. Raises as `Gate.get` does."""
+        """Returns the next item, waited for if need be. Raises as `Gate.get` does."""
         item: T
         (item,) = self.gate.get((self.lane,), timeout_seconds)
         return item

@@ -24,11 +24,11 @@ class Element(Protocol):
         ...
 
     def gpu_tensors(self) -> list[Tensor]:
-        """Those of them that are on a GPU."""
+        """Returns the tensors that are on a GPU."""
         ...
 
     def structure(self) -> Any:
-        """The structure, in containers that are not shared."""
+        """Returns the structure, in containers that are not shared."""
         ...
 
 
@@ -41,15 +41,15 @@ class FlatList:
         self._tensors = tensors
 
     def get_tensors(self) -> list[Tensor]:
-        """The list."""
+        """Returns the list of tensors."""
         return self._tensors
 
     def gpu_tensors(self) -> list[Tensor]:
-        """Those that are on a GPU."""
+        """Returns the tensors that are on a GPU."""
         return [tensor for tensor in self._tensors if tensor.is_cuda]
 
     def structure(self) -> list[Tensor]:
-        """The list."""
+        """Returns the list of tensors."""
         return self._tensors
 
 
@@ -63,15 +63,15 @@ class TakenApart:
         self._tensors = nested.get_tensors()
 
     def get_tensors(self) -> list[Tensor]:
-        """The tensors, then values and row splits of each ragged."""
+        """Returns the tensors, then values and row splits of each ragged."""
         return self._tensors
 
     def gpu_tensors(self) -> list[Tensor]:
-        """Those that are on a GPU."""
+        """Returns the tensors that are on a GPU."""
         return [tensor for tensor in self._tensors if tensor.is_cuda]
 
     def structure(self) -> Any:
-        """The structure, put together again."""
+        """Returns the structure, put together again."""
         return self._nested.get_nested_result(self._tensors)
 
 
@@ -90,15 +90,15 @@ class PlainStructure:
         self._gpu_tensors = gpu_tensors
 
     def get_tensors(self) -> list[Tensor]:
-        """The tensors, then values and row splits of each ragged."""
+        """Returns the tensors, then values and row splits of each ragged."""
         return NestedTensors(self._structure).get_tensors()
 
     def gpu_tensors(self) -> list[Tensor]:
-        """Those that are on a GPU."""
+        """Returns the tensors that are on a GPU."""
         return self._gpu_tensors
 
     def structure(self) -> Any:
-        """The structure."""
+        """Returns the structure."""
         return self._structure
 
 
@@ -127,7 +127,7 @@ _CARRIED = _CONSTANTS | {Tensor}
 
 
 def _copy_plain(nested: Any, gpu_tensors: list[Tensor] | None) -> Any:
-    """The structure in containers of its own, if all types are exactly the common ones.
+    """Returns the structure in containers of its own, if all types are exactly the common ones.
 
     Adds the tensors that are on a GPU to `gpu_tensors`, if there is such a list.
     """

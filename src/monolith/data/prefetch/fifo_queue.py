@@ -87,7 +87,7 @@ class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
         self.put(staged, timeout_seconds)
 
     def dequeue(self, timeout_seconds: float | None = None) -> Tensor | list[Tensor]:
-        """The next element: a list of tensors, or the tensor itself where an element has only one.
+        """Returns the next element: a list of tensors, or the tensor itself where an element has only one.
 
         Raises:
             OutOfRangeError: the queue is closed and empty.
@@ -157,7 +157,7 @@ class FIFOQueue:
         return self._queue.name
 
     def dequeue(self, timeout_seconds: float | None = None) -> list[Tensor]:
-        """The next element, a list even of a single tensor."""
+        """Returns the next element, a list even of a single tensor."""
         return self._queue.get(timeout_seconds).receive()
 
     def size(self) -> int:
@@ -184,12 +184,12 @@ def require_sources(dense_list: object) -> list[TensorSource]:
 
 
 def evaluate(sources: Sequence[TensorSource]) -> list[Tensor]:
-    """One element."""
+    """Evaluates the sources of one element."""
     return [source if isinstance(source, Tensor) else source() for source in sources]
 
 
 def ops_of(sources: Iterable[object]) -> list[Op]:
-    """The sources whose dependence can be followed: tensors and recorded calls."""
+    """Returns the sources whose dependence can be followed: tensors and recorded calls."""
     return [source for source in sources if isinstance(source, Tensor | ReadsFrom)]
 
 

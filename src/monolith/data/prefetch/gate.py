@@ -92,7 +92,7 @@ class Gate:
                 self._wait_for_room(_WaitingPut(lanes, items), timeout_seconds)
 
     def get(self, lanes: Sequence[Lane], timeout_seconds: float | None = None) -> list[Any]:
-        """The next item of each lane, once all have one.
+        """Returns the next item of each lane, once all have one.
 
         Raises:
             OutOfRangeError: the gate is closed and the lanes are empty.

@@ -96,11 +96,11 @@ class ElementQueue:
         self._gate.put(self._lanes, items, timeout_seconds)
 
     def dequeue(self, timeout_seconds: float | None = None) -> list[Tensor]:
-        """The tensors of the next element, in their order. Raises as `Gate.get` does."""
+        """Returns the tensors of the next element, in their order. Raises as `Gate.get` does."""
         return self._take(timeout_seconds).get_tensors()
 
     def dequeue_structure(self, timeout_seconds: float | None = None) -> Any:
-        """The next element, put together again. Raises as `Gate.get` does."""
+        """Returns the next element, put together again. Raises as `Gate.get` does."""
         return self._take(timeout_seconds).structure()
 
     def clear(self) -> None:

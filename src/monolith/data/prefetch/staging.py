@@ -37,7 +37,7 @@ class StagedTensors:
         return self._tensors
 
     def receive(self) -> list[Tensor]:
-        """The tensors, for use on the current streams of the thread that calls."""
+        """Returns the tensors, for use on the current streams of the thread that calls."""
         for device, event in self._ready:
             torch.cuda.current_stream(device).wait_event(event)
         if self._ready:

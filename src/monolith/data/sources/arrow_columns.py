@@ -63,7 +63,7 @@ class ColumnType(enum.Enum):
 
     @classmethod
     def of(cls, name: str | Self) -> Self:
-        """The type of this name, in any case."""
+        """Returns the type of this name, in any case."""
         if isinstance(name, cls):
             return name
         try:
@@ -89,7 +89,7 @@ def has_place(kind: pa.DataType) -> bool:
 
 
 def hashes_texts(kind: pa.DataType, wanted: ColumnType) -> bool:
-    """Whether `batch_column` makes ids of texts for this type of Arrow."""
+    """Returns whether `batch_column` makes ids of texts for this type of Arrow."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     if wanted not in {ColumnType.ANY, ColumnType.IDS, ColumnType.TEXT}:
@@ -103,7 +103,7 @@ def hashes_texts(kind: pa.DataType, wanted: ColumnType) -> bool:
 
 
 def batch_column(array: pa.Array, wanted: ColumnType, place: str, *, name: str = "") -> ColumnValues:
-    """The values of a column.
+    """Returns the values of a column.
 
     Args:
         array: Of Arrow.
@@ -230,7 +230,7 @@ def _are_numbers(kind: pa.DataType, pa: Any) -> bool:
 
 
 def _have_texts(kind: pa.DataType, pa: Any) -> bool:
-    """Whether values have a hash as they are."""
+    """Returns whether values have a hash as they are."""
     return are_texts(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 

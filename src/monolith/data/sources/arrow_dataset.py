@@ -73,7 +73,7 @@ class ArrowDataset(Dataset[Batch]):
         warn_of_left_out("table", left_out, schema)
 
     def share(self, index: int, count: int) -> ArrowDataset:
-        """A stretch of the rows of this dataset."""
+        """Returns a stretch of the rows of this dataset."""
         check_share(index, count)
         other = copy(self)
         own, workers = self._shard
@@ -86,7 +86,7 @@ class ArrowDataset(Dataset[Batch]):
         return self._shard != (0, 1)
 
     def known_length(self) -> Known:
-        """All is known."""
+        """Returns the number of batches and rows."""
         return Known(self._num_blocks, len(self._own_rows()))
 
     def __repr__(self) -> str:
@@ -97,12 +97,12 @@ class ArrowDataset(Dataset[Batch]):
         return -(-len(self._own_rows()) // self._block_rows)
 
     def _own_rows(self) -> range:
-        """The numbers of those that this worker reads."""
+        """Returns the numbers of those that this worker reads."""
         index, count = self._shard
         return range(self._num_rows * index // count, self._num_rows * (index + 1) // count)
 
     def read(self, position: bytes | None = None) -> Reading[Batch]:
-        """The position is the number of batches that were returned."""
+        """Starts a reading; its position is the number of batches that were returned."""
         return IndexedReading("table", self._block, self._num_blocks, position, share=self._shard)
 
     def _block(self, number: int) -> Batch:
@@ -141,7 +141,7 @@ class _HuggingFaceRows:
 def from_arrow(
     table: Any, columns: Columns | None = None, *, block_rows: int = _BLOCK_ROWS, shard: tuple[int, int] = (0, 1)
 ) -> ArrowDataset:
-    """The rows of an Arrow table, a record batch, or several of them.
+    """Returns the rows of an Arrow table, a record batch, or several of them.
 
     >>> import pyarrow as pa
     >>> dataset = from_arrow(pa.table({"user": ["ann", None], "age": [31, 42]}))
@@ -175,7 +175,7 @@ def from_arrow(
 def from_pandas(
     frame: Any, columns: Columns | None = None, *, block_rows: int = _BLOCK_ROWS, shard: tuple[int, int] = (0, 1)
 ) -> ArrowDataset:
-    """The rows of a pandas ``DataFrame``, without its index; a column of mixed values is read as text.
+    """Returns the rows of a pandas ``DataFrame``, without its index; a column of mixed values is read as text.
 
     Args: as in `from_arrow`.
     """
@@ -200,7 +200,7 @@ def _pandas_array(name: str, series: Any, pa: Any) -> pa.Array:
 def from_polars(
     frame: Any, columns: Columns | None = None, *, block_rows: int = _BLOCK_ROWS, shard: tuple[int, int] = (0, 1)
 ) -> ArrowDataset:
-    """The rows of a polars ``DataFrame``, or of a ``LazyFrame``, which is collected.
+    """Returns the rows of a polars ``DataFrame``, or of a ``LazyFrame``, which is collected.
 
     Args: as in `from_arrow`.
     """
@@ -215,7 +215,7 @@ def from_polars(
 def from_huggingface(
     dataset: Any, columns: Columns | None = None, *, block_rows: int = _BLOCK_ROWS, shard: tuple[int, int] = (0, 1)
 ) -> ArrowDataset:
-    """The rows of a ``datasets.Dataset``, which stays on disk, in the order that it is in.
+    """Returns the rows of a ``datasets.Dataset``, which stays on disk, in the order that it is in.
 
     Args: as in `from_arrow`.
 
@@ -240,7 +240,7 @@ def from_huggingface(
 
 
 def _is_stream(dataset: Any) -> bool:
-    """Whether it has no rows by their number: such a one is an iterable dataset of torch."""
+    """Returns whether it has no rows by their number: such a one is an iterable dataset of torch."""
     return hasattr(dataset, "iter") and not hasattr(dataset, "select")
 
 

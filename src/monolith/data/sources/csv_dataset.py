@@ -145,7 +145,7 @@ class _CsvReader(NamedTuple):
     def with_types(
         self, data: bytes | memoryview, types: dict[str, pa.DataType] | None, rejected: list[Rejected]
     ) -> pa.Table:
-        """The rows of some lines, with the columns of these types; None: with all, of inferred ones."""
+        """Returns the rows of some lines, with the columns of these types; None: with all, of inferred ones."""
         return self._read(data, types, rejected, bytes_of_a_task(len(data)))
 
     def _read(self, data: Any, types: dict[str, pa.DataType] | None, rejected: list[Rejected], block_size: int) -> Any:

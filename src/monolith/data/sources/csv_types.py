@@ -20,7 +20,7 @@ _INT64_DIGITS = 19
 
 
 def looks_like_a_number(cell: str) -> bool:
-    """Whether a text is a number, as a name of a column hardly is."""
+    """Returns whether a text is a number, as a name of a column hardly is."""
     try:
         float(cell)
     except ValueError:
@@ -29,7 +29,7 @@ def looks_like_a_number(cell: str) -> bool:
 
 
 def found_types(read: Callable[..., pa.Table], head: bytes, names: Sequence[str]) -> dict[str, pa.DataType]:
-    """The type of each column by the lines of a head; texts where there is nothing to go by."""
+    """Returns the type of each column by the lines of a head; texts where there is nothing to go by."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     if not head.strip():

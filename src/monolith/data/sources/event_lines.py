@@ -15,7 +15,7 @@ __all__ = ["event_line", "event_of"]
 
 
 def event_line(event: Event) -> bytes:
-    """An event as a line, with its end."""
+    """Returns an event as a line, with its end."""
     content = json.dumps(event, sort_keys=True, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(content), content)
 

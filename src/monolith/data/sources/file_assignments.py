@@ -80,7 +80,7 @@ class FileAssignments:
         return sorted({worker for each in self._passes.values() for worker in each.taken} - self._gone)
 
     def waiting(self, epoch: int) -> int:
-        """Number of found files and parts that are not assigned in this epoch."""
+        """Returns the number of found files and parts that are not assigned in this epoch."""
         now = self._pass(epoch)
         return len(now.returned) + len(now.order) - now.num_taken
 
@@ -122,7 +122,7 @@ class FileAssignments:
         return {"found": sorted(set(files) - known)}
 
     def take(self, worker: int, epoch: int) -> Event | None:
-        """The event by which the worker takes the next file; None when there is none, or none was found yet."""
+        """Returns the event by which the worker takes the next file; None when there is none, or none was found yet."""
         now = self._pass(epoch)
         if now.returned:
             piece = now.returned[0]

@@ -33,7 +33,7 @@ class OpenFile(Protocol[T_co]):
     """One file that is being read."""
 
     def __next__(self) -> T_co:
-        """The next block of it; StopIteration at its end."""
+        """Returns the next block of the file; raises StopIteration at its end."""
 
     @property
     def place(self) -> Any:
@@ -62,7 +62,7 @@ class FileDataset(Dataset[T]):
         """Which part of each file is read, and how many parts a file has."""
 
     def for_epoch(self, epoch: int) -> FileDataset[T]:
-        """The same files, in the order of this epoch if they are shuffled."""
+        """Returns the same files, in the order of this epoch if they are shuffled."""
         other = copy(self)
         other._epoch = epoch  # noqa: SLF001 - a copy of this one
         return other
@@ -95,14 +95,14 @@ class FileDataset(Dataset[T]):
         return other
 
     def can_split_files(self) -> bool:
-        """Whether `open_file` reads the `part` of a file alone, whatever its files are."""
+        """Returns whether `open_file` reads the `part` of a file alone, whatever its files are."""
         return False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.files!r})"
 
     def read(self, position: bytes | None = None) -> Reading[T]:
-        """The position is how far each open file was read, and which is the next to open."""
+        """Starts a reading; its position is how far each open file was read, and which is the next to open."""
         reading = _FilesReading(self.open_file, self.files.feed(self._epoch), self._cycle_length, self.part)
         if position is not None:
             reading.go_to(position)

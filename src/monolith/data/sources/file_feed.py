@@ -49,7 +49,7 @@ class Files(ABC):
 
     @abstractmethod
     def feed(self, epoch: int) -> FileFeed:
-        """The files of this worker in an epoch."""
+        """Returns the files of this worker in an epoch."""
 
     @property
     @abstractmethod
@@ -66,7 +66,7 @@ class Files(ABC):
 
     @abstractmethod
     def open(self, path: str) -> BinaryIO:
-        """One of them, open to read from its start."""
+        """Opens one of the files at its start."""
 
 
 class FixedFeed(FileFeed):

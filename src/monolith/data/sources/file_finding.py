@@ -19,7 +19,7 @@ _ARCHIVES = ("zip", "tar", "libarchive")
 
 
 def find_files(pattern: str, options: Mapping[str, Any]) -> list[str]:
-    """The files that match, in no order; a name without a pattern in it is taken as it stands."""
+    """Returns the files that match, in no order; a name without a pattern in it is taken as it stands."""
     is_local = "://" not in pattern
     require_known_url(pattern)
     # A name that exists is meant as it stands, whatever characters it has.
@@ -39,7 +39,7 @@ def find_files(pattern: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def open_file(path: str, options: Mapping[str, Any]) -> BinaryIO:
-    """A file, open to read from its start.
+    """Returns a file, open to read from its start.
 
     Raises:
         NotFoundError: there is no such file.

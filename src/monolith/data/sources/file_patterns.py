@@ -53,12 +53,12 @@ class FilePatterns:
         return len(self._look_ups)
 
     def find(self, number: int) -> list[str]:
-        """The files of one look-up."""
+        """Returns the files of one look-up."""
         found = [file for pattern in self._look_ups[number] for file in find_files(pattern, self._options)]
         if not found:
             _LOG.warning("no file matches %r", self._look_ups[number][0])
         return found
 
     def nothing_found(self) -> NotFoundError:
-        """What to raise when all were looked up, and there is no file."""
+        """Returns what to raise when all were looked up, and there is no file."""
         return NotFoundError(f"no file matches {', '.join(map(repr, self._patterns)) or 'an empty list of paths'}")

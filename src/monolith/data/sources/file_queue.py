@@ -131,7 +131,7 @@ class EventQueue(FileQueue):
             return len(event["give_back"][1])
 
     def waiting(self, epoch: int = 0) -> int:
-        """Number of found files and parts that are not assigned in this epoch."""
+        """Returns the number of found files and parts that are not assigned in this epoch."""
         with self._exclusive():
             return self._state.waiting(epoch)
 
@@ -150,7 +150,7 @@ class EventQueue(FileQueue):
         self._state.apply(event)
 
     def _look_up(self) -> bool:
-        """Whether there was a pattern left to look up."""
+        """Returns whether there was a pattern left to look up."""
         number = self._state.next_look_up
         if number is None:
             if not self._state.files:
@@ -272,7 +272,7 @@ class QueuedFiles(Files):
         return f"queue, worker={self._worker}"
 
     def open(self, path: str) -> BinaryIO:
-        """A file, open to read from its start."""
+        """Returns a file, open to read from its start."""
         return open_file(path, self._options)
 
 

@@ -73,19 +73,19 @@ class FileSet(Files):
         return tuple(self._files)
 
     def order(self, epoch: int = 0) -> list[str]:
-        """The files of this worker, as they are read in an epoch."""
+        """Returns the files of this worker, as they are read in an epoch."""
         index, count = self._shard
         if self.seed is None:
             return self._files[index::count]
         return [self._files[place] for place in permutation(len(self._files), self.seed, epoch).tolist()][index::count]
 
     def digest(self, epoch: int = 0) -> str:
-        """A short text that differs when the order does; positions carry it."""
+        """Returns a short text that differs when the order does; positions carry it."""
         names = "\n".join(self.order(epoch))
         return hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     def feed(self, epoch: int) -> FileFeed:
-        """The files of this worker in an epoch, for a reading."""
+        """Returns the files of this worker in an epoch, for a reading."""
         return FixedFeed(self.order(epoch), self.digest(epoch))
 
     @property
@@ -94,7 +94,7 @@ class FileSet(Files):
         return self._shard != (0, 1)
 
     def share(self, index: int, count: int) -> FileSet | None:
-        """Every `count`-th of the files of this worker; None: not every one would have a file."""
+        """Returns every `count`-th of the files of this worker; None: not every one would have a file."""
         own, workers = self._shard
         if len(self._files[own::workers]) < count:
             return None
@@ -108,14 +108,14 @@ class FileSet(Files):
         return f"{self._files[0]!r}{more}{shard}{'' if self.seed is None else f', seed={self.seed}'}"
 
     def has_places(self, path: str) -> bool:
-        """Whether a file can be read from any byte on, unlike a pipe or some URLs."""
+        """Returns whether a file can be read from any byte on, unlike a pipe or some URLs."""
         if "://" not in path:
             return Path(path).is_file()
         with self.open(path) as file:
             return file.seekable()
 
     def open(self, path: str) -> BinaryIO:
-        """A file of the set, open to read from its start.
+        """Returns a file of the set, open to read from its start.
 
         Raises:
             NotFoundError: there is no such file.

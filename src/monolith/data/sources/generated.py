@@ -40,12 +40,12 @@ class GeneratedDataset(Dataset[T]):
         return Known(self._length)
 
     def share(self, index: int, count: int) -> Dataset[T]:
-        """Every `count`-th element; the others are not made."""
+        """Returns every `count`-th element; the others are not made."""
         return super().share(index, count)
 
     def __repr__(self) -> str:
         return f"GeneratedDataset({getattr(self._make, '__name__', self._make)}, {self._length})"
 
     def read(self, position: bytes | None = None) -> Reading[T]:
-        """The position is the number of elements that were returned."""
+        """Starts a reading; its position is the number of elements that were returned."""
         return IndexedReading("generated", self._make, self._length, position)

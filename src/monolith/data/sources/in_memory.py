@@ -36,7 +36,7 @@ class InMemoryDataset(Dataset[T]):
         self._share = (0, 1)
 
     def share(self, index: int, count: int) -> Dataset[T]:
-        """Every `count`-th element; of fewer elements than workers a part of the rows of each, where they have rows."""
+        """Returns every `count`-th element; with fewer elements than workers a part of the rows of each, if any."""
         check_share(index, count)
         if len(self._elements) >= count or not all(map(has_rows, self._elements)):
             return super().share(index, count)
@@ -59,7 +59,7 @@ class InMemoryDataset(Dataset[T]):
         return f"InMemoryDataset({len(self._elements)} elements)"
 
     def read(self, position: bytes | None = None) -> Reading[T]:
-        """The position is the number of elements that were returned."""
+        """Starts a reading; its position is the number of elements that were returned."""
         fetch = self._elements.__getitem__
         return IndexedReading("memory", fetch, len(self._elements), position, share=self._share)
 

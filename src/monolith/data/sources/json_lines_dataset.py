@@ -84,7 +84,7 @@ class JsonLinesDataset(LineDataset):
 
 
 def types_of(head: bytes, wanted: Mapping[str, Wanted]) -> tuple[dict[str, pa.DataType], dict[str, str]]:
-    """The type that each field is read as, and the fields whose values have no common one, with what they have."""
+    """Returns the type that each field is read as, and the fields without a common type, with their types."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     found, odd = found_fields(head)
@@ -106,11 +106,11 @@ class JsonReader:
         self._schema = schema
 
     def __call__(self, block: memoryview) -> tuple[pa.Table, list[Rejected]]:
-        """The rows of some lines."""
+        """Returns the rows of some lines."""
         return self.read(block), []
 
     def read(self, block: memoryview) -> pa.Table:
-        """The rows of some lines; raises `pa.ArrowInvalid` where one is no object, or does not fit."""
+        """Returns the rows of some lines; raises `pa.ArrowInvalid` where one is no object, or does not fit."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
         if not bytes(block[:4096]).strip() and not bytes(block).strip():

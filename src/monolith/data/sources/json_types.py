@@ -52,7 +52,7 @@ def _kind(value: Any) -> str:
 
 
 def _common(kinds: Iterable[str]) -> str | None:
-    """The kind that holds all of these; None: there is none."""
+    """Returns the kind that holds all of these; None: there is none."""
     seen = set(kinds) - {_NOTHING}
     if not seen:
         return _NOTHING

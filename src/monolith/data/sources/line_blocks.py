@@ -67,7 +67,7 @@ class LineBlocks:
         self._line = 0
 
     def take_line(self) -> bytes:
-        """The next line, with its end."""
+        """Returns the next line, with its end."""
         size = _FIRST_LINE_BYTES
         self._fill(size)
         while (end := bytes(self._rest).find(b"\n") + 1) == 0 and not self._is_at_end:
@@ -134,7 +134,7 @@ class LineBlocks:
         return found
 
     def _before_end(self, block: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """The lines of a block that begin before the end."""
+        """Returns the lines of a block that begin before the end."""
         if self._end is None or self._offset + len(block) <= self._end:
             return block
         if self._offset >= self._end:

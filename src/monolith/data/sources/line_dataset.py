@@ -156,7 +156,7 @@ class LineDataset(FileDataset[Batch]):
             raise
 
     def can_split_files(self) -> bool:
-        """Whether lines can be found from any byte on: files are not compressed, and no line end is part of a cell."""
+        """Returns whether lines can be found from any byte on: no compression, and no line end inside a cell."""
         if self.quote is not None or not isinstance(self.files, FileSet):
             return False
         if any(self._compression.resolve(path) is not Compression.NONE for path in self.files.files):
@@ -164,7 +164,7 @@ class LineDataset(FileDataset[Batch]):
         return all(self.files.has_places(path) for path in self.files.files)
 
     def tables(self) -> Iterator[tuple[str, int, pa.Table]]:
-        """The rows as Arrow has them, before they become a batch: file, number of its first line, and the rows."""
+        """Yields the rows as Arrow tables, before they become a batch: file, number of the first line, and rows."""
         if not isinstance(self.files, FileSet):
             raise InvalidArgumentError("tables are read of files that are known, not of a queue")
         for path in self.files.order(self._epoch):
@@ -175,7 +175,7 @@ class LineDataset(FileDataset[Batch]):
                 opened.close()
 
     def _columns_of(self, path: str | None) -> FoundColumns:
-        """What is found, by the first file of all, or by this one where files come from a queue."""
+        """Returns what is found, by the first file of all, or by this one where files come from a queue."""
         if not self._found:
             first = self.files.files[0] if isinstance(self.files, FileSet) else path
             if first is None:
@@ -244,7 +244,7 @@ class _OpenLines:
         raise StopIteration
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
-        """All rows, with the numbers of their first lines."""
+        """Yields all rows, with the numbers of their first lines."""
         while (block := self._next_block()) is not None:
             for table in self._rows.tables_of(block.data, block.line):
                 yield block.line, table
@@ -287,7 +287,7 @@ class _Rows:
         self._bad = bad
 
     def batch_of(self, block: LineBlock) -> Batch | None:
-        """The good rows of a block; None if there are none."""
+        """Returns the good rows of a block; None if there are none."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
         tables = self.tables_of(block.data, block.line)
@@ -304,7 +304,7 @@ class _Rows:
         return Batch(columns, num_rows=rows, texts=text_columns(table.schema, self._wanted))
 
     def tables_of(self, data: memoryview, line: int) -> list[pa.Table]:
-        """The good rows of some lines."""
+        """Returns the good rows of some lines."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
         try:

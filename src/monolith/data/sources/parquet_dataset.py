@@ -220,7 +220,7 @@ class _OpenParquet:
         self._file.close()
 
     def _begin_row_group(self) -> Iterator[Any]:
-        """The blocks of the row group, without the rows that were returned before or are of the next part."""
+        """Yields the blocks of the row group, without the rows that were returned before or are of the next part."""
         to_skip, left = self._row, self._end_of_group() - self._row
         blocks = self._parquet.iter_batches(
             batch_size=self._wanted.block_rows, row_groups=[self._row_group], columns=list(self._columns)

@@ -27,12 +27,12 @@ __all__ = ["is_reserved", "label_column", "reserved_column"]
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a column of this name stands for a typed field."""
+    """Returns whether a column of this name stands for a typed field."""
     return name == LABEL_FEATURE or name in LINE_ID_COLUMNS
 
 
 def reserved_column(name: str, array: pa.Array, num_labels: int, place: str) -> tuple[str, ColumnValues]:
-    """Name and values of the field.
+    """Returns the name and values of the field.
 
     Raises:
         InvalidArgumentError: values that are not of the field's kind.

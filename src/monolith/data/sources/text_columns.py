@@ -18,7 +18,7 @@ __all__ = ["are_texts", "ragged_of_present", "text_column"]
 
 
 def are_texts(kind: pa.DataType) -> bool:
-    """Whether a type of Arrow is that of texts, in whatever form."""
+    """Returns whether a type of Arrow is that of texts, in whatever form."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     if pa.types.is_dictionary(kind):
@@ -28,7 +28,7 @@ def are_texts(kind: pa.DataType) -> bool:
 
 
 def text_column(array: pa.Array, column: str) -> Ragged:
-    """The ids of texts or of lists of texts: a row for each value of the array. A null has no id, and no value either.
+    """Returns the ids of strings or of lists of strings: a row for each value of the array. A null has no id.
 
     Args:
         array: Texts, a dictionary of texts, or lists of these; bytes are as good.
@@ -56,7 +56,7 @@ def ragged_of_present(numbers: npt.NDArray[Any], array: pa.Array, splits: npt.ND
 
 
 def _ids(array: pa.Array, column: str) -> npt.NDArray[np.int64]:
-    """An id for each value; that of a null means nothing."""
+    """Returns an id for each value; that of a null means nothing."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     if pa.types.is_dictionary(array.type):

@@ -108,7 +108,7 @@ def warn_of_left_out(path: str, names: Sequence[str], schema: pa.Schema) -> None
 
 
 def wanted_values(array: pa.Array, wanted: Wanted, *, name: str, place: str) -> ColumnValues:
-    """The values of a column, as `batch_column` or as a parser would make them."""
+    """Returns the values of a column, as `batch_column` or as a parser would make them."""
     if isinstance(wanted, ColumnType):
         return batch_column(array, wanted, place, name=name)
     if isinstance(wanted, Ids):
@@ -128,7 +128,7 @@ def wanted_values(array: pa.Array, wanted: Wanted, *, name: str, place: str) -> 
 
 
 def text_columns(schema: pa.Schema, wanted: Mapping[str, Wanted]) -> dict[str, TextColumn]:
-    """The columns whose ids `wanted_values` makes of texts, and how."""
+    """Returns the columns whose ids `wanted_values` makes of texts, and how."""
     found = {}
     for name, each in wanted.items():
         kind = schema.field(name).type

@@ -133,8 +133,7 @@ def make_configs(
 
 
 def slots_of(features: Mapping[str, TableFeature], tables: Mapping[str, VocabularyTable]) -> dict[str, Slot]:
-    """Returns the slots of `Embeddings`: one named by each table, for its first feature, and one per further
-    feature."""
+    """Returns the slots of `Embeddings`: one named by each table for its first feature, and one per further feature."""
     slots: dict[str, Slot] = {}
     for name, feature in features.items():
         table = tables[feature.table]

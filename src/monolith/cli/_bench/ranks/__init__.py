@@ -25,7 +25,7 @@ __all__ = ["answer_questions"]
 
 
 def answer_questions(arguments: Sequence[str]) -> int:
-    """All that a rank does; its exit code.
+    """Runs a rank to its end, and returns its exit code.
 
     Args:
         arguments: The descriptor of a socket. It brings what the rank is as one line of JSON, and then one line for

@@ -242,7 +242,7 @@ def enter(setting: Setting) -> dict[str, Contestant[Batch]]:
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """The ratios to peers, to the calls that the module makes, and to ids of fewer bits; the small table."""
+    """Measures ratios to peers, to the calls that the module makes, and to ids of fewer bits; on the small table."""
     warnings.simplefilter("ignore")
     tables.use_threads(setting.threads)
     rates = take_turns(enter(setting), rounds=setting.rounds, seconds=setting.seconds)

@@ -47,7 +47,7 @@ class Gather:
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """The large table."""
+    """Measures the large table."""
     ours.use_threads(setting.threads)
     gradient = workload.output_gradient(setting.ids_per_batch, ours.DIM)
     table = ours.Ours(ours.new_table(), gradient)

@@ -37,7 +37,7 @@ def measure(setting: Setting) -> list[Measurement]:
 
 
 def grow(setting: Setting) -> dict[str, Any]:
-    """One growth in this process: batch times in ms, memory of the table in MiB as the system counts it."""
+    """Grows a table in this process; returns batch times in ms, and the table's memory in MiB."""
     ours.use_threads(setting.threads)
     gradient = torch.zeros(setting.ids_per_batch, ours.DIM)
     ours.warm_up(setting.ids_per_batch)

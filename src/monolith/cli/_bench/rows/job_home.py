@@ -27,7 +27,7 @@ SPLITS = torch.tensor([0, 0])
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Every worker has a connection of its own and waits for its push before it makes the next one."""
+    """Measures workers that have a connection each and wait for their push before they make the next one."""
     with ExitStack() as running:
         servers = running.enter_context(running_servers(1, threads=setting.threads))
         cluster = running.enter_context(PsCluster(servers.addresses))

@@ -138,7 +138,7 @@ def _prepare(server: Restarted, model: Path, num_rows: int) -> None:
 
 
 def _restore_seconds(model: Path, *, threads: int) -> float:
-    """What a chief needs to restore an empty server that is up already."""
+    """Returns what a chief needs to restore an empty server that is up already."""
     server = Restarted(model, None, threads=threads)
     try:
         with model_on(server.address) as emb, Saver(model) as saver:

@@ -21,7 +21,7 @@ LIMIT = 24.0
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Every size in a fresh process; the averages over the sizes are judged."""
+    """Measures every size in a fresh process; the averages over the sizes are judged."""
     points = []
     for num_rows in setting.memory_rows:
         tell(f"    {num_rows:,} rows")

@@ -52,7 +52,7 @@ class Contestant:
         self._next = 0
 
     def turn(self, seconds: float) -> Spent:
-        """The mean step of about `seconds`."""
+        """Returns the mean step of about `seconds`."""
         self._advance(WARM_UP_STEPS)
         begun, count = time.perf_counter(), 0
         own, servers, plans = time.process_time(), cpu_seconds(self._pids), self._steps.plan_seconds
@@ -102,7 +102,7 @@ def _measure_size(setting: Setting, num_rows: int, loop: SocketLoop) -> list[Mea
 
 
 def bytes_of(batches: Sequence[Batch]) -> StepBytes:
-    """What the mean batch moves: its distinct ids there, their rows back, their gradients there."""
+    """Returns the bytes of the mean batch: its distinct ids, their rows, and their gradients."""
     distinct = statistics.mean(len(np.unique(batch.ids.numpy())) for batch in batches)
     return StepBytes(ask=int(8 * distinct), rows=int(4 * ours.DIM * distinct), push=int(4 * ours.DIM * distinct))
 

@@ -58,7 +58,7 @@ class DenseSteps:
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """One worker, one server; plain gradient descent, so that the optimizer's own work is small."""
+    """Measures one worker and one server; plain gradient descent, so that the optimizer's own work is small."""
     ours.use_threads(1)
     side = SIDE if setting.large_rows >= 1_000_000 else 10
     model = nn.ParameterList(nn.Parameter(torch.zeros(side, side)) for _ in range(MATRICES))

@@ -109,7 +109,7 @@ def _step(session: Session, feed: Any, _: None) -> None:
 
 
 def training_batches(setting: Setting, slots: list[str]) -> Batches:
-    """Each slot has a share of the rows of its own."""
+    """Returns batches in which each slot has its own share of the rows."""
     generator = np.random.default_rng(SEED)
     num_rows = max(1, setting.small_rows // len(slots))
     return [dict(_columns(setting, slots, num_rows, generator)) for _ in range(setting.num_batches)]

@@ -41,7 +41,7 @@ class Beside(NamedTuple):
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """The large table, trained for a while before."""
+    """Measures the large table, trained for a while before."""
     ours.use_threads(setting.threads)
     table = ours.Ours(ours.new_table(), workload.output_gradient(setting.ids_per_batch, ours.DIM))
     ours.fill(table.table, setting.large_rows)

@@ -95,7 +95,7 @@ def _features(embeddings: Embeddings) -> list[FeatureSpec]:
 
 
 def serving_rows(store: LocalStore) -> LocalStore:
-    """The rows of a training store as serving keeps them."""
+    """Returns the rows of a training store as serving keeps them."""
     tables = LocalStore({each.name: replace(each, serving=True) for each in store.native.configs})
     with store.cut() as cut:
         tables.load(cut.blocks(state=False), buckets=range(1024), replace=True)

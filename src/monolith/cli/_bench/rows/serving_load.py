@@ -45,7 +45,7 @@ class _Loads(NamedTuple):
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """The DeepFM of the other rows, ExampleBatch over REST; the client is a process with cores of its own."""
+    """Measures the DeepFM of the other rows, ExampleBatch over REST; the client process has its own cores."""
     ours.use_threads(1)
     with disk.scratch_folder(setting.directory, needed_bytes=setting.small_rows * 300) as folder:
         found = _measure_loads(setting, folder)

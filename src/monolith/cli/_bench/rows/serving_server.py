@@ -57,7 +57,7 @@ def measure(setting: Setting) -> list[Measurement]:
 
 
 def grpc_request(encoded: bytes) -> bytes:
-    """A call of Predict that carries an ExampleBatch."""
+    """Returns a call of Predict that carries an ExampleBatch."""
     return messages.PredictRequest(
         model_spec=messages.ModelSpec(name="ranker"), inputs={"example_batch": message_of([encoded])}
     ).SerializeToString()

@@ -58,7 +58,7 @@ def _measure_table(setting: Setting, num_rows: int) -> list[Measurement]:
 
 
 def _turn(table: HashTable, batches: list[workload.Batch], gradient: Tensor, *, seconds: float) -> dict[str, float]:
-    """The median seconds of each step, over about `seconds` of all of them."""
+    """Returns the median seconds of each step, over about `seconds` of all of them."""
     times: Seconds = {step: [] for step in STEPS}
     until = time.perf_counter() + seconds
     taken = 0
@@ -113,7 +113,7 @@ def _plan_share(num_rows: int, count: int, seconds: Seconds) -> Measurement:
 
 
 def _measure_plans(setting: Setting) -> list[Measurement]:
-    """What an id costs by one thread where ids repeat, where hardly any does, and where a plan is made in one part."""
+    """Measures the cost of an id on one thread: with repeated ids, with hardly any, and with a plan in one part."""
     repeating = workload.zipf_batches(setting, setting.small_rows)
     some = max(setting.ids_per_batch // 8, 1)
     kinds = {

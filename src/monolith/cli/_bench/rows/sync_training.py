@@ -43,12 +43,12 @@ def measure(setting: Setting) -> list[Measurement]:
 
 
 def one_process(setting: Setting, *, pipelined: bool) -> AbstractContextManager[Ranks]:
-    """The global batch in one process."""
+    """Runs the global batch in one process."""
     return running_ranks("training", setting, count=1, threads=CORES, pipelined=pipelined, num_shares=CORES)
 
 
 def two_ranks(setting: Setting, *, pipelined: bool) -> AbstractContextManager[Ranks]:
-    """Each with its share."""
+    """Runs two ranks, each with its share of the batch."""
     return running_ranks("training", setting, count=CORES, threads=1, pipelined=pipelined, num_shares=1)
 
 
