@@ -1,7 +1,7 @@
-"""Export: a model that leaves the training code, as graph, weights, rows and signatures.
+"""Export: a model without its training code, as graph, weights, rows and signatures.
 
-May import `monolith.checkpoint`, `monolith.deltalog`, `monolith.publishing` and what is below them; knows no task.
-`monolith.serving.export` is its public face. The files are those of ``docs/formats/export.md``.
+May import `monolith.checkpoint`, `monolith.deltalog`, `monolith.publishing` and lower packages; does not depend on
+tasks. `monolith.serving.export` is its public API. The files are those of ``docs/formats/export.md``.
 """
 
 from __future__ import annotations

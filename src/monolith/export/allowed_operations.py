@@ -1,6 +1,6 @@
 """The operations that a graph of an export may have: those of ATen that dense models use and that are safe to run.
 
-Left out on purpose: operations whose kernels trust their arguments (sparse tensors, `segment_reduce`, `embedding_bag`,
+Excluded on purpose: operations whose kernels trust their arguments (sparse tensors, `segment_reduce`, `embedding_bag`,
 backward operations), whose result has a size that depends on values (`nonzero`, `unique`, `item`), that return
 uninitialised memory (`empty`), that draw random numbers, and that touch files or storage (`from_file`, `set_`,
 `as_strided`).
@@ -97,7 +97,7 @@ torch.sym_float torch.sym_int torch.sym_ite torch.sym_max torch.sym_min torch.sy
 math.trunc
 """
 _OF_SIZES = frozenset(_PYTHON.split())
-"""Functions of Python on sizes. There is no power: one of two small numbers can take for ever."""
+"""Python functions on sizes. Power is excluded: even of two small numbers it can take forever."""
 _TARGET = re.compile(r"torch\.ops\.((?:aten|prims)\.[A-Za-z0-9_]{1,60})\.([A-Za-z0-9_]{1,60})")
 _NAME = re.compile(r"(aten|prims)\.[A-Za-z0-9_]{1,60}")
 _by_user: set[str] = set()
@@ -106,14 +106,14 @@ _by_user: set[str] = set()
 def allow_operations(*names: str) -> None:
     """Allows further operations in exports that this process writes and reads.
 
-    An operation that is not in the list was not looked at: it may read memory that is not its own, or take any amount
-    of it. Allow it for exports that you made yourself. The server that loads the export must allow it, too.
+    An operation that is not in the list was not reviewed: it may read out of bounds, or allocate any amount of memory.
+    Allow it only for exports that you made yourself. The server that loads the export must allow it, too.
 
     Args:
-        names: As torch calls them, such as ``aten.segment_reduce``.
+        names: Names of operations in torch, such as ``aten.segment_reduce``.
 
     Raises:
-        InvalidArgumentError: a name that is not of this form.
+        InvalidArgumentError: a name has another form.
 
     >>> allow_operations("segment_reduce")
     Traceback (most recent call last):
@@ -128,12 +128,12 @@ def allow_operations(*names: str) -> None:
 
 
 def user_operations() -> frozenset[str]:
-    """What `allow_operations` was called with."""
+    """Returns the names passed to `allow_operations`."""
     return frozenset(_by_user)
 
 
 def is_allowed_operation(target: object) -> bool:
-    """Whether a node of a graph may have this target, as torch writes it: ``torch.ops.aten.add.Tensor``."""
+    """Returns whether a node of a graph may have this target, in torch's notation: ``torch.ops.aten.add.Tensor``."""
     if not isinstance(target, str):
         return False
     if target in _OF_SIZES:

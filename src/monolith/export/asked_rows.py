@@ -1,4 +1,4 @@
-"""What a model asks of its embeddings while it runs once: which column goes to which slot, and what comes back."""
+"""Records the lookups of a model during one call: the column of each slot, and the outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["AskedRows", "WatchedBatch"]
 
 
 class WatchedBatch(Batch):
-    """A batch that knows which of its columns were read. Its rows are not counted: their number may be a symbol."""
+    """A batch that records which of its columns were read. The number of rows is not checked: it may be symbolic."""
 
     __slots__ = ("read",)
 
@@ -39,15 +39,15 @@ class WatchedBatch(Batch):
         return found
 
     def unwatched(self, name: str) -> ColumnValues | None:
-        """A column, which does not count as read."""
+        """Returns a column without recording the read."""
         return super().__getitem__(name) if name in self._columns else None
 
 
 class AskedRows:
-    """The lookups of one call of a model. One thread uses it.
+    """The lookups of one call of a model. Not thread-safe.
 
     Args:
-        embeddings: Of the model, by the names of their modules.
+        embeddings: Embeddings of the model, by module name.
         stores: Name -> store of the model; two modules may share one.
     """
 
@@ -56,16 +56,16 @@ class AskedRows:
         self._stores = {id(store): name for name, store in stores.items()}
         self._found: dict[tuple[int, str, str], str] = {}
         self.features: dict[str, FeatureSpec] = {}
-        """What was asked, by the names of the outputs."""
+        """Output name -> feature that was looked up."""
         self.outputs: dict[str, Tensor] = {}
-        """What came back."""
+        """Output name -> result of the lookup."""
 
     def recording(self, batch: WatchedBatch) -> BatchTurn:
-        """A turn in which lookups are made, and noted."""
+        """Returns a `BatchTurn` in which lookups are made and recorded."""
         return BatchTurn(batch, hand_in=lambda module, asked: self._record(module, asked, batch))
 
     def replaying(self, batch: WatchedBatch, outputs: Mapping[str, Tensor]) -> BatchTurn:
-        """A turn in which these outputs come back instead."""
+        """Returns a `BatchTurn` in which lookups return these outputs instead."""
         return BatchTurn(batch, hand_in=lambda module, asked: self._answer(module, asked, batch, outputs))
 
     def _record(self, module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch) -> LookedUp:
@@ -116,10 +116,10 @@ def _given(asked: Mapping[str, Any], slot: str) -> Any:
 
 
 def _columns_of(module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch) -> dict[str, str]:
-    """Slot -> the column of the batch that it is asked for.
+    """Returns slot -> column of the batch that is looked up.
 
     Raises:
-        InvalidArgumentError: for one it is asked for something else.
+        InvalidArgumentError: the ids of a slot are not a column of the batch.
     """
     found = {}
     for slot in module.slots:

@@ -1,7 +1,7 @@
-"""What a model asks of torch, call by call: two models that ask the same have the same graph.
+"""Logs the torch calls of a model: two models with the same log have the same graph.
 
-`torch.export` follows a model through the very calls that are noted here. So a model whose log is that of an earlier
-one, with numbers, sizes and constants the same and weights by their names, would be followed to the same graph.
+`torch.export` traces a model through the same calls that are logged here. So a model with the log of an earlier one,
+with equal numbers, sizes and constants and with weights by name, would be traced to the same graph.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device,
 
 
 class CallLog(NamedTuple):
-    """Equal for calls that make equal graphs."""
+    """Log of the calls of a function; equal logs mean equal graphs."""
 
     given: tuple[_Described, ...]
     """Names, types and sizes of inputs and weights."""
     calls: tuple[_Described, ...]
-    """Operations, and what each was given."""
+    """Operations with their arguments."""
     returned: tuple[_Described, ...]
 
 
@@ -38,22 +38,22 @@ def log_calls(
     inputs: dict[str, Tensor],
     weights: Mapping[str, Tensor],
 ) -> CallLog | None:
-    """Calls a function, and notes what it asks of torch; what is drawn at random afterwards is as without it.
+    """Calls a function, and logs its torch operations. The state of the CPU random generator is restored.
 
     Args:
-        function: What is followed.
-        inputs: What it is given.
-        weights: Name -> tensor that may have other values in another call.
+        function: The function to log.
+        inputs: Its inputs.
+        weights: Name -> tensor whose values may differ in another call.
 
     Returns:
-        None: it cannot be told what the function does, as it reads numbers of tensors, or raises.
+        The log; None if it is not conclusive, because the function reads values of tensors, or raises.
     """
     recorder = _Recorder()
     given = [recorder.know(name, tensor) for name, tensor in (*inputs.items(), *weights.items())]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), recorder:
             returned = function(inputs)
-    except Exception:  # noqa: BLE001 - whoever follows the function says what is wrong with it
+    except Exception:  # noqa: BLE001 - the tracer reports the error
         return None
     if not recorder.is_clear:
         return None
@@ -61,25 +61,25 @@ def log_calls(
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every operation with its arguments: tensors by where they come from, everything else as it is."""
+    """Logs every operation with its arguments: tensors by their origin, everything else by value."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Described] = []
         self.is_clear = True
-        """Whether equal logs are equal graphs."""
+        """Whether equal logs imply equal graphs."""
         self._names: dict[int, str] = {}
         self._seen: list[Tensor] = []
-        """They stay, so that no other one gets the id of one that has gone."""
+        """Keeps tensors alive, so that no id is reused."""
 
     def know(self, name: str, tensor: Tensor) -> _Described:
-        """Calls a tensor by a name; what it is, but for its values."""
+        """Names a tensor; returns its description without its values."""
         self._names.setdefault(id(tensor), name)
         self._seen.append(tensor)
         return name, self._names[id(tensor)], tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device
 
     def described(self, value: Any) -> _Described:
-        """A value that can be compared; of a tensor that nobody knows its numbers."""
+        """Returns a comparable description of a value; of an unnamed tensor, its values."""
         if isinstance(value, Tensor):
             name = self._names.get(id(value))
             return ("tensor", name) if name is not None else self._constant(value)
@@ -102,7 +102,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._names[id(each)] = f"{len(self.calls)}:{place}"
                 self._seen.append(each)
             else:
-                self.is_clear = False  # a number of a tensor: whatever follows may depend on it
+                self.is_clear = False  # a value of a tensor, on which later calls may depend
         return found
 
     def _constant(self, tensor: Tensor) -> _Described:

@@ -1,4 +1,4 @@
-"""The folder of one version of an export: files with checksums, and the manifest that makes them one."""
+"""The folder of one version of an export: files with checksums, and the manifest that commits them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY", "ExportFolder", "find_export", "versions_in"]
 
 ENTRY = "entry"
-"""Of an export whose rows others have: the folder of its versions, beside theirs."""
+"""Folder with the versions of the entry of a sharded export, next to those of the shards."""
 MOST_VERSIONS = 10_000
-"""Folders with numbers that are looked at."""
+"""Maximum number of version folders that are listed."""
 MANIFEST_BYTES = 64 << 20
-"""Of the largest manifest that is read."""
+"""Maximum size of a manifest."""
 
 
 class ExportFolder:
-    """Reads and writes files of a folder, local or any fsspec path."""
+    """Reads and writes the files of a folder, local or any fsspec path."""
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/") if len(path) > 1 else path
@@ -37,7 +37,7 @@ class ExportFolder:
         self._local = local_path(self.path)
 
     def write(self, name: str, data: bytes) -> dict[str, int]:
-        """Writes a file; its size and checksum, as a manifest has them."""
+        """Writes a file; returns its size and checksum for the manifest."""
         place = f"{self._place}/{name}"
         with named_errors(join(self.path, name), "written"):
             self._files.makedirs(self._place, exist_ok=True)
@@ -46,7 +46,7 @@ class ExportFolder:
         return {"bytes": written.bytes, "crc32c": written.crc32c}
 
     def publish(self, manifest: Manifest) -> None:
-        """Writes the manifest, whole or not at all: from then on there is this version."""
+        """Writes the manifest atomically, which commits the version."""
         temporary = f"{MANIFEST}.tmp"
         with named_errors(join(self.path, MANIFEST), "written"):
             self._files.makedirs(self._place, exist_ok=True)
@@ -54,11 +54,11 @@ class ExportFolder:
             self._files.mv(f"{self._place}/{temporary}", f"{self._place}/{MANIFEST}")
 
     def read(self, name: str, manifest: Manifest) -> bytes:
-        """A file that the manifest names.
+        """Reads a file that the manifest names.
 
         Raises:
-            NotFoundError: it is not there.
-            DataLossError: it is not what was written.
+            NotFoundError: the file does not exist.
+            DataLossError: the size or checksum does not match.
         """
         expected = manifest.files.get(name)
         place = join(self.path, name)
@@ -74,28 +74,28 @@ class ExportFolder:
         return data
 
     def manifest(self) -> Manifest:
-        """The manifest.
+        """Reads the manifest.
 
         Raises:
-            NotFoundError: there is none: it is no export, or one that was not written to its end.
+            NotFoundError: there is none: the folder is not an export, or its write was not completed.
         """
         return Manifest.from_bytes(self.read_manifest(), origin=f"file '{join(self.path, MANIFEST)}'")
 
     def read_manifest(self) -> bytes:
-        """The bytes of the manifest."""
+        """Reads the bytes of the manifest."""
         return self._read(MANIFEST, MANIFEST_BYTES)
 
     def release(self) -> None:
-        """Forgets what was read, where anything is kept."""
+        """Releases files held in memory, if any."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is a manifest."""
+        """Whether the version is committed, that is, has a manifest."""
         with named_errors(self.path, "read"):
             return bool(self._files.exists(f"{self._place}/{MANIFEST}"))
 
     def remove(self) -> None:
-        """Removes it, the manifest first."""
+        """Removes the version, the manifest first."""
         with named_errors(self.path, "removed"):
             if self._files.exists(f"{self._place}/{MANIFEST}"):
                 self._files.rm_file(f"{self._place}/{MANIFEST}")
@@ -110,7 +110,7 @@ class ExportFolder:
 
 
 def versions_in(path: str) -> list[int]:
-    """The versions below a path that are whole, ascending; of more than `MOST_VERSIONS` those of highest numbers."""
+    """Returns the complete versions below a path, ascending; at most the `MOST_VERSIONS` highest numbers."""
     with named_errors(path, "read"):
         local = local_path(path)
         try:
@@ -128,14 +128,14 @@ def _remote_numbers(path: str) -> list[int]:
 
 
 def _local_numbers(path: Path) -> list[int]:
-    """Listed again when the folder changed: servers poll every second, and it may hold any number of other files."""
+    """Lists a folder, cached until it changes: servers poll every second, and it may hold any number of other files."""
     changed = path.stat().st_mtime_ns
     known = _listed.get(str(path))
     if known is None or known.changed != changed:
         known = _Listed(changed, time.monotonic())
     if known.numbers is not None:
         return known.numbers
-    is_settled = time.monotonic() - known.since > _SETTLED_SECONDS  # else a later change may have the same time
+    is_settled = time.monotonic() - known.since > _SETTLED_SECONDS  # else a later change may have the same timestamp
     with os.scandir(path) as entries:
         numbers = _highest(entry.name for entry in entries)
     if len(_listed) >= _MOST_LISTED:
@@ -150,14 +150,14 @@ def _highest(names: Iterable[str]) -> list[int]:
 
 
 class _Listed(NamedTuple):
-    """What is known of a folder."""
+    """Cached listing of a folder."""
 
     changed: int
-    """When it had changed last, by the clock of its file system."""
+    """Modification time of the folder, by the clock of its file system."""
     since: float
-    """When that was seen first, by the clock of this process."""
+    """When that time was first seen, by the clock of this process."""
     numbers: list[int] | None = None
-    """None: it is listed again."""
+    """Version numbers; None: to be listed again."""
 
 
 _listed: dict[str, _Listed] = {}
@@ -167,10 +167,10 @@ _LONGEST_NUMBER = 18
 
 
 def find_export(path: str) -> ExportFolder:
-    """The folder that is meant: an export, or the newest version below a path or its ``entry``.
+    """Finds an export: the path itself, or the newest version below it or its ``entry``.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no export.
     """
     folder = ExportFolder(path)
     if folder.is_whole:

@@ -1,4 +1,4 @@
-"""Which exports of a run there are: `ExportSaverListenerState`, a text proto in each folder that has versions."""
+"""Records the exports of a run: `ExportSaverListenerState`, a text proto in each folder with versions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SHARD = re.compile(r"ps_\d+")
 
 
 class _Recorded(NamedTuple):
-    """An export that a run has made."""
+    """An export of a run."""
 
     version: int
     step: int
 
 
 class ExportRecords:
-    """The exports of one run, below one path. One thread of one process writes there.
+    """The exports of one run, below one path. Requires a single writer.
 
     Args:
         path: The folder of all versions: itself, or ``entry`` and ``ps_<i>`` inside.
@@ -40,14 +40,14 @@ class ExportRecords:
         self._path = path
 
     def add(self, version: int, step: int) -> None:
-        """Notes an export wherever it has a folder."""
+        """Records an export in each of its folders."""
         for folder in self._folders():
             if ExportFolder(join(folder, str(version))).is_whole:
                 others = [each for each in _read(folder) if each.version != version]
                 _write(folder, [*others, _Recorded(version, step)])
 
     def retain(self, steps: Collection[int]) -> list[int]:
-        """Removes exports whose step is not among these, and weights that are left without rows; their versions."""
+        """Removes exports of other steps, and exports of weights that are left without rows; returns their versions."""
         removed: set[int] = set()
         folders = self._folders()
         for folder in (self._path, join(self._path, ENTRY)):
@@ -67,7 +67,7 @@ class ExportRecords:
         return sorted(removed)
 
     def has_rows(self) -> bool:
-        """Whether a version has rows, so that one of weights alone can be served."""
+        """Returns whether a version has rows, so that a version with only weights can be served."""
         return any(
             ExportFolder(join(folder, str(version))).manifest().rows is not None
             for folder in (self._path, join(self._path, ENTRY))
@@ -75,7 +75,7 @@ class ExportRecords:
         )
 
     def _folders(self) -> list[str]:
-        """Those that may have versions; the one that readers look into first comes first."""
+        """Returns the folders that may have versions, in the order in which readers search them."""
         with named_errors(self._path, "read"):
             files, place = fsspec.core.url_to_fs(self._path)
             try:
@@ -96,7 +96,7 @@ def _to_remove(folder: str, noted: Sequence[_Recorded], steps: Collection[int]) 
             removed.add(version)
             continue
         has_rows = has_rows or place.manifest().rows is not None
-        if not has_rows:  # those before it are gone
+        if not has_rows:  # earlier versions are removed
             removed.add(version)
     return removed
 

@@ -1,7 +1,7 @@
-"""Makes a graph of a model: outputs of embeddings and columns of numbers go in, predictions come out.
+"""Traces a model to a graph: outputs of embeddings and columns of numbers in, predictions out.
 
-The model runs once as it is, to see what it asks of its embeddings; then `torch.export` follows it with those outputs
-as inputs, for any number of examples. A graph of an earlier call is taken instead where the model does the same.
+The model runs once unchanged, to record the lookups of its embeddings; then `torch.export` traces it with those outputs
+as inputs, for any number of examples. If the model does the same as in an earlier call, that graph is reused.
 """
 
 from __future__ import annotations
@@ -41,62 +41,62 @@ if TYPE_CHECKING:
 __all__ = ["ModelCall", "ModelGraph", "TracedModel", "trace"]
 
 SINGLE_OUTPUT = "predictions"
-"""Name of the prediction of a model that names none."""
+"""Name of a single unnamed prediction."""
 _MODEL = "model."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """A model and how it is called."""
+    """A model and its call."""
 
     model: nn.Module
     embeddings: Mapping[str, Embeddings]
     stores: Mapping[str, object]
     model_fn: Callable[..., object]
-    """What the user wrote, for messages."""
+    """Function of the user, for messages."""
     call: Callable[[Any], object]
     """Batch -> predictions."""
 
 
 class _Origin(NamedTuple):
-    """What a graph was made of."""
+    """Origin of a graph, which identifies it for reuse."""
 
     outputs: tuple[str, ...]
     num_rows: int
-    """Of the example."""
+    """Number of rows of the example."""
     log: CallLog | None = None
-    """None: nobody knows what the model does, and the graph is not taken again."""
+    """Log of the calls; None: inconclusive, so that the graph is not reused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGraph:
-    """What a model does with its weights, whatever they are."""
+    """The graph of a model, independent of the values of its weights."""
 
     text: bytes
-    """As it is written."""
+    """Contents of the graph file."""
     inputs: tuple[GraphInput, ...]
     outputs: tuple[str, ...]
     constants: dict[str, Tensor]
     origin: _Origin
-    """A model of which the same is true has this graph."""
+    """A model with the same origin has this graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """A graph, and what a model gives it."""
+    """A graph with the weights and the example of a model."""
 
     graph: ModelGraph
     features: tuple[FeatureSpec, ...]
     weights: dict[str, Tensor]
     example: Mapping[str, Tensor | Ragged]
-    """Column -> the values that were asked for: of features, and of numbers."""
+    """Column -> values that the model read, of features and of numbers."""
     graph_inputs: dict[str, Tensor]
-    """``kind:name`` -> what the graph takes for the example."""
+    """``kind:name`` -> input of the graph for the example."""
     expected: dict[str, Tensor]
-    """What the model makes of the example."""
+    """Predictions of the model for the example."""
 
     def dense_columns(self) -> list[DenseSpec]:
-        """Columns of numbers that the graph reads."""
+        """Returns the columns of numbers that the graph reads."""
         names = dict.fromkeys(
             each.name for each in self.graph.inputs if each.kind in {"column", "values", "row_splits"}
         )
@@ -109,7 +109,7 @@ class TracedModel:
         return found
 
     def example_tensors(self) -> dict[str, Tensor]:
-        """The example as it is stored: columns of the request, inputs of the graph, outputs."""
+        """Returns the example in its stored form: columns of the request, inputs of the graph, outputs."""
         found = {f"graph/{key}": tensor for key, tensor in self.graph_inputs.items()}
         found |= {f"output/{name}": tensor for name, tensor in self.expected.items()}
         for name, values in self.example.items():
@@ -127,17 +127,17 @@ def trace(
     name: str,
     graphs: MutableMapping[str, ModelGraph] | None = None,
 ) -> TracedModel:
-    """Follows a model through a batch.
+    """Traces a model on a batch.
 
     Args:
-        model: In evaluation mode, on the CPU.
-        columns: An example of every column that it may read.
-        name: Of the signature.
-        graphs: Signature -> its last graph, which is taken again where the model does the same; None: none is kept.
+        model: The model, in evaluation mode, on the CPU.
+        columns: An example of every column that the model may read.
+        name: Name of the signature.
+        graphs: Signature -> its last graph, which is reused if the model does the same; None: no reuse.
 
     Raises:
-        InvalidArgumentError: the model cannot be exported; names the line.
-        FailedPreconditionError: this torch cannot export it.
+        InvalidArgumentError: the model cannot be exported; the message names the line.
+        FailedPreconditionError: this version of torch cannot export it.
     """
     if torch.__version__.startswith("2.4."):
         raise FailedPreconditionError(
@@ -172,10 +172,10 @@ def trace(
 
 
 def named_predictions(predictions: object, *, subject: str) -> dict[str, Tensor]:
-    """Predictions by name, in the order of the names.
+    """Returns predictions by name, in the order of the names.
 
     Raises:
-        InvalidArgumentError: there are none, or other things than tensors.
+        InvalidArgumentError: there are none, or one is not a tensor.
     """
     if predictions is None:
         raise InvalidArgumentError(
@@ -212,7 +212,7 @@ class _Wrapper(nn.Module):
                 columns[place.name] = Ragged(value, splits, validate=False)
         rows = {place.name: value for place, value in given if place.kind == "rows"}
         for name in self._columns - columns.keys():
-            columns[name] = object()  # not read; that it is itself is all that counts
+            columns[name] = object()  # not read; only its identity matters
         batch = WatchedBatch(columns, num_rows=next(iter(inputs.values())).shape[0])
         with self._asked.replaying(batch, rows):
             predictions = self._call(batch)
@@ -220,23 +220,23 @@ class _Wrapper(nn.Module):
 
 
 def _known(graphs: Mapping[str, ModelGraph] | None, name: str, origin: _Origin) -> ModelGraph | None:
-    """The last graph of a signature; None: it was made of something else, or nobody can tell."""
+    """Returns the last graph of a signature; None if its origin differs or is inconclusive."""
     graph = None if graphs is None or origin.log is None else graphs.get(name)
     return None if graph is None or graph.origin != origin else graph
 
 
 def _weights(wrapper: _Wrapper) -> dict[str, Tensor]:
-    """Parameters, and buffers that a state dict has; the others are constants of a graph."""
+    """Returns parameters and persistent buffers; other buffers are constants of a graph."""
     found: dict[str, Tensor] = dict(wrapper.named_parameters(remove_duplicate=False))
     for prefix, module in wrapper.named_modules(remove_duplicate=False):
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
-            if name not in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no other word for it
+            if name not in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no public accessor
                 found[f"{prefix}.{name}"] = buffer
     return found
 
 
 class _Shapes:
-    """What requests bring for the places of a graph."""
+    """Shapes of the inputs of a graph in requests."""
 
     def __init__(self, asked: AskedRows, columns: Mapping[str, Tensor | Ragged]) -> None:
         self._features = {each.name: each.shape for each in asked.features.values()}
@@ -254,7 +254,7 @@ class _Shapes:
 def _followed(
     wrapper: _Wrapper, inputs: dict[str, Tensor], origin: _Origin, *, shapes: _Shapes, subject: str
 ) -> ModelGraph:
-    """The graph of a model, as `torch.export` finds it; one that a server would refuse is refused here."""
+    """Traces a model with `torch.export`; a graph that a server would reject is rejected here."""
     try:
         with torch.no_grad():
             program = torch.export.export(
@@ -274,7 +274,7 @@ def _followed(
         for each in places
     ]
     try:
-        loaded = graph_from_bytes(text, origin=subject)  # what cannot be read again is not written
+        loaded = graph_from_bytes(text, origin=subject)  # never write an unreadable graph
         require_bounded_graph(loaded.module, given, origin=subject)
     except DataLossError as error:
         raise InvalidArgumentError(
@@ -291,7 +291,7 @@ def _followed(
 
 
 def _require_allowed(graph: Graph, model_fn: Callable[..., object], *, subject: str) -> None:
-    """Refuses an operation that servers refuse, with the line that asks for it."""
+    """Rejects an operation that servers reject, with the line that calls it."""
     for node in graph.nodes:
         target = node.target
         if node.op == "call_function" and isinstance(target, OpOverload):
@@ -345,7 +345,7 @@ def _dynamic(inputs: Mapping[str, Tensor], num_rows: int) -> dict[str, dict[int,
 
 
 def _two_rows(columns: Mapping[str, Tensor | Ragged]) -> Mapping[str, Tensor | Ragged]:
-    """An example of one row is taken twice: torch would keep a length of 1 for the only one."""
+    """Repeats an example of one row, since torch would specialize a length of 1."""
     if any((values.shape[0] if isinstance(values, Tensor) else values.num_rows) != 1 for values in columns.values()):
         return columns
     return {
@@ -355,8 +355,8 @@ def _two_rows(columns: Mapping[str, Tensor | Ragged]) -> Mapping[str, Tensor | R
 
 
 def _prune(program: ExportedProgram, keys: Sequence[str]) -> list[GraphInput]:
-    """Removes inputs that nothing uses; what is left."""
-    from torch.export.graph_signature import InputKind as Kind  # noqa: PLC0415 - private names of torch stay here
+    """Removes unused inputs; returns the others."""
+    from torch.export.graph_signature import InputKind as Kind  # noqa: PLC0415 - private names of torch
 
     graph = program.graph
     graph.eliminate_dead_code()

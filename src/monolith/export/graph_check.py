@@ -1,8 +1,8 @@
-"""Checks the JSON of a graph before torch is given it.
+"""Checks the JSON of a graph before torch reads it.
 
-Torch makes Python code of the names in a graph and evaluates the expressions of its sizes, so that a crafted file could
-run anything. What passes here has operations of a fixed list, names that are identifiers and are defined once, sizes of
-whole numbers and symbols, numbers of 64 bits, and tensors of the CPU.
+Torch generates Python code from the names in a graph and evaluates the expressions of its sizes, so that a crafted file
+could run arbitrary code. A graph that passes has operations of a fixed list, names that are identifiers and are defined
+once, sizes of integers and symbols, 64-bit numbers, and CPU tensors.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _SIZE_TOKEN = re.compile(
     r"\s*(Symbol\('[a-z]\d{1,9}'(, [a-z]{1,20}=(True|False))*\)|Integer\(-?\d{1,18}\)|[(),]"
     r"|(Add|Mul|Max|Min|FloorDiv|CleanDiv|CeilDiv|Mod|PythonMod|ModularIndexing|Identity)(?=\())"
 )
-"""As sympy writes expressions."""
+"""Expressions in sympy's notation."""
 _LONGEST_SIZE = 1000
 _DEEPEST = 64
 MOST_NODES = 100_000
-"""Operations of a graph."""
+"""Maximum number of operations of a graph."""
 _INT64 = range(-(2**63), 2**63)
 _STRIDED = 7
-"""The layout of a plain tensor, as torch numbers it."""
+"""Torch's number of the strided layout."""
 _VALUES = ("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values")
 
 
 def require_plain_graph(module: Any, *, origin: str) -> None:
-    """Walks the JSON of a graph.
+    """Validates the JSON of a graph.
 
     Raises:
-        UnimplementedError: an operation that is not allowed.
-        DataLossError: anything else that a graph does not have.
+        UnimplementedError: an operation is not allowed.
+        DataLossError: the graph is invalid otherwise.
     """
     try:
         graph = module["graph"]
@@ -107,7 +107,7 @@ def _require_names(graph: Any, origin: str) -> None:
 
 
 def _require_defined_once(graph: Any, origin: str) -> None:
-    """Every value is defined by one input or one operation, before it is used."""
+    """Checks that every value is defined by one input or one operation, before it is used."""
     defined: set[str] = set()
     described = {name for values in _VALUES for name in graph.get(values) or ()}
     for used, made in (((), graph["inputs"]), *((node["inputs"], node["outputs"]) for node in graph["nodes"])):
@@ -127,7 +127,7 @@ def _require_defined_once(graph: Any, origin: str) -> None:
 
 
 def _require_own_names(graph: Any, defined: set[str], origin: str) -> None:
-    """An operation with several results has a name of its own, which no other operation and no value has."""
+    """Checks that an operation with several results has a unique name."""
     taken: set[str] = set()
     for node in graph["nodes"]:
         name, own = node.get("name"), set(_names_in(node["outputs"]))
@@ -139,7 +139,7 @@ def _require_own_names(graph: Any, defined: set[str], origin: str) -> None:
 
 
 def _names_in(value: Any) -> Iterator[str]:
-    """Names of values in arguments, in their order; the name of an argument itself is none."""
+    """Yields the names of values in arguments, in order; the name of an argument itself does not count."""
     if isinstance(value, list | tuple):
         for each in value:
             yield from _names_in(each)

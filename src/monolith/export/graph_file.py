@@ -1,4 +1,4 @@
-"""A graph as JSON, in the form of torch's own serializer, without anything that is pickled or run when it is read."""
+"""A graph as JSON, in the format of torch's serializer; reading it neither unpickles nor runs anything."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ __all__ = ["LoadedGraph", "graph_from_bytes", "graph_to_bytes"]
 FORMAT = "monolith-graph"
 VERSION = 1
 MOST_BYTES = 64 << 20
-"""Of the file."""
+"""Maximum size of the file."""
 _KINDS = {"weight", "constant", "rows", "column", "values", "row_splits"}
 JOINED = ":"
-"""Before the names of inputs that are no features, so that no feature is called alike."""
+"""Prefix of the names of inputs that are not features, so that they never clash with features."""
 _ONE_AT_A_TIME = threading.Lock()
-"""Torch's deserializer keeps what it works on in a global."""
+"""Torch's deserializer uses global state."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedGraph:
-    """A graph that can be called, by any number of threads."""
+    """A callable graph. Thread-safe."""
 
     module: GraphModule
     inputs: tuple[GraphInput, ...]
     outputs: tuple[str, ...]
     joined: Mapping[str, JoinedRows] = field(default_factory=dict)
-    """What inputs of kind ``joined`` are made of."""
+    """Components of inputs of kind ``joined``."""
 
     @property
     def call(self) -> Callable[..., tuple[Tensor, ...]]:
-        """Computes the outputs."""
+        """Function that computes the outputs."""
         return self.module.forward
 
 
 def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outputs: Sequence[str]) -> bytes:
-    """The text of a file.
+    """Encodes a graph as the text of a file.
 
     Args:
-        program: Has the graph.
-        inputs: What its places mean.
-        outputs: Names of what it returns.
+        program: Program with the graph.
+        inputs: Meaning of its inputs.
+        outputs: Names of its outputs.
     """
     serializer = serde.GraphModuleSerializer(program.graph_signature, [])
     module = json.loads(serde._to_json_bytes(serializer.serialize(program.graph_module)))  # noqa: SLF001
@@ -82,18 +82,18 @@ def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outpu
 
 
 def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> LoadedGraph:
-    """What `graph_to_bytes` wrote; nothing of it runs before its operations and names were checked.
+    """Decodes the output of `graph_to_bytes`; nothing runs before operations and names are checked.
 
     Args:
-        text: Of the file.
-        origin: For messages.
-        joins_rows: Whether features that the graph puts side by side are to be one input, of kind ``joined``, for who
-            can make it at once.
+        text: Contents of the file.
+        origin: Name of the source, for messages.
+        joins_rows: Whether features that the graph concatenates become one input, of kind ``joined``, for callers that
+            can produce it directly.
 
     Raises:
-        DataLossError: it is something else.
-        UnimplementedError: it has an operation that is not allowed.
-        FailedPreconditionError: this torch cannot read it.
+        DataLossError: the text is not a valid graph.
+        UnimplementedError: the graph has an operation that is not allowed.
+        FailedPreconditionError: this version of torch cannot read it.
     """
     document = _document(text, origin)
     require_plain_graph(document["graph_module"], origin=origin)
@@ -120,7 +120,7 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
 
 
 def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
-    """As torch reads a graph that was checked."""
+    """Deserializes a checked graph with torch."""
     plain = {
         "graph": document["graph_module"]["graph"],
         "signature": {"input_specs": [], "output_specs": []},

@@ -1,4 +1,4 @@
-"""What the places of a graph mean."""
+"""Meaning of the inputs of a graph."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ InputKind = Literal["weight", "constant", "rows", "column", "values", "row_split
 
 
 class GraphInput(NamedTuple):
-    """What a graph takes at one place."""
+    """One input of a graph."""
 
     kind: InputKind
     """``rows``: the output of a feature. ``values``, ``row_splits``: the parts of a ragged column. ``joined``: several
-    features side by side; only a graph in memory has such inputs."""
+    concatenated features; only a graph in memory has such inputs."""
     name: str

@@ -1,7 +1,7 @@
-"""Bounds what a graph computes, before it computes anything: sizes, numbers and what it may write to.
+"""Bounds the sizes, the operations and the writes of a graph before it runs.
 
-The graph is run on tensors without memory (torch's ``meta`` device) for several numbers of examples. A file that was
-made to fill the memory, to count without end or to change the weights of a server is refused here.
+The graph is run on tensors without memory (torch's ``meta`` device) for several numbers of examples. A file crafted to
+exhaust memory, to loop forever or to change the weights of a server is rejected here.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ INPUT_FACTOR = 4096
 """All results of a graph for n examples together take at most `BASE_BYTES`, `WEIGHT_FACTOR` times the weights, and for
 each example `EXAMPLE_BYTES` and `INPUT_FACTOR` times its inputs."""
 _MOST_EXAMPLES = 10_000
-"""Of a request, unless a server allows more."""
+"""Examples of a request, unless a server allows more."""
 _FAR = 1 << 20
 _INT64 = range(-(2**63), 2**63)
 _OFF = frozenset({"unsafe", "training", "train", "use_input_stats"})
-"""Arguments that must be false: a kernel would trust what it is given, or change statistics."""
+"""Arguments that must be false: otherwise a kernel skips checks, or changes statistics."""
 _ABSENT = frozenset({"sorter"})
-"""Arguments that must be left out: a kernel reads where they point."""
+"""Arguments that must be omitted: a kernel uses them as unchecked indices."""
 
 
 class InputShape(NamedTuple):
-    """Of an input of a graph. The first dim has a number for each example, one more, or as many as the values are."""
+    """Shape of an input of a graph. The first dim is the number of examples, one more, or the number of values."""
 
     first: str
-    """``examples``, ``splits``, or ``values:`` and the name of a column; empty: it has none of these."""
+    """``examples``, ``splits``, or ``values:`` and the name of a column; empty: none of these."""
     rest: tuple[int, ...]
     dtype: torch.dtype
 
     def sized(self, sizes: Mapping[str, int]) -> Tensor:
-        """A tensor without memory."""
+        """Returns a meta tensor of this shape."""
         first = () if not self.first else (sizes[self.first],)
         return torch.empty((*first, *self.rest), dtype=self.dtype, device="meta")
 
@@ -66,16 +66,16 @@ def input_shape(
     features: Mapping[str, tuple[int, ...]],
     columns: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
 ) -> InputShape:
-    """What a request brings for a place of a graph.
+    """Returns the shape of an input of a graph in requests.
 
     Args:
-        place: The place.
-        joined: What places of kind ``joined`` are made of.
+        place: The input.
+        joined: Components of inputs of kind ``joined``.
         features: Feature -> shape of its rows, for one example.
         columns: Column of numbers -> type and shape, for one example.
 
     Raises:
-        DataLossError: nothing has that name.
+        DataLossError: no feature or column has that name.
     """
     try:
         if place.kind == "joined":
@@ -96,15 +96,15 @@ def input_shape(
 
 
 def require_safe_calls(graph: Graph, *, origin: str) -> None:
-    """Looks at the arguments of operations, as their schemas name them.
+    """Checks the arguments of operations by their schemas.
 
     Raises:
-        DataLossError: an argument that makes an operation unsafe.
+        DataLossError: an argument makes an operation unsafe.
     """
     for node in graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
-        schema = node.target._schema  # noqa: SLF001 - torch has no other name for it
+        schema = node.target._schema  # noqa: SLF001 - torch has no public accessor
         if schema.is_mutable and not node.target.overloadpacket.__name__.endswith("_"):
             raise DataLossError(f"{origin}: {node.target} writes its result into an argument")
         given = {argument.name: value for argument, value in zip(schema.arguments, node.args, strict=False)}
@@ -120,16 +120,16 @@ def require_bounded_graph(
     *,
     origin: str,
 ) -> None:
-    """Runs a graph on tensors without memory, for several numbers of examples.
+    """Runs a graph on meta tensors, for several numbers of examples.
 
     Args:
         module: The graph.
-        inputs: What it takes, in order: weights and constants as they are, everything else by its shape.
-        origin: For messages.
+        inputs: Its inputs, in order: weights and constants as tensors, everything else by shape.
+        origin: Name of the source, for messages.
 
     Raises:
-        DataLossError: its results are too large, their sizes do not grow evenly with the examples, or it writes to
-            what it is given.
+        DataLossError: its results are too large, their sizes do not grow linearly with the examples, or it writes to
+            its inputs.
     """
     names = sorted({each.first for each in inputs if isinstance(each, InputShape) and each.first})
     columns = [name for name in names if name not in {"examples", "splits"}]
@@ -162,7 +162,7 @@ def _limit(inputs: Sequence[InputShape | Tensor], given: Sequence[Tensor], count
 
 
 def _measured(module: GraphModule, given: list[Tensor], limit: int | None, origin: str) -> dict[str, tuple[int, ...]]:
-    """Name of each value of the graph -> its sizes."""
+    """Returns name of each value of the graph -> its sizes."""
     runner = _Runner(module)
     try:
         with torch.no_grad(), _Watched(given, limit, origin):
@@ -177,9 +177,9 @@ def _measured(module: GraphModule, given: list[Tensor], limit: int | None, origi
 
 
 def _require_even(counts: Sequence[int], seen: Sequence[Mapping[str, tuple[int, ...]]], origin: str) -> None:
-    """Every size is a fixed number, and a fixed number for each example.
+    """Checks that every size is a constant plus a constant for each example.
 
-    Sizes that move otherwise could be small for the numbers that were tried, and huge for others.
+    Other sizes could be small for the tried numbers, and huge for others.
     """
     for name, first in seen[0].items():
         found = [each.get(name, ()) for each in seen]
@@ -196,11 +196,11 @@ def _require_even(counts: Sequence[int], seen: Sequence[Mapping[str, tuple[int, 
 
 
 class _Unknown:
-    """Stands for the result of an operation that a user allowed and that cannot be followed without memory."""
+    """Result of an operation that a user allowed and that cannot run on meta tensors."""
 
 
 class _Runner(Interpreter):
-    """Notes the sizes of every value."""
+    """Interpreter that records the sizes of every value."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
@@ -236,7 +236,7 @@ def _is_of_user(node: Node) -> bool:
 
 
 class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all results, also of those inside an operation, and sees what is written to."""
+    """Counts the bytes of all results, including those inside an operation, and detects writes to inputs."""
 
     def __init__(self, given: Sequence[Tensor], limit: int | None, origin: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -272,7 +272,7 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _without_memory(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """Arguments that make a tensor without memory of what would be one of the CPU."""
+    """Replaces device arguments by ``meta``."""
     for place, argument in enumerate(func._schema.arguments):  # noqa: SLF001
         if argument.name == "device":
             if place < len(args):
@@ -282,7 +282,7 @@ def _without_memory(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> 
 
 
 def _require_channels(args: Sequence[Any], origin: str) -> None:
-    """Kernels of batch norms read as many numbers of their statistics as there are channels, without looking."""
+    """Checks the sizes of batch norm statistics: kernels read one number per channel without a bounds check."""
     values, *others = (each for each in args if isinstance(each, Tensor))
     if values.ndim < 2 or any(each.shape != (values.shape[1],) for each in others):
         raise DataLossError(

@@ -1,8 +1,8 @@
-"""Makes a loaded graph quicker to call without changing a bit of what it computes.
+"""Makes calls of a loaded graph faster, with bitwise identical results.
 
-A graph of `torch.export` names operations of ATen, and calling one by its name takes longer than calling the function
-of torch that a model's own code calls. It also says what the code of a model hides: a flatten of what is flat, and
-the outputs of embeddings put side by side, which training has side by side to begin with.
+A graph of `torch.export` names operations of ATen, which are slower to call than the torch functions in a model's code.
+It also contains redundant operations: a flatten of a flat tensor, and the concatenation of outputs of embeddings, which
+training already has concatenated.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Cut(NamedTuple):
 
 
 class JoinedRows(NamedTuple):
-    """An input that is made of several features."""
+    """An input that consists of several features."""
 
     form: Literal["concat", "stack"]
-    """[B, sum of their widths], or [B, how many they are, their width]."""
+    """[B, sum of their widths], or [B, number of features, width]."""
     cuts: tuple[Cut, ...]
 
 
@@ -46,20 +46,20 @@ _OF_NN = "gelu leaky_relu linear silu softplus"
 _OF_TENSORS = "expand view"
 DIRECT: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in _OF_TORCH.split()},
-    **{name: getattr(torch._C._nn, name) for name in _OF_NN.split()},  # noqa: SLF001 - where `functional` has them from
+    **{name: getattr(torch._C._nn, name) for name in _OF_NN.split()},  # noqa: SLF001 - used by `functional`
     **{name: getattr(torch.Tensor, name) for name in _OF_TENSORS.split()},
     "sym_size": torch.Tensor.size,
 }
-"""Operation of ATen -> the function that models call, which takes the same arguments and runs the same kernel."""
+"""ATen operation -> the function that models call, with the same arguments and the same kernel."""
 
 
 _FLATTEN: tuple[Any, ...] = (None, 0, -1)
 _SLICE: tuple[Any, ...] = (None, 0, None, None, 1)
-"""Arguments of operations where a graph leaves them out."""
+"""Default arguments of operations that a graph omits."""
 
 
 def drop_idle(graph: Graph) -> None:
-    """Takes out operations that return what they are given."""
+    """Removes operations that return their input."""
     for node in list(graph.nodes):
         if node.op == "call_function" and _is_idle(node):
             node.replace_all_uses_with(node.args[0])
@@ -67,7 +67,7 @@ def drop_idle(graph: Graph) -> None:
 
 
 def call_directly(graph: Graph) -> None:
-    """Lets operations be called as the code of a model calls them. Comes last: other passes look for ATen."""
+    """Replaces ATen operations by the functions that models call. Must run last: other passes match ATen operations."""
     for node in graph.nodes:
         direct = DIRECT.get(_operation(node))
         if direct is not None and "out" not in node.kwargs:
@@ -75,14 +75,14 @@ def call_directly(graph: Graph) -> None:
 
 
 def join_rows(graph: Graph, rows: Mapping[str, str]) -> dict[str, JoinedRows]:
-    """Makes one input of features that a graph puts side by side.
+    """Joins features that a graph concatenates to one input.
 
     Args:
-        graph: Is changed; its inputs that nothing reads any more are gone.
-        rows: Name of the input -> the feature whose rows it takes.
+        graph: Graph to modify; inputs that become unused are removed.
+        rows: Name of an input -> its feature.
 
     Returns:
-        Name of each new input -> what it is made of.
+        Name of each new input -> its components.
     """
     joined: dict[str, JoinedRows] = {}
     made: dict[JoinedRows, Node] = {}
@@ -111,7 +111,7 @@ def join_rows(graph: Graph, rows: Mapping[str, str]) -> dict[str, JoinedRows]:
 
 
 def _join_runs(node: Node, rows: Mapping[str, str], input_of: Callable[[JoinedRows], Node]) -> None:
-    """Neighbours among the arguments of a cat become one."""
+    """Joins adjacent arguments of a cat."""
     arguments: list[Node] = []
     run: list[tuple[Node, Cut]] = []
 
@@ -143,7 +143,7 @@ def _replace(node: Node, by: Node) -> None:
 
 
 def _forget_unread(graph: Graph, rows: Mapping[str, str], joined: Node) -> None:
-    """Inputs whose length alone is asked: all rows have one for each example."""
+    """Removes inputs of which only the length is used, which is the same for all rows."""
     for node in list(graph.nodes):
         if node.op != "placeholder" or node.name not in rows:
             continue
@@ -154,7 +154,7 @@ def _forget_unread(graph: Graph, rows: Mapping[str, str], joined: Node) -> None:
 
 
 def _cut(node: Node, rows: Mapping[str, str]) -> Cut | None:
-    """What of a feature a node is, if it is that and nothing else."""
+    """Returns the slice of a feature that a node represents, or None."""
     if node.op == "placeholder":
         width = _pooled_width(node) if node.name in rows else None
         return None if width is None else Cut(rows[node.name], 0, width)
@@ -174,11 +174,11 @@ def _cut(node: Node, rows: Mapping[str, str]) -> Cut | None:
 
 
 def _pooled_width(node: Node) -> int | None:
-    """Floats of an example of an input [B, width]."""
+    """Returns the width of an input [B, width]; None if dynamic."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.dtype != torch.float32:
         return None
-    width: Any = value.shape[1]  # a symbol where it is dynamic
+    width: Any = value.shape[1]  # a symbol if dynamic
     return width if isinstance(width, int) else None
 
 
@@ -205,12 +205,12 @@ def _dim_of(node: Node) -> object:
 
 
 def _writes(graph: Graph) -> bool:
-    """Whether something is changed in place: then the rows of a cat may not be those that came in."""
+    """Returns whether an operation works in place: then the arguments of a cat may differ from the inputs."""
     return any(isinstance(node.target, OpOverload) and node.target._schema.is_mutable for node in graph.nodes)  # noqa: SLF001
 
 
 def _operation(node: Node) -> str:
-    """Its name in ATen; empty: it is none."""
+    """Returns the ATen name of a node; empty if it has none."""
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload) or target.namespace != "aten":
         return ""

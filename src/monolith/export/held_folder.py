@@ -1,4 +1,4 @@
-"""The small files of an export in memory: what was tried is what is loaded, whatever becomes of the files meanwhile."""
+"""The small files of an export in memory, so that the loaded files are those that were tried."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["HeldFolder"]
 
 
 class HeldFolder(ExportFolder):
-    """Reads from memory; rows stay where they are.
+    """Folder whose files are in memory; rows stay in storage.
 
     Args:
-        path: Of the export.
-        files: Name -> bytes: the manifest, and every file that it names.
+        path: Path of the export.
+        files: Name -> contents of the manifest and of every file that it names.
     """
 
     def __init__(self, path: str, files: Mapping[str, bytes]) -> None:
@@ -32,18 +32,18 @@ class HeldFolder(ExportFolder):
         """Reads the files of a folder, once.
 
         Raises:
-            NotFoundError, DataLossError: one is missing, or is not what was written.
+            NotFoundError, DataLossError: a file is missing or damaged.
         """
         text = folder.read_manifest()
         manifest = Manifest.from_bytes(text, origin=f"file '{join(folder.path, MANIFEST)}'")
         return cls(folder.path, {MANIFEST: text, **{name: folder.read(name, manifest) for name in manifest.files}})
 
     def release(self) -> None:
-        """Forgets what graphs and weights were made of."""
+        """Releases all files but the manifest."""
         self.files = {MANIFEST: self.files[MANIFEST]}
 
     def read_manifest(self) -> bytes:
-        """The bytes of the manifest."""
+        """Returns the bytes of the manifest."""
         return self.files[MANIFEST]
 
     def _read(self, name: str, most_bytes: int) -> bytes:  # noqa: ARG002 - its size is known

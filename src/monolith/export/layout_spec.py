@@ -1,4 +1,4 @@
-"""What a model that left its training code reads: columns of ids with the place of their rows, columns of numbers."""
+"""Inputs of an exported model: columns of ids with the tables of their rows, and columns of numbers."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ __all__ = ["POOLINGS", "DenseSpec", "FeatureSpec", "PoolingName"]
 
 PoolingName: TypeAlias = Literal["sum", "mean", "firstn", "sqrtn"]
 POOLINGS: Final[tuple[PoolingName, ...]] = ("sum", "mean", "firstn", "sqrtn")
-"""In the order of the core's numbers."""
+"""In the order of the core's enumeration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSpec:
-    """A column of ids: where its rows lie and how they become an input of the graph."""
+    """A column of ids: the table of its rows, and how they become an input of the graph."""
 
     name: str
-    """Of the output, and of the column in requests unless `column` says another."""
+    """Name of the output, and of the column in requests unless `column` is set."""
     store: str
     """Name of the store in the export and in a delta log."""
     table: str
     dims: tuple[int, ...]
-    """Of the slices of a row; their sum is the dim of the table."""
+    """Dims of the slices of a row; their sum is the dim of the table."""
     pooling: PoolingName
     max_sequence_length: int = 0
-    """Rows of an output of ``firstn``."""
+    """Number of rows of an output of ``firstn``."""
     id_layout: IdLayout
-    """How ids become keys, as `nn.Slot` says."""
+    """How ids become keys; see `nn.Slot`."""
     number: int | None
-    """Of the slot, in the keys of its table; None where the table is its own."""
+    """Number of the slot in the keys of its table; None if the table belongs to one slot."""
     wide_index: int | None
-    """Which of the table's slots with wide ids it is."""
+    """Index among the table's slots with wide ids."""
     padding_id: int | None = None
-    """Stands for no id."""
+    """Id that stands for no id."""
     column: str | None = None
-    """Column in requests where it is not called as the output: one column may be read by several features."""
+    """Column in requests if it differs from the output: several features may read one column."""
 
     @property
     def source(self) -> str:
@@ -47,12 +47,12 @@ class FeatureSpec:
 
     @property
     def dim(self) -> int:
-        """Floats of a row."""
+        """Number of floats of a row."""
         return sum(self.dims)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the output of one example."""
+        """Shape of the output of one example."""
         return (self.max_sequence_length, self.dim) if self.pooling == "firstn" else (self.dim,)
 
 
@@ -62,6 +62,6 @@ class DenseSpec:
 
     name: str
     dtype: str
-    """``float32``, ``int64`` or ``bytes`` in encoded requests; columns of tensors may have any that torch has."""
+    """``float32``, ``int64`` or ``bytes`` in encoded requests; columns of tensors may have any torch dtype."""
     width: int | None
-    """Numbers of an example; None: that differs."""
+    """Number of values of an example; None: variable."""

@@ -1,4 +1,4 @@
-"""The manifest of an export, ``docs/formats/export.md``: written last, so that what it names is there."""
+"""The manifest of an export, ``docs/formats/export.md``: written last, so that all files it names exist."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ FORMAT = "monolith-export"
 VERSION = 2
 
 ExportKind = Literal["standalone", "entry", "ps", "dense"]
-"""``standalone``: everything. ``entry``: everything but rows, which ``ps`` have. ``dense``: weights alone."""
+"""``standalone``: everything. ``entry``: everything except rows, which ``ps`` have. ``dense``: weights only."""
 _BESIDE = re.compile(r"rows|\.\./\.\./rows/\d+")
 _LARGEST = 2**20
-"""Above every dim and length of a sequence."""
+"""Exclusive upper bound of dims and sequence lengths."""
 _ID_LAYOUTS = {"int64", "raw", "v2", "any"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsPlace:
-    """Where the rows are."""
+    """Location of the rows."""
 
     kind: Literal["snapshot", "checkpoint"]
     """``snapshot``: a folder with one of serving rows for each store. ``checkpoint``: the prefix of one."""
     path: str
-    """Of a snapshot relative to the folder of the manifest."""
+    """Path; of a snapshot relative to the folder of the manifest."""
     buckets: tuple[int, int] = (ALL_BUCKETS.start, ALL_BUCKETS.stop)
-    """First bucket, and the one behind the last."""
+    """First bucket, and the one after the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What an export holds."""
+    """Contents of an export."""
 
     name: str
-    """Of the model."""
+    """Name of the model."""
     version: int
     kind: ExportKind
     created: int
-    """Unix seconds."""
+    """Time of creation, Unix seconds."""
     step: int
     torch: str
-    """Version that made the graphs."""
+    """Version of torch that made the graphs."""
     signatures: dict[str, Signature] = field(default_factory=dict)
     features: tuple[FeatureSpec, ...] = ()
     dense: tuple[DenseSpec, ...] = ()
     stores: dict[str, Any] = field(default_factory=dict)
-    """Store -> its tables, as `describe_tables` says."""
+    """Store -> its tables, in the form of `describe_tables`."""
     rows: RowsPlace | None = None
     shards: int = 0
-    """Of an entry: how many have the rows."""
+    """Entry only: number of shards with the rows."""
     shard: int | None = None
-    """Of one of them: its number."""
+    """Shard only: its number."""
     files: dict[str, dict[str, int]] = field(default_factory=dict)
     """Name -> bytes and crc32c."""
 
     def to_bytes(self) -> bytes:
-        """The text of the file."""
+        """Encodes the manifest."""
         document = asdict(self) | {
             "format": FORMAT,
             "format_version": VERSION,
@@ -78,16 +78,16 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
-        """What `to_bytes` wrote.
+        """Decodes the output of `to_bytes`.
 
         Raises:
-            UnimplementedError: it is of another version.
-            DataLossError: it is something else.
+            UnimplementedError: the manifest has another version.
+            DataLossError: the text is not a valid manifest.
         """
         try:
             document: dict[str, Any] = json.loads(text)
             if document.pop("format") != FORMAT:
-                raise ValueError("another format")  # noqa: TRY301 - one place tells what is wrong
+                raise ValueError("another format")  # noqa: TRY301 - one handler reports every fault
             found = document.pop("format_version")
             if found != VERSION:
                 raise UnimplementedError(

@@ -1,4 +1,4 @@
-"""`open_export`: an export as others wrote it, each part checked when it is read."""
+"""`open_export`: reads an untrusted export, with each part checked when it is read."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 __all__ = ["OpenedExport", "WarmUp", "open_export"]
 
 _TOLERANCE = 1e-3
-"""Between two builds of torch: sums of other orders, no other sums."""
+"""Between two builds of torch: the order of sums may differ."""
 
 
 class WarmUp(NamedTuple):
-    """A request that the model was tried with when it was exported."""
+    """The example request stored with the export."""
 
     columns: dict[str, Tensor | Ragged]
     graph_inputs: dict[str, Tensor]
-    """``kind:name`` -> what its graph took."""
+    """``kind:name`` -> input of its graph."""
     outputs: dict[str, Tensor]
 
 
 class OpenedExport:
-    """An export on disk: read when it is asked, changed never. Any thread may call it."""
+    """An export on disk, read lazily and never changed. Thread-safe."""
 
     def __init__(self, folder: ExportFolder) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class OpenedExport:
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """What the model can be asked."""
+        """Signatures by name."""
         return self.manifest.signatures
 
     @property
@@ -74,16 +74,16 @@ class OpenedExport:
         return self.manifest.dense
 
     def graph(self, signature: str, *, joins_rows: bool = False) -> LoadedGraph:
-        """The graph of a signature, which takes the weights as arguments.
+        """Loads the graph of a signature, which takes the weights as arguments.
 
         Args:
-            signature: Its name.
-            joins_rows: Whether it is to take features that it puts side by side as one input, see `LoadedGraph.joined`.
+            signature: Name of the signature.
+            joins_rows: Whether features that the graph concatenates become one input; see `LoadedGraph.joined`.
 
         Raises:
-            NotFoundError: there is no such signature.
-            DataLossError, UnimplementedError, FailedPreconditionError: it is damaged, has foreign operations, or is of
-                another torch; nothing of it ran.
+            NotFoundError: the signature does not exist.
+            DataLossError, UnimplementedError, FailedPreconditionError: the graph is damaged, has operations that are
+                not allowed, or belongs to another version of torch; nothing of it ran.
         """
         if signature not in self.signatures:
             raise NotFoundError(
@@ -94,17 +94,17 @@ class OpenedExport:
         return graph_from_bytes(text, origin=f"file '{join(self.folder.path, name)}'", joins_rows=joins_rows)
 
     def weights(self) -> dict[str, Tensor]:
-        """The dense weights by name."""
+        """Reads the dense weights by name."""
         return self._tensors(WEIGHTS)
 
     def constants(self, signature: str) -> dict[str, Tensor]:
-        """Numbers of a graph that are no weights."""
+        """Reads the constants of a graph, which are not weights."""
         prefix = f"{signature}/"
         found = self._tensors(CONSTANTS)
         return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
 
     def warm_up(self, signature: str) -> WarmUp:
-        """The request of a signature and what it was answered."""
+        """Reads the stored request of a signature and its answer."""
         tensors = self._tensors(EXAMPLE)
         found: dict[str, dict[str, Tensor]] = {"column": {}, "values": {}, "splits": {}, "graph": {}, "output": {}}
         for key, tensor in tensors.items():
@@ -116,18 +116,18 @@ class OpenedExport:
         return WarmUp(columns, found["graph"], found["output"])
 
     def schemas(self) -> dict[str, Schema]:
-        """Store -> what its serving rows look like."""
+        """Returns store -> schema of its serving rows."""
         return {store: schema_of(each, origin=self._origin) for store, each in self.manifest.stores.items()}
 
     def new_stores(self) -> dict[str, LocalStore]:
-        """Empty serving tables for all stores."""
+        """Creates empty serving tables for all stores."""
         return {store: LocalStore(tables_of(each, origin=self._origin)) for store, each in self.manifest.stores.items()}
 
     def load_rows(self, stores: Mapping[str, Store]) -> int:
-        """Puts the rows into tables; their number.
+        """Loads the rows into tables; returns their number.
 
         Raises:
-            FailedPreconditionError: the export has no rows, or a store is of another schema.
+            FailedPreconditionError: the export has no rows, or a store has another schema.
         """
         rows = self.manifest.rows
         if rows is None:
@@ -148,11 +148,12 @@ class OpenedExport:
         )
 
     def verify(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor]) -> None:
-        """Checks that the graph keeps its bounds, and runs the stored example.
+        """Checks the bounds of the graph, and runs the stored example.
 
         Raises:
-            FailedPreconditionError: another torch than that of the export answers otherwise, or cannot run it.
-            DataLossError: the same torch does, or the graph would take too much.
+            FailedPreconditionError: a version of torch other than that of the export gives another result, or cannot
+                run it.
+            DataLossError: the same version of torch does, or the graph exceeds its limits.
         """
         example, constants = self.warm_up(signature), self.constants(signature)
         origin = f"{self._origin}, signature {signature!r}"
@@ -171,7 +172,7 @@ class OpenedExport:
                 for name, values in found.items()
             )
             reason = "it answers the stored example otherwise than when it was exported"
-        except Exception as error:  # noqa: BLE001 - whatever a graph of another torch may raise
+        except Exception as error:  # noqa: BLE001 - a graph of another torch may raise anything
             same, reason = False, f"it cannot answer the stored example: {type(error).__name__}: {str(error)[:200]}"
         if same:
             return
@@ -183,10 +184,10 @@ class OpenedExport:
         raise DataLossError(f"{self._origin}, signature {signature!r}: {reason}; export again")
 
     def try_rows(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor], count: int) -> None:
-        """Runs a graph on this number of examples of zeros; what it answers, or that it refuses them, does not matter.
+        """Runs a graph on this number of examples of zeros; results and errors of the graph are ignored.
 
         Raises:
-            MemoryError: there is not enough of it.
+            MemoryError: there is not enough memory.
         """
         given = self._inputs(signature, graph, weights)
         columns = {each.first for each in given if not isinstance(each, Tensor)}
@@ -203,7 +204,7 @@ class OpenedExport:
                 raise MemoryError from error
 
     def _inputs(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor]) -> list[InputShape | Tensor]:
-        """What a graph takes: weights and constants, and the shapes of what requests bring."""
+        """Returns the inputs of a graph: weights and constants, and shapes of the inputs of requests."""
         constants, origin = self.constants(signature), f"{self._origin}, signature {signature!r}"
         features = {each.name: each.shape for each in self.features}
         columns = {
@@ -226,7 +227,7 @@ class OpenedExport:
         return tensors_from_bytes(data, origin=f"file '{join(self.folder.path, name)}'")
 
     def _rows_folders(self, rows: RowsPlace, stores: Mapping[str, Store]) -> dict[str, list[str]]:
-        """Store -> its snapshot; of a checkpoint that ranks have saved, those of its parts."""
+        """Returns store -> folders of its snapshot; several for a checkpoint saved by ranks."""
         if rows.kind == "snapshot":
             return {name: [join(self.folder.path, rows.path, name)] for name in stores}
         try:
@@ -239,7 +240,7 @@ class OpenedExport:
 
 
 def _parts_of(folders: list[str], buckets: range) -> Iterator[tuple[str, range]]:
-    """Folders with rows of some buckets, and which; one that is alone is asked for all."""
+    """Yields the folders with rows of some buckets, and those buckets; a single folder is used for all."""
     if len(folders) == 1:
         yield folders[0], buckets
         return
@@ -261,7 +262,7 @@ EXAMPLE = "example.safetensors"
 
 
 def graph_name(signature: str) -> str:
-    """The file of its graph."""
+    """Returns the file name of the graph of a signature."""
     return f"graph.{signature}.json"
 
 
@@ -269,7 +270,7 @@ def open_export(path: str) -> OpenedExport:
     """Opens an export: its folder, or the newest version below a path.
 
     Raises:
-        NotFoundError: there is none, or it was not written to its end.
-        DataLossError, UnimplementedError: its manifest is damaged, or of another version.
+        NotFoundError: there is no export, or its write was not completed.
+        DataLossError, UnimplementedError: the manifest is damaged, or of another version.
     """
     return OpenedExport(find_export(path))

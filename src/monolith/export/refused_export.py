@@ -1,4 +1,4 @@
-"""Says which line of the user's code keeps a model from being exported."""
+"""Finds the line of the user's code that prevents a model from being exported."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 def refusal(
     error: BaseException, model_fn: Callable[..., object], *, subject: str, trace: str | None = None
 ) -> InvalidArgumentError:
-    """The error to raise: the innermost line of the user's code, and the beginning of what torch said.
+    """Returns the error to raise: the innermost line of the user's code, and the beginning of torch's message.
 
     Args:
-        error: What is wrong.
-        model_fn: What the user wrote.
-        subject: What cannot be exported.
-        trace: The stack of an operation, as torch notes it; None: the error has it.
+        error: The cause.
+        model_fn: Function of the user.
+        subject: Name of the model and signature, for the message.
+        trace: Stack trace of an operation, as recorded by torch; None: that of the error.
     """
     path, line = _line_in(trace or "") or _line_of(error) or _definition(model_fn)
     source = linecache.getline(path, line).strip()

@@ -1,4 +1,4 @@
-"""The tables of an export as JSON: what a schema says of their rows, and how these are read and expire."""
+"""The tables of an export as JSON: schema, compression and expiry of their rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMPRESSORS: dict[str, type[Compressor]] = {
 
 
 def describe_tables(schema: Schema, configs: Mapping[str, TableConfig], *, skip_zero: bool) -> dict[str, Any]:
-    """Table -> what a reader needs to keep its serving rows."""
+    """Returns table -> description that a reader needs for its serving rows."""
     described = {}
     for table in schema.tables:
         config = configs[table.name]
@@ -40,10 +40,10 @@ def describe_tables(schema: Schema, configs: Mapping[str, TableConfig], *, skip_
 
 
 def schema_of(described: Mapping[str, Any], *, origin: str) -> Schema:
-    """What the serving rows look like.
+    """Returns the schema of the serving rows.
 
     Raises:
-        DataLossError: `describe_tables` did not write it.
+        DataLossError: the description was not written by `describe_tables`.
     """
     try:
         return Schema(tuple(TableSchema.parse(name, described[name]["schema"]) for name in sorted(described)))
@@ -52,11 +52,11 @@ def schema_of(described: Mapping[str, Any], *, origin: str) -> Schema:
 
 
 def tables_of(described: Mapping[str, Any], *, origin: str) -> dict[str, TableConfig]:
-    """Serving tables that take these rows.
+    """Returns configs of serving tables for these rows.
 
     Raises:
-        DataLossError: `describe_tables` did not write it.
-        UnimplementedError: a segment is of a kind that this build does not know.
+        DataLossError: the description was not written by `describe_tables`.
+        UnimplementedError: this build does not support a kind of segment.
     """
     made = serving_tables(schema_of(described, origin=origin))
     try:

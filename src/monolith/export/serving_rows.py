@@ -1,4 +1,4 @@
-"""Makes a snapshot of serving rows out of one of full rows, some buckets at a time: no store holds all of them."""
+"""Converts a snapshot of full rows to one of serving rows, some buckets at a time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def copy_for_serving(
     least_files: int = 1,
     on_rows: Callable[[int], None] | None = None,
 ) -> Manifest:
-    """Writes the rows of a snapshot as serving tables keep them.
+    """Writes the rows of a snapshot in the form of serving tables.
 
     Args:
-        sources: Folders of the snapshot: one, or those of its parts, which share the buckets.
+        sources: Folders of the snapshot: one, or those of its parts, which divide the buckets.
         target: A folder, local or any fsspec path; created when missing.
-        tables: Serving tables that take the rows.
-        least_files: Bucket files to write at least.
-        on_rows: Told how many rows were written since it was told last.
+        tables: Serving tables for the rows.
+        least_files: Minimum number of bucket files.
+        on_rows: Called with the number of rows written since the last call.
 
     Returns:
-        What is in the target now.
+        Manifest of the target.
 
     Raises:
-        NotFoundError, DataLossError: a source is missing or damaged; the target is as it was.
-        FailedPreconditionError: the tables cannot take the rows.
+        NotFoundError, DataLossError: a source is missing or damaged; the target is unchanged.
+        FailedPreconditionError: the rows do not fit the tables.
     """
     found = {source: _manifest_of(source) for source in sources}
     schema = LocalStore(tables).schema
@@ -80,7 +80,7 @@ def copy_for_serving(
 def _manifest(
     snapshot_id: int, tables: tuple[TableEntry, ...], files: Sequence[FileEntry], found: Collection[Manifest]
 ) -> Manifest:
-    """What was written, at the moment of what it was written from."""
+    """Returns the manifest of the target, with the epoch and clocks of the sources."""
     clocks = [clock for each in found for clock in each.applied]
     return Manifest(
         snapshot_id=snapshot_id,
@@ -106,7 +106,7 @@ def _num_files(found: Sequence[Manifest], schema: Schema) -> int:
 
 
 def _loaded(tables: Mapping[str, TableConfig], sources: Mapping[str, Manifest], buckets: range) -> LocalStore:
-    """A store with the rows of some buckets."""
+    """Returns a store with the rows of some buckets."""
     store = LocalStore(tables)
     for source, manifest in sources.items():
         shared = shared_buckets(manifest.buckets, buckets)

@@ -1,4 +1,4 @@
-"""What an exported model can be asked, and what it answers."""
+"""Signatures of an exported model: inputs and outputs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from monolith.tensors import Ragged
 __all__ = ["DEFAULT_SIGNATURE", "InputSpec", "OutputSpec", "Signature"]
 
 DEFAULT_SIGNATURE = "serving_default"
-"""The signature of a task that names none."""
+"""Name of the signature of a task without named ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """A column that requests have."""
+    """A column of requests."""
 
     kind: Literal["ids", "dense"]
     dtype: str
-    """As torch calls it."""
+    """Name of the torch dtype."""
     shape: tuple[int | None, ...]
-    """None stands for the number of examples, and for what differs between them."""
+    """None stands for the number of examples, and for variable dims."""
     ragged: bool = False
     texts: TextColumn | None = None
-    """How texts become ids, where requests may have texts; None: they have the ids themselves."""
+    """Conversion of texts to ids, if requests may have texts; None: requests have ids."""
 
     @classmethod
     def of(cls, values: Tensor | Ragged, kind: Literal["ids", "dense"], texts: TextColumn | None = None) -> InputSpec:
-        """That of an example; ids of any number are taken, however many the example has."""
+        """Returns the specification of an example column; any number of ids is accepted, whatever the example has."""
         if isinstance(values, Ragged):
             return cls(kind=kind, dtype=_dtype(values.flat_values), shape=(None, None), ragged=True, texts=texts)
         shape: tuple[int | None, ...] = (None, *values.shape[1:])
         return cls(kind=kind, dtype=_dtype(values), shape=shape, texts=texts)
 
     def to_json(self) -> dict[str, Any]:
-        """As a manifest has it."""
+        """Returns the specification as stored in a manifest."""
         document = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape), "ragged": self.ragged}
         return document if self.texts is None else {**document, "texts": asdict(self.texts)}
 
@@ -54,20 +54,20 @@ class OutputSpec:
 
     @classmethod
     def of(cls, values: Tensor, num_rows: int) -> OutputSpec:
-        """That of an example."""
+        """Returns the specification of an example output."""
         by_example = values.ndim > 0 and values.shape[0] == num_rows
         return cls(dtype=_dtype(values), shape=(None, *values.shape[1:]) if by_example else tuple(values.shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """One thing that a model can be asked."""
+    """Inputs and outputs of one kind of request."""
 
     inputs: dict[str, InputSpec]
     outputs: dict[str, OutputSpec]
 
     def to_json(self) -> dict[str, Any]:
-        """As a manifest has it."""
+        """Returns the signature as stored in a manifest."""
         return {
             "inputs": {name: each.to_json() for name, each in self.inputs.items()},
             "outputs": {name: {"dtype": each.dtype, "shape": list(each.shape)} for name, each in self.outputs.items()},
@@ -75,10 +75,10 @@ class Signature:
 
     @classmethod
     def from_json(cls, document: Any, *, origin: str) -> Signature:
-        """What `to_json` gave.
+        """Parses the output of `to_json`.
 
         Raises:
-            DataLossError: anything else.
+            DataLossError: the document is invalid.
         """
         try:
             inputs = {name: InputSpec(**_shaped(each), texts=_texts(each)) for name, each in document["inputs"].items()}

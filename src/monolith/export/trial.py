@@ -1,7 +1,7 @@
-"""Tries graphs and dense weights of an export in a child process, before the process that answers requests loads them.
+"""Tries graphs and dense weights of an export in a child process, before the serving process loads them.
 
-`graph_check` and `graph_limits` refuse what is known to be harmful. The trial is for what is not known: a kernel that
-crashes, takes all the memory or does not return ends the child and not the server. Tables are not loaded there.
+`graph_check` and `graph_limits` reject what is known to be harmful. The trial covers the rest: a kernel that crashes,
+exhausts memory or does not return ends the child and not the server. Tables are not loaded there.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["TRUST_VARIABLE", "require_success", "try_export"]
 TRUST_VARIABLE = "MONOLITH_TRUST_EXPORTS"
 """Environment variable: set to 1, exports are loaded without a trial."""
 TRIAL_SECONDS = 120.0
-"""For the child, from its start to its verdict."""
+"""Time limit of the child, from its start to its verdict."""
 MEMORY_BYTES = 1 << 30
 MEMORY_FACTOR = 8
-"""The child may take `MEMORY_BYTES` and `MEMORY_FACTOR` times the bytes of the files, besides what it has when it
-starts."""
+"""The child may allocate `MEMORY_BYTES` plus `MEMORY_FACTOR` times the bytes of the files, in addition to its memory at
+the start."""
 _LOOK_SECONDS = 0.1
 _KINDS = {kind.__name__: kind for kind in (DataLossError, FailedPreconditionError, UnimplementedError)}
 
 
 def try_export(folder: HeldFolder, *, is_stopped: Callable[[], bool] = lambda: False) -> None:
-    """Returns when a child has loaded and run the graphs of an export; at once where exports are trusted.
+    """Loads and runs the graphs of an export in a child process; returns immediately if exports are trusted.
 
     Args:
         folder: The export.
@@ -46,9 +46,9 @@ def try_export(folder: HeldFolder, *, is_stopped: Callable[[], bool] = lambda: F
 
     Raises:
         DataLossError: the child crashed, or took too much memory or time.
-        FailedPreconditionError, UnimplementedError: it refused the export.
-        UnavailableError: no child can be started.
-        CancelledError: it was stopped.
+        FailedPreconditionError, UnimplementedError: the child rejected the export.
+        UnavailableError: the child cannot be started.
+        CancelledError: the trial was cancelled.
     """
     if environment.get(TRUST_VARIABLE) == "1":
         return
@@ -76,7 +76,7 @@ def try_export(folder: HeldFolder, *, is_stopped: Callable[[], bool] = lambda: F
 
 
 def _request(folder: HeldFolder) -> bytes:
-    """A line of JSON, then the files one after another."""
+    """Encodes the request: a line of JSON, then the concatenated files."""
     head = {
         "path": folder.path,
         "operations": sorted(user_operations()),
@@ -106,11 +106,11 @@ def _feed(child: subprocess.Popen[bytes], request: bytes, is_stopped: Callable[[
 
 
 def require_success(code: int, text: bytes, complaints: bytes, subject: str) -> None:
-    """Raises what the verdict of a child says; `code` is its exit status, as `subprocess` has it.
+    """Raises the error in the verdict of a child, if any; `code` is its exit status, as `subprocess` reports it.
 
     Raises:
         DataLossError: the child ended without a verdict.
-        FailedPreconditionError, UnimplementedError: it refused the export.
+        FailedPreconditionError, UnimplementedError: the child rejected the export.
     """
     try:
         verdict: Any = json.loads(text)
@@ -128,5 +128,5 @@ def require_success(code: int, text: bytes, complaints: bytes, subject: str) -> 
 
 
 def _signal_name(number: int) -> str:
-    """Such as SIGSEGV; most real-time signals have no name."""
+    """Returns the name of a signal, such as SIGSEGV; most real-time signals have no name."""
     return signal.Signals(number).name if number in set(signal.Signals) else str(number)

@@ -19,19 +19,19 @@ from monolith.export.held_folder import HeldFolder
 from monolith.export.opened import OpenedExport
 
 _CPU_SECONDS = 60
-"""For graphs, behind the imports."""
+"""CPU time limit of the graphs, after the imports."""
 _VERDICT_BYTES = 64 << 10
 _TRIED_ROWS = (1, 3)
 
 
 def main() -> None:
-    """Try one export."""
+    """Tries one export."""
     began = time.monotonic()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_VERDICT_BYTES, _VERDICT_BYTES))
-    os.nice(10)  # requests come first
+    os.nice(10)  # requests have priority
     head: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    signal.alarm(int(head["seconds"]))  # also where the parent process has died
+    signal.alarm(int(head["seconds"]))  # also if the parent process has died
     files = {name: sys.stdin.buffer.read(size) for name, size in head["files"].items()}
     allow_operations(*head["operations"])
     torch.set_num_threads(1)
@@ -46,11 +46,11 @@ def main() -> None:
     verdict["seconds"] = time.monotonic() - began
     sys.stdout.write(json.dumps(verdict))
     sys.stdout.flush()
-    os._exit(0)  # nothing of the export runs at the end
+    os._exit(0)  # no code of the export runs at exit
 
 
 def _limit(memory_bytes: int) -> None:
-    """Bounds memory and processor time from here on."""
+    """Limits memory and CPU time from here on."""
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
     used = int(time.process_time()) + _CPU_SECONDS

@@ -40,43 +40,43 @@ __all__ = ["ExportOptions", "ExportSource", "columns_of", "write_export"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSource:
-    """A model that is to leave its training code. It does not learn meanwhile."""
+    """A model to export. It must not be trained meanwhile."""
 
     name: str
     step: int
     model: ModelCall
     stores: Mapping[str, Store]
     signatures: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Name -> columns that it reads; empty: one that reads all."""
+    """Name -> columns that it reads; empty: one signature that reads all."""
     extra_outputs: Callable[[], Mapping[str, Callable[[Any], object]]] = dict
-    """Asked when the model was called: further signatures, and what makes their outputs of a batch."""
+    """Called after the model: returns further signatures, and the functions that compute their outputs for a batch."""
     snapshots: Mapping[str, Sequence[str]] | None = None
-    """Store -> folders of a snapshot that has its rows, in parts or as one; None: the stores have them."""
+    """Store -> folders of a snapshot with its rows, one or several parts; None: the stores have them."""
     leaves_out_unread: bool = False
-    """Stores that no graph reads are left out."""
+    """Whether to omit stores that no graph reads."""
     graphs: MutableMapping[str, ModelGraph] | None = None
-    """Signature -> its graph of the last export, for who exports again and again: it is taken where the model does the
-    same as then. None: none is kept."""
+    """Signature -> its graph of the last export, for repeated exports: it is reused if the model does the same. None:
+    no reuse."""
     texts: Mapping[str, TextColumn] = field(default_factory=dict)
-    """Columns that requests may have texts for, where the example is no `Batch`, which says so itself."""
+    """Columns for which requests may have texts, if the example is not a `Batch`, which has this information."""
     on_rows: Callable[[int], None] | None = None
-    """Told how many rows of a snapshot were written since it was told last."""
+    """Called with the number of rows of a snapshot written since the last call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """How it is written."""
+    """Options of an export."""
 
     version: int | None = None
-    """None: the Unix time."""
+    """Number of the version; None: the Unix time."""
     shards: int = 0
-    """Above 0: rows are for so many servers, in folders ``ps_<i>`` beside ``entry``."""
+    """Number of shards; above 0, rows are in folders ``ps_<i>`` next to ``entry``."""
     checkpoint: str | None = None
-    """Prefix of a checkpoint of the same rows, to be named instead of writing them once more."""
+    """Prefix of a checkpoint with the same rows, to be referenced instead of copying them."""
     dense_only: bool = False
-    """Graph and weights, and no rows: those of the version before stay."""
+    """Whether to write only graph and weights; the rows of the previous version are used."""
     skip_zero: bool = False
-    """Rows of zeros are not kept by whoever serves them."""
+    """Whether serving tables drop rows of zeros."""
     clock: Clock | None = None
 
 
@@ -87,13 +87,13 @@ def write_export(source: ExportSource, path: str, example: Mapping[str, Any], op
         source: The model.
         path: A folder, local or any fsspec path.
         example: A batch with every column that requests will have.
-        options: How.
+        options: Options.
 
     Returns:
-        The folder of the version; of its entry, where there are shards.
+        The folder of the version; that of its entry if there are shards.
 
     Raises:
-        InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
+        InvalidArgumentError: the model cannot be exported; the message names the line. Nothing was written.
     """
     traced = _all_traced(source, columns_of(example))
     source = replace(source, texts=example.texts if isinstance(example, Batch) else source.texts)
@@ -116,7 +116,7 @@ def write_export(source: ExportSource, path: str, example: Mapping[str, Any], op
 
 
 def columns_of(example: Mapping[str, Any]) -> dict[str, Tensor | Ragged]:
-    """The columns that a graph can take: numbers; texts are left out.
+    """Returns the columns that a graph can take: numbers; texts are ignored.
 
     Raises:
         InvalidArgumentError: there are none.
@@ -155,7 +155,7 @@ def _require_name(name: str) -> None:
 
 
 def _all_traced(source: ExportSource, columns: Mapping[str, Tensor | Ragged]) -> dict[str, TracedModel]:
-    """Signature -> its graph."""
+    """Returns signature -> its graph."""
     traced = {}
     for name, reads in sorted(_signatures(source, columns).items()):
         read = {column: columns[column] for column in reads}
@@ -171,7 +171,7 @@ def _all_traced(source: ExportSource, columns: Mapping[str, Tensor | Ragged]) ->
 
 
 def _free_version(path: str, options: ExportOptions) -> int:
-    """The version that was asked for, or Unix seconds, above all that are there: servers take the highest."""
+    """Returns the requested version, or Unix seconds above all existing versions: servers load the highest."""
     places = (path, join(path, ENTRY))
     if options.version is None:
         newest = max([version for place in places for version in versions_in(place)[-1:]], default=-1)
@@ -200,7 +200,7 @@ def _write_rows(source: ExportSource, path: str, version: int, options: ExportOp
     if options.checkpoint is not None:
         return RowsPlace(kind="checkpoint", path=options.checkpoint)
     place = join(path, "rows", str(version)) if options.shards else join(path, str(version), "rows")
-    files = min(NUM_BUCKETS, 4 * options.shards)  # each of any number of servers reads its buckets and little else
+    files = min(NUM_BUCKETS, 4 * options.shards)  # so that a server reads little beyond its buckets
     for name, store in source.stores.items():
         if source.snapshots is None:
             save(store, join(place, name), state=False, num_files=files or None)
@@ -213,7 +213,7 @@ def _write_rows(source: ExportSource, path: str, version: int, options: ExportOp
 
 
 def _write_shards(manifest: Manifest, path: str, options: ExportOptions) -> None:
-    """Every server reads its buckets of the same files."""
+    """Writes the manifests of the shards: each server reads its buckets of the same files."""
     for shard, buckets in enumerate(owned_ranges(options.shards) if options.shards else ()):
         rows = _shard_rows(manifest, buckets)
         own = Manifest(
@@ -234,7 +234,7 @@ def _write_shards(manifest: Manifest, path: str, options: ExportOptions) -> None
 
 def _shard_rows(manifest: Manifest, buckets: range) -> RowsPlace:
     rows = manifest.rows
-    assert rows is not None  # noqa: S101 - an entry names those of its shards
+    assert rows is not None  # noqa: S101 - an entry has the rows of its shards
     return RowsPlace(kind=rows.kind, path=rows.path, buckets=(buckets.start, buckets.stop))
 
 
