@@ -1,9 +1,9 @@
 """A log in a local folder, or in a file system that all readers and writers mount.
 
 No lock is held, so that a suspended process blocks no other. A writer claims the part by creating the first segment of
-the next generation, which succeeds for one writer only; then it reads up to which number the previous generation goes.
-The previous writer checks for a newer generation after every append, and a reader after every read: the new writer has
-seen the records written before its segment was created, and later ones do not count.
+the next generation, which succeeds for one writer only; then it reads the last number of the previous generation. The
+previous writer checks for a newer generation after every append, and a reader after every read: the new writer has seen
+the records written before its segment was created, and later ones do not count.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class FileTransport:
 
 
 class FileAppender:
-    """Appends to the segments of one generation."""
+    """Writer of the segments of one generation."""
 
     def __init__(self, folder: Path, part: str, segment: Segment, segment_bytes: int) -> None:
         self._folder = folder

@@ -47,7 +47,7 @@ class IncrementKind(enum.IntEnum):
     OPENING = 1
     """The first record of a generation: its payload is the text of the schema."""
     ROWS = 2
-    """Row blocks end to end: serving rows and tombstones."""
+    """Concatenated row blocks: serving rows and tombstones."""
     DENSE = 3
     """The dense weights, as a safetensors file."""
 

@@ -14,7 +14,7 @@ MOST_PIECES = 1 << 20
 
 
 class PieceHeader(NamedTuple):
-    """Identifies the piece of a record that a message holds."""
+    """Identity of the piece of a record that a message holds."""
 
     writer: int
     generation: int
@@ -42,7 +42,7 @@ def pieces_of(record: bytes, size: int) -> Iterator[bytes]:
 
 
 class Assembly:
-    """Reassembles the records of one part; pieces of several writers may interleave."""
+    """Reassembly of the records of one part; pieces of several writers may interleave."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[PieceHeader, list[bytes]]] = {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class KafkaScan:
-    """Follows a part from its beginning and decides which records count."""
+    """Scan of a part from its beginning that decides which records count."""
 
     def __init__(self, transport: KafkaTransport, part: str) -> None:
         self.tail = KafkaTail(transport, part, None)

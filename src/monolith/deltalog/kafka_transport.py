@@ -260,7 +260,7 @@ class KafkaTransport:
 
 
 class KafkaAppender:
-    """Appends the records of one generation."""
+    """Writer of the records of one generation."""
 
     def __init__(self, transport: KafkaTransport, part: str) -> None:
         self._transport = transport

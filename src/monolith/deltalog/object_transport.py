@@ -243,7 +243,7 @@ class ObjectTransport:
 
 
 class ObjectAppender:
-    """Creates the objects of one generation."""
+    """Writer of the objects of one generation."""
 
     def __init__(self, transport: ObjectTransport, part: str) -> None:
         self._transport = transport

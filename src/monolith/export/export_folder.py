@@ -29,7 +29,7 @@ MANIFEST_BYTES = 64 << 20
 
 
 class ExportFolder:
-    """Reads and writes the files of a folder, local or any fsspec path."""
+    """Folder of one version of an export, local or any fsspec path."""
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/") if len(path) > 1 else path

@@ -1,8 +1,8 @@
 """Online: turns user events into training examples, and brings trained rows to serving processes.
 
 May import everything below `monolith.launch`. `monolith.publishing` writes the changes of a run to a delta log,
-`follower.py` keeps the tables of another process up to date from it, `monolith.online.joiner` makes examples of
-impressions and actions, and `monolith.online.progressive_validation` measures what freshness is worth.
+`follower.py` keeps the tables of another process up to date from it, `monolith.online.joiner` joins impressions and
+actions to examples, and `monolith.online.progressive_validation` measures what freshness is worth.
 """
 
 from __future__ import annotations

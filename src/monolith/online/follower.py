@@ -51,7 +51,7 @@ class Staleness(NamedTuple):
 
 
 class Follower:
-    """Keeps tables up to date with a delta log.
+    """Follower of a delta log that keeps tables up to date.
 
     Any thread may query it; one thread applies increments: that of `start`, or the caller of `catch_up`.
 

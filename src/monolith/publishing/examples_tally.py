@@ -44,7 +44,7 @@ class Tally(Protocol):
 
 
 class ExamplesTally:
-    """Accumulates what is trained until the publisher takes it. Thread-safe."""
+    """Accumulator of trained examples and steps, emptied by the publisher. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

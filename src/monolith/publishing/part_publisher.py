@@ -36,7 +36,7 @@ RECORD_BYTES = 32 << 20
 
 
 class PartPublisher:
-    """Publishes the changes of one store. Not thread-safe: calls must not overlap.
+    """Publisher of the changes of one store. Not thread-safe: calls must not overlap.
 
     It follows the store from its construction on. `open` claims the part from its previous writer and brings followers
     to the state of this store: if the store was restored to a position of the log, by publishing again what was logged

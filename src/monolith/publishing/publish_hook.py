@@ -21,7 +21,7 @@ __all__ = ["DeltaPublishHook"]
 
 
 class DeltaPublishHook(Hook):
-    """Publishes what a session trains, until the session ends. Runs after the hooks that restore it.
+    """Hook that publishes the changes of a session until its end. Runs after the hooks that restore the session.
 
     Checkpoints of the session carry the position of the log. A restored session first publishes again what had been
     logged after that position; if the position is no longer in the log, it starts with a base. When another writer

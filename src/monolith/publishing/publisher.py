@@ -85,7 +85,7 @@ class PublisherOptions(Config):
 
 
 class DeltaPublisher:
-    """Publishes the changes of one or several stores. Thread-safe. A context manager, which starts its thread.
+    """Publisher of the changes of one or several stores. Thread-safe. A context manager, which starts its thread.
 
     Args:
         stores: The tables: one store, or several by name.

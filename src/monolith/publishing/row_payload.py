@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RowPayloads:
-    """Reads the changes of several buckets at a time; usually all in one call if little has changed.
+    """Reader of changes, several buckets at a time; usually all in one call if little has changed.
 
     Only about one record is in memory, even if everything has changed: it starts with one bucket, and adds more while
     their changes stay below a record. After an interruption it starts with one bucket again.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StorePublisher(Protocol):
-    """Publishes one store to its parts of a log. Not thread-safe: calls must not overlap."""
+    """Publisher of one store to its parts of a log. Not thread-safe: calls must not overlap."""
 
     @property
     def has_own_clock(self) -> bool:

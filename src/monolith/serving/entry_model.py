@@ -49,7 +49,7 @@ _MOST_ROWS = 200_000
 
 
 class EntryModel:
-    """Answers requests with rows looked up at shards. Thread-safe.
+    """Model whose rows are looked up at shards for each request. Thread-safe.
 
     Args:
         found: The entry, and the version of its rows.

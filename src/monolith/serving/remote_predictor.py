@@ -178,7 +178,7 @@ class RemotePredictor:
     # Internals
 
     def _take_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Called by the follower, which stalls at weights that this rejects."""
+        """Adds weights of the follower, which stalls at weights that this rejects."""
         if self._dense is None or self._follower is None:
             return
         found = DenseSet(weights, self._follower.dense_number, self._follower.dense_needs)

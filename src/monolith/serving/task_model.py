@@ -32,7 +32,7 @@ _CLOSE_SECONDS = 10.0
 
 
 class TaskModel:
-    """Serves a task from the newest checkpoint of its model directory. Thread-safe.
+    """A task served from the newest checkpoint of its model directory. Thread-safe.
 
     A newer checkpoint is served once it is restored, without a failing call; until then both are in memory. Tables hold
     training rows, which take more memory than the serving rows of an export. Types of requests are those of the first

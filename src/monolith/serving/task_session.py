@@ -167,7 +167,7 @@ def _signature(
 
 @contextmanager
 def _noting(batch: WatchedBatch, ids: set[str]) -> Iterator[None]:
-    """Context in which columns whose rows are looked up are recorded as columns of ids."""
+    """Records columns whose rows are looked up inside the context as columns of ids."""
 
     def look_up(module: Embeddings, asked: Mapping[str, Any]) -> LookedUp:
         given = {

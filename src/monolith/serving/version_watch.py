@@ -31,7 +31,7 @@ Version = TypeVar("Version")
 
 
 class VersionWatch(Generic[Version]):
-    """Loads newer versions in background threads. Thread-safe. Must be closed, even if it was never started.
+    """Watch that loads newer versions in background threads. Thread-safe. Must be closed, even if it was never started.
 
     Each version is loaded in a daemon thread, and every wait for that thread is bounded: reading may hang. A version
     that cannot be used is tried once and rejected. While the storage is unreachable, no version is rejected, and the

@@ -30,7 +30,7 @@ _SMALL = [bytes([value]) for value in range(128)]
 
 
 class ExampleWriter:
-    """Completes samples of one format. Thread-safe.
+    """Encoder of examples from samples of one format. Thread-safe.
 
     Args:
         rules: Rules that define the labels of an example.

@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 
 class FileInput:
-    """Reads the complete records of a file that may grow, and waits at a torn one. A missing file counts as empty.
+    """Reader of the complete records of a growing file; waits at a torn one. A missing file counts as empty.
 
     Args:
         path: A local file.
@@ -104,7 +104,7 @@ class FileInput:
 
 
 class FileOutput:
-    """Appends to a file, synced before the call returns."""
+    """Output file; appended records are synced before the call returns."""
 
     def __init__(self, path: str) -> None:
         self.name = f"file '{path}'"

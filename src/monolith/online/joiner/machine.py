@@ -38,7 +38,7 @@ class Joined(NamedTuple):
 
 
 class JoinMachine:
-    """Joins the events of one partition. Not thread-safe.
+    """State machine that joins the events of one partition. Not thread-safe.
 
     An owner that stores some entries elsewhere must add them with `bring_in` before a call that concerns them: the
     entries of incoming keys, and those that are due. `changed` and `removed` list what it has to save.

@@ -36,7 +36,7 @@ _MOST_EXAMPLES = 8192
 
 
 class JoinPartition:
-    """Joins one partition. Not thread-safe; owns its inputs, output and state.
+    """One partition of a join. Not thread-safe; owns its inputs, output and state.
 
     Args:
         writer: Encodes examples; has the rules.
@@ -139,7 +139,7 @@ class JoinPartition:
         return self._clock.now() * 1000
 
     def _steady_ms(self) -> float:
-        """Monotonic time for idle detection: a clock step would make inputs idle and close windows too early."""
+        """Returns monotonic time for idle detection: a clock step would close windows too early."""
         return self._clock.monotonic() * 1000
 
     def _read(self, name: str, source: JoinInput) -> Arrived:

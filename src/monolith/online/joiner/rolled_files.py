@@ -36,7 +36,7 @@ def is_pattern(path: str) -> bool:
 
 
 class RolledInput:
-    """Reads all files of a pattern, always the oldest available event of any file first. A file may be removed.
+    """Reader of all files of a pattern; returns the oldest available event of any file first. A file may be removed.
 
     The position in a file is the offset of a group of records and the number of them already returned: records of
     several files interleave, and only the framing can compute the offset between two records.

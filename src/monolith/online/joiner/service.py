@@ -39,7 +39,7 @@ _SECONDS_BETWEEN_METRICS = 1.0
 
 
 class Joiner:
-    """Joins until it is stopped, the inputs end, or a partition fails.
+    """A joiner process, which runs until it is stopped, the inputs end, or a partition fails.
 
     >>> from monolith.online.joiner import Joiner, JoinerConfig
     >>> Joiner(JoinerConfig(impressions="i-{partition}", actions="a-{partition}", output="o-{partition}",

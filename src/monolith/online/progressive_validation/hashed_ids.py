@@ -24,7 +24,7 @@ _GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -77235922
 
 @config
 class HashedIds(Config):
-    """Replaces the ids of some columns by their hash modulo a number of rows; colliding ids share a row.
+    """Transform that replaces ids by their hash modulo a number of rows; colliding ids share a row.
 
     Pass it to `Dataset.map`, or call it with a batch. The columns share one array, so their slots must share rows, too.
 

@@ -44,7 +44,9 @@ class Due(NamedTuple):
 
 
 class SyncClock:
-    """Computes what is due. Intervals count from the start of measuring, so that copies with the same interval agree.
+    """Schedule of a `SyncRule`.
+
+    Intervals count from the start of measuring, so that copies with the same interval agree.
 
     >>> clock = SyncClock(SyncRule(rows_seconds=60, dense_seconds=3600), begin=1000)
     >>> [clock.due(time).rows for time in (1003, 1050, 1061, 1119, 1300, 1310)]

@@ -41,7 +41,7 @@ class _Piece(NamedTuple):
 
 
 class WindowedScores:
-    """Accumulates predictions in approximate order of time; a window is closed when no more examples can fall into it.
+    """Accumulator of predictions in approximate order of time; a window is closed once no example can fall into it.
 
     Only predictions of open windows are kept, so that memory does not grow with the stream.
 

@@ -28,7 +28,7 @@ class Reached(NamedTuple):
 
 
 class Admission:
-    """Admits each number of each partition once. Not thread-safe.
+    """Filter that admits each number of each partition once. Not thread-safe.
 
     Args:
         name: Name of the stream, for messages.

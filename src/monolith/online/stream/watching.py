@@ -24,7 +24,9 @@ _SECONDS_BETWEEN_METRICS = 1.0
 
 
 class StreamHook(Hook):
-    """Reports the progress of a session in its stream, ends waits with it, and completes pending work in silence.
+    """Hook that reports the progress of a session in its stream, and completes pending work while it is silent.
+
+    Pending reads of the stream are ended with the session.
 
     Args:
         stream: Stream that the session reads.

@@ -41,7 +41,7 @@ _FORMS: dict[str, SampleFormat] = {
 
 
 class Layout:
-    """Converts encoded samples to the inputs of a graph in one call of the core: parse, look up rows, pool.
+    """Conversion of encoded samples to the inputs of a graph in one call of the core: parse, look up rows, pool.
 
     Thread-safe, also with concurrent writers of the stores: no row is ever torn. A call computes on its own thread and
     releases the GIL. An id without a row reads zeros, an example without ids is zeros.

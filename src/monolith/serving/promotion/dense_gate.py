@@ -44,7 +44,7 @@ class WithWeights:
 
 
 class DenseGate:
-    """Passes weights to a model once they pass the gate. One thread judges, always the newest weights. Thread-safe.
+    """Gate between the delta log and a model's weights. One thread judges, always the newest weights. Thread-safe.
 
     The rows that weights need are applied before the weights are offered, and only become newer while they wait.
 

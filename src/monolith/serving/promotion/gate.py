@@ -104,7 +104,7 @@ _NOTHING = Figures(math.nan, math.nan, 0, 0)
 
 
 class Gate:
-    """Judges versions. Thread-safe.
+    """Check of versions against labelled examples. Thread-safe.
 
     Args:
         options: Requirements.

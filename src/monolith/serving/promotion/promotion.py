@@ -45,7 +45,7 @@ class PromotionConfig(Config):
 
 
 class Promotion:
-    """Manages versions of models and the pointers to them. Thread-safe. Must be closed before the registry.
+    """Manager of the versions of models and of the pointers to them. Thread-safe. Must be closed before the registry.
 
     Example::
 

@@ -81,7 +81,7 @@ class ModelState:
 
 
 class PromotionFile:
-    """Persists the decisions about all models of a server. Thread-safe.
+    """Storage of the decisions about all models of a server. Thread-safe.
 
     Args:
         path: A local file, created if missing; None: decisions are not persisted.

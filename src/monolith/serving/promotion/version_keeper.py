@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.05
 
 
 class VersionKeeper:
-    """Loads and frees versions of one model. Thread-safe. Must be closed before the registry.
+    """Loader of the versions of one model, which also frees them. Thread-safe. Must be closed before the registry.
 
     Without a decision the newest version is served once it is ready and has passed the gate. A version with the label
     ``stable`` is served instead while it has the label.
@@ -105,7 +105,7 @@ class VersionKeeper:
 
     @contextmanager
     def command(self) -> Iterator[None]:
-        """Context of one command at a time; at its end, versions that it loaded and did not select are freed."""
+        """Serializes commands; at the end of one, versions that it loaded and did not select are freed."""
         with self._commands:
             try:
                 yield
@@ -256,7 +256,7 @@ class VersionKeeper:
 
     @contextmanager
     def _borrowed(self) -> Iterator[list[ServedModel]]:
-        """Context in which loaded versions stay loaded, since their rows may be shared."""
+        """Keeps loaded versions in memory inside the context, since their rows may be shared."""
         with ExitStack() as stack:
             with self._lock:
                 entries = [

@@ -23,7 +23,7 @@ _SUB_GRAPH = re.compile(r"ps_(\d+)")
 
 
 class DiscoverySyncBackend:
-    """Pushes the rows of a log to the registered replicas of shards. Thread-safe.
+    """Backend that pushes the rows of a log to the registered replicas of shards. Thread-safe.
 
     Args:
         discovery: Service at which receivers register, shard i of the model as ``<model>-ps-<i>``. Closed by its owner.

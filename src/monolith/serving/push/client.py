@@ -62,7 +62,7 @@ class PushOptions(Config):
 
 
 class ParameterSyncClient:
-    """Pushes to the replicas of one shard. Not thread-safe: calls must not overlap.
+    """Client that pushes to the replicas of one shard. Not thread-safe: calls must not overlap.
 
     Args:
         log: Source of the rows: a path or URL, or a `DeltaLog`.

@@ -50,7 +50,7 @@ class BaseRows(NamedTuple):
 
 
 class LogRows:
-    """Reads a log for pushing. Not thread-safe.
+    """Reader of a log for pushing. Not thread-safe.
 
     Args:
         log: The log.

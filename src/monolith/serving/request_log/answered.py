@@ -15,7 +15,7 @@ __all__ = ["AnsweredRequest"]
 
 
 class AnsweredRequest(NamedTuple):
-    """A request and its answer. Its contents must not be changed any more."""
+    """A request and its answer. Must not be modified after it is submitted."""
 
     request_id: bytes
     model: str

@@ -39,7 +39,7 @@ class _Waiting(NamedTuple):
 
 
 class RequestLog:
-    """Writes a share of the answered requests in a background thread. Any thread may call `answered`.
+    """Log of a share of the answered requests, written in a background thread. Any thread may call `answered`.
 
     No error reaches a caller: dropped records are counted as ``request_log_dropped``, by reason, and reported once in
     the process log until records are written again.

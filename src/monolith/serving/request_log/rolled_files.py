@@ -34,7 +34,7 @@ _LONGEST_HOST = 64
 
 
 class RolledFiles:
-    """Appends records to a file, and rotates it by size and age. Not thread-safe.
+    """Sink that appends records to a file, and rotates it by size and age. Not thread-safe.
 
     Args:
         folder: Folder of the files, created if missing.

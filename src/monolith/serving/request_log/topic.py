@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 60
 
 
 class Topic:
-    """Sends records; librdkafka buffers those that brokers have not acknowledged. Not thread-safe.
+    """Sink that sends records; librdkafka buffers those that brokers have not acknowledged. Not thread-safe.
 
     Args:
         place: Topic and brokers.

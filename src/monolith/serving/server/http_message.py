@@ -71,14 +71,11 @@ class HttpApplication(Protocol):
     """Application that answers requests. Called in the event loop thread; must not block."""
 
     def begin(self, request: HttpRequest) -> HttpResponse | None:
-        """Called with the complete head.
-
-        Returns the response if the head suffices; None: the body is read, then `answer` called.
-        """
+        """Checks the complete head; returns a response if the head suffices. None: the body is read for `answer`."""
         ...
 
     def answer(self, request: HttpRequest, reply: Reply) -> None:
-        """Called with the complete body; `reply` is called now or later."""
+        """Answers a request with a complete body; calls `reply` now or later."""
         ...
 
 

@@ -27,7 +27,7 @@ _EVERY_SECONDS = 1.0
 
 
 class ServingMetrics:
-    """Records the metrics of a server. Thread-safe.
+    """Recorder of the metrics of a server. Thread-safe.
 
     Args:
         recorder: Recorder of the values; by default that of the process.
@@ -139,7 +139,7 @@ class ServingMetrics:
 
 
 class GaugeThread:
-    """Calls a function every second until closed."""
+    """Thread that calls a function every second until closed."""
 
     def __init__(self, show: Callable[[], None]) -> None:
         self._show = show

@@ -168,7 +168,7 @@ class ModelRegistry:
 
     @contextmanager
     def using(self, name: str, *, version: int | None = None, label: str | None = None) -> Iterator[Entry]:
-        """Context with the version that answers a request; the version stays loaded inside.
+        """Yields the version that answers a request, which stays loaded inside the context.
 
         Raises:
             NotFoundError: the model, version or label does not exist.

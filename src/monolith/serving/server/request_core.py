@@ -43,7 +43,7 @@ def deadline_error(seconds: float) -> DeadlineExceededError:
 
 
 class RequestCore:
-    """Passes decoded requests to models and returns answers. Thread-safe."""
+    """Path of decoded requests to models and of their answers. Thread-safe."""
 
     def __init__(
         self, registry: ModelRegistry, threads: ModelThreads, *, limits: Limits, metrics: ServingMetrics

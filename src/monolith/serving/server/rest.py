@@ -40,7 +40,7 @@ _DECODING_THREADS = 2
 
 
 class RestApplication:
-    """Answers HTTP requests; predictions are computed by the model threads.
+    """HTTP application of a server; predictions are computed by the model threads.
 
     Args:
         core: Passes requests to models.

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelServer:
-    """Serves the models of a registry from its construction until `close`. A context manager.
+    """Server of the models of a registry, from its construction until `close`. A context manager.
 
     Example::
 

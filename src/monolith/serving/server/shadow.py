@@ -67,7 +67,7 @@ class _Work(NamedTuple):
 
 
 class ShadowScorer:
-    """Calls shadows in a background thread; answers never wait for it. Thread-safe.
+    """Background thread that calls shadows; answers never wait for it. Thread-safe.
 
     Args:
         registry: Registry with the shadows.

@@ -84,7 +84,7 @@ class _Noted(NamedTuple):
 
 
 class TrafficWatch:
-    """Monitors the calls of all models. Any thread may call `note`; one thread calls `show`.
+    """Monitor of the calls of all models. Any thread may call `note`; one thread calls `show`.
 
     Args:
         clock: Measures the windows.

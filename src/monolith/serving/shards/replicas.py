@@ -25,7 +25,7 @@ REFRESH_SECONDS = 15.0
 
 
 class Replicas(Protocol):
-    """Resolves the replicas of shards. Thread-safe."""
+    """Resolver of the replicas of shards. Thread-safe."""
 
     @property
     def num_shards(self) -> int:

@@ -62,7 +62,7 @@ class ShardServerOptions(Config):
 
 
 class ShardServer:
-    """Answers ``PredictionService.Predict`` and ``ModelService.GetModelStatus`` for one shard. A context manager.
+    """Server of ``PredictionService.Predict`` and ``ModelService.GetModelStatus`` for one shard. A context manager.
 
     Args:
         rows: The rows of the shard, by version.

@@ -63,7 +63,7 @@ def wire_names(tables: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 class ShardTables:
-    """Answers requests for rows. Thread-safe.
+    """Tables of a shard, which answer requests for rows. Thread-safe.
 
     Args:
         stores: Store -> its serving tables.

@@ -24,7 +24,7 @@ __all__ = ["RequestParser"]
 
 
 class RequestParser:
-    """Parses samples into batches with the columns of a signature, each of its type and shape. Thread-safe."""
+    """Parser of samples into batches with the columns of a signature, each of its type and shape. Thread-safe."""
 
     def __init__(self, signature: Signature) -> None:
         self._inputs = signature.inputs

@@ -40,7 +40,7 @@ class ReplayModel(Protocol):
 
 
 class ReplayModels:
-    """Finds models by version, and keeps the last one in memory. Not thread-safe. Must be closed.
+    """Models by version, of which the last one is kept in memory. Not thread-safe. Must be closed.
 
     Args:
         export: An export, or the folder of its versions, with the signatures and the step of each version.
