@@ -168,7 +168,7 @@ def _occupant(seat: Numbers, day: Reals, draws: CountedDraws, seats: _Seats) -> 
 
 
 def _popularity(count: int, exponent: float) -> Reals:
-    """Cumulative shares of ranks; the last is 1, which no draw reaches."""
+    """Returns the cumulative shares of ranks; the last is 1, which no draw reaches."""
     shares = np.arange(1, count + 1, dtype=np.float64) ** -exponent
     cumulative: Reals = np.cumsum(shares)
     cumulative /= cumulative[-1]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["PACKED_TAG", "pack_floats", "unpack_floats"]
 
 PACKED_TAG = b"UE_QTZ"
-"""What packed bytes begin with."""
+"""Prefix of packed bytes."""
 
 _MAX_PLAIN = 4
 """Vectors up to this length are not worth their bounds."""

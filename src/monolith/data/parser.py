@@ -1,4 +1,4 @@
-"""From serialized samples to a `Batch`, in the core: no Python runs for a sample or a feature."""
+"""Parses serialized samples into a `Batch`, in the core: no Python runs per sample or feature."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Parser:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns."""
+        """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
     def parse(self, records: Records | Sequence[bytes]) -> Batch:

@@ -41,7 +41,7 @@ class Reading(ABC, Generic[T_co]):
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back files, connections and threads. Further calls do nothing."""
+        """Releases files, connections and threads. Idempotent."""
 
     def __iter__(self) -> Self:
         return self

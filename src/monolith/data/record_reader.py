@@ -56,7 +56,7 @@ class RecordPosition:
     """Records handed out before it."""
 
     def to_dict(self) -> dict[str, int]:
-        """As plain numbers."""
+        """Returns the position as plain numbers."""
         return {"offset": self.offset, "records": self.records}
 
     @classmethod

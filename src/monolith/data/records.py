@@ -23,14 +23,14 @@ _HEADER = LAGRANGEX_HEAD
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where records come from that lie in one buffer by now."""
+    """Origins of records that were joined into one buffer."""
 
     origins: tuple[str, ...]
-    """Of all records; what is written in front of an offset there."""
+    """Origins of all records; the prefix of an offset in messages."""
     origin_of: npt.NDArray[np.int64]
     """Index of the origin of each record."""
     offsets: npt.NDArray[np.int64]
-    """Where each record begins at its origin."""
+    """Offset of each record at its origin."""
 
     def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Places:
         return Places(self.origins, self.origin_of[rows], self.offsets[rows])
@@ -49,7 +49,7 @@ class Records:
     spans: npt.NDArray[np.int64]
     """Offset and length of each record in the buffer, alternating."""
     origin: str = "records"
-    """Where they come from, for messages."""
+    """Origin of the records, for messages."""
     base: int = 0
     """Offset of the buffer in the uncompressed stream that it was read from."""
     places: Places | None = None

@@ -72,7 +72,7 @@ def _varint_bytes(number: int) -> bytes:
 
 
 def _last_numbers(records: Records, fields: tuple[int, ...]) -> list[npt.NDArray[np.uint64]]:
-    """For each field the number that stands last in each message; 0 where none does, or the message is malformed."""
+    """Returns for each field its last number in each message; 0 if missing, or if the message is malformed."""
     found = [np.zeros(len(records), np.uint64) for _ in fields]
     at, end = records.spans[::2].copy(), records.spans[::2] + records.spans[1::2]
     left = np.flatnonzero(at < end)

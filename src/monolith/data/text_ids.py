@@ -44,7 +44,7 @@ class TextColumn:
     """
 
     name: str
-    """Of the column whose ids equal texts have: it is part of the hash."""
+    """Name of the column with which equal strings share ids: it is part of the hash."""
     separator: str | None = None
     """Stands between the values of a text."""
     slot: int | None = None

@@ -27,7 +27,7 @@ class WorkerShare:
     count: int
     """Shares that the input has; a worker whose number is not below it has none."""
     queue: Callable[[FileSet], Files] | None = None
-    """Gives the worker its files out of a queue that all workers share; None: every worker has a fixed share."""
+    """Returns the worker's files from a queue that all workers share; None: every worker has a fixed share."""
 
     def share_of(self, dataset: Dataset[T]) -> Dataset[T]:
         """Returns the share of a dataset; nothing, where there are more workers than shares."""

@@ -70,4 +70,4 @@ def begin_rows_of_ranks(words: RankWords, state: TrainState, *, is_restored: boo
     words.decide("the rows of the servers", begin)
     for store in state.stores.values():
         if store.traits.remote:
-            cast("PsStore", store).refresh_newest_time()  # it may know the times of rows that are gone now
+            cast("PsStore", store).refresh_newest_time()  # it may have the times of removed rows

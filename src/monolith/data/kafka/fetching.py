@@ -160,7 +160,7 @@ class Fetching:
         return chunk
 
     def _end_by_time(self, partition: Partition, messages: Sequence[Message], stop_ms: int) -> None:
-        """A partition ends before its first message of the time at which reading is to stop."""
+        """Sets the end of a partition to its first message of the stop time or later."""
         for message in messages:
             if message.timestamp()[1] >= stop_ms:
                 end = int(message.offset() or 0)
@@ -168,7 +168,7 @@ class Fetching:
                 return
 
     def _find_ends_by_time(self) -> None:
-        """When the time to stop has come, partitions end with what they hold of before."""
+        """Sets the ends of partitions once the stop time has passed."""
         if self._stop_ms is None or time.time() * 1000 < self._stop_ms:
             return
         if missing := [partition for partition in self.fetched if partition not in self.ends]:

@@ -23,19 +23,19 @@ class Piece:
 
     records: Records
     partitions: tuple[Partition, ...]
-    """By the number of their origin in the places of the records."""
+    """Partitions, indexed by the origin number in the places of the records."""
     through: Offsets
     """The offset after the last of the messages, of each partition."""
     skipped: dict[tuple[Partition, int], int] = field(default_factory=dict)
     """Partition and offset of a message -> number of its records to skip, as they were returned before."""
 
     def place_of(self, row: int) -> tuple[Partition, int]:
-        """Partition and offset of a record's message."""
+        """Returns partition and offset of a record's message."""
         places = self._places()
         return self.partitions[int(places.origin_of[row])], int(places.offsets[row])
 
     def first_from(self, row: int) -> dict[Partition, int]:
-        """Partition -> the first record from `row` on that is its."""
+        """Returns partition -> its first record from `row` on."""
         origins, rows = np.unique(self._places().origin_of[row:], return_index=True)
         first: dict[Partition, int] = {}
         for origin, place in zip(origins.tolist(), rows.tolist(), strict=True):
@@ -85,7 +85,7 @@ class Gathering:
 
     @property
     def holds_back(self) -> bool:
-        """Whether records were fetched that are not handed out yet."""
+        """Whether records were fetched that are not returned yet."""
         return self._rest is not None
 
     def next_block(

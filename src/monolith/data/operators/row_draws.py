@@ -52,7 +52,7 @@ def row_keys(batch: Batch, columns: Sequence[str], owner: object) -> Tensor:
 
 
 def uniform_draws(keys: Tensor, *, seed: int, owner: object, count: int = 1) -> Tensor:
-    """Float64 [B, count] in [0, 1): functions of key, seed and the class of the owner, independent of each other.
+    """Returns float64 [B, count] in [0, 1): independent functions of key, seed and the class of the owner.
 
     Two owners of one class draw the same numbers at the same seed: give them different seeds.
     """

@@ -45,7 +45,7 @@ class InShare(Condition):
         object.__setattr__(self, "keys", tuple(self.keys))
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         numbers = uniform_draws(row_keys(batch, self.keys, self), seed=self.seed, owner=self)[:, 0]
         return (numbers >= self.begin) & (numbers < self.end)
 
@@ -131,7 +131,7 @@ class SpecialStrategy(Operator):
 
     @classmethod
     def from_text(cls, text: str, **options: Any) -> SpecialStrategy:
-        """From ``"strategy:rate[:label],..."``, as flags give it.
+        """Parses ``"strategy:rate[:label],..."``, as given by flags.
 
         >>> SpecialStrategy.from_text("7:0.5,9:1:0").labels
         {9: 0.0}

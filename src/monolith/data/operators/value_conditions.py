@@ -90,7 +90,7 @@ class Value(Condition):
         object.__setattr__(self, "_operands", operand)
 
     def holds(self, batch: Batch) -> Tensor:
-        """For which rows it holds, bool [B]."""
+        """Returns the rows for which it holds, bool [B]."""
         values = column_of(batch, self.column, self)
         if isinstance(values, list):
             return self._test_texts(values)

@@ -42,7 +42,7 @@ class Rebatch(Stage[Any, Any]):
         return _RebatchReading(source.read(saved.position("source")), rows, self._size, self._drop_remainder)
 
     def known(self, source: Known) -> Known:
-        """As many as the rows fill."""
+        """Returns the number of blocks that the rows fill."""
         if source.rows is None:
             return Known()
         whole, rest = divmod(source.rows, self._size)

@@ -30,7 +30,7 @@ class Take(Stage[T, T]):
         return _TakeReading(source.read(saved.position("source")), saved.number("taken"), self._count)
 
     def known(self, source: Known) -> Known:
-        """At most `count`."""
+        """Returns the length of the source, at most `count`."""
         return Known(None if source.elements is None else min(self._count, source.elements))
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ class Cache(Stage[T, T]):
         self._elements = tuple(elements)
 
     def known(self, source: Known) -> Known:
-        """As the source."""
+        """Returns the length of the source."""
         return source
 
 

@@ -8,11 +8,11 @@ __all__ = ["Known", "whole_number"]
 
 
 class Known(NamedTuple):
-    """What is known of a dataset before it is read; None: nothing."""
+    """The length of a dataset before it is read; None: unknown."""
 
     elements: int | None = None
     rows: int | None = None
-    """Of all elements together, where elements have rows."""
+    """Number of rows of all elements together, if elements have rows."""
 
 
 def whole_number(name: str, value: object, *, at_least: int) -> int:

@@ -18,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 
 def mix(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Evenly spread numbers out of any different ones (the finalizer of splitmix64); no two become equal."""
+    """Mixes numbers to uniformly spread ones (the finalizer of splitmix64); a bijection."""
     with np.errstate(over="ignore"):
         mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -20,7 +20,7 @@ __all__ = ["Map"]
 
 
 class Map(Stage[S, T]):
-    """What a function makes of each element; None drops the element."""
+    """Applies a function to each element; None drops the element."""
 
     works_on_shares = True
 

@@ -28,7 +28,7 @@ class MarkLast(Stage[T, tuple[T, bool]]):
         return _MarkLastReading(source.read(position))
 
     def known(self, source: Known) -> Known:
-        """As the source."""
+        """Returns the length of the source."""
         return source
 
     def __repr__(self) -> str:

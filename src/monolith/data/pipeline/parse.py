@@ -12,11 +12,11 @@ __all__ = ["Parsing", "RecordParser"]
 
 
 class RecordParser(Protocol):
-    """What makes batches of records: a `Parser`, a `JsonParser`, or one of your own."""
+    """Makes batches of records: a `Parser`, a `JsonParser`, or a custom class."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns."""
+        """Names of the columns."""
 
     def parse(self, records: Records) -> Batch:
         """Returns the batch of these records, without those that are bad."""

@@ -37,7 +37,7 @@ class Prefetch(Stage[T, T]):
         return _PrefetchReading(reading, self._capacity, self._name) if self._capacity else reading
 
     def known(self, source: Known) -> Known:
-        """As the source."""
+        """Returns the length of the source."""
         return source
 
     def __repr__(self) -> str:

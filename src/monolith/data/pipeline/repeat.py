@@ -20,12 +20,12 @@ _KIND = "repeat"
 
 
 class Repeat(Stage[T, T]):
-    """Some passes over the data, or passes without end; with an empty source there is none.
+    """Repeated passes over the data, finite or endless; none with an empty source.
 
-    What shuffles below has another order in each pass. The number of passes is not part of a position.
+    Stages that shuffle below it use another order in each pass. The number of passes is not part of a position.
 
     Args:
-        epochs: How many; None for no end.
+        epochs: Number of passes; None: endless.
     """
 
     works_on_shares = True
@@ -69,7 +69,7 @@ class _RepeatReading(Reading[T]):
         self._epochs = epochs
         self._epoch = epoch
         self._start = start
-        """Where the pass begins, until it is opened."""
+        """Start position of the pass, until it is opened."""
         self._source: Reading[T] | None = None
         self._is_empty = start is None
         """Whether the pass was read from its start and had no element so far."""

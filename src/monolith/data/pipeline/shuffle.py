@@ -30,8 +30,8 @@ class Shuffle(Stage[Any, Any]):
     """Permutes windows of at least `rows` rows; elements have as many rows as those of the source, in their order.
 
     Args:
-        rows: Of a window; memory holds one window, and at most one element more.
-        seed: The same seed gives the same order, another one in each epoch of `repeat`.
+        rows: Minimum rows of a window; memory holds one window, and at most one element more.
+        seed: Seed of the order, which differs in each epoch of `repeat`.
     """
 
     works_on_shares = True
@@ -42,7 +42,7 @@ class Shuffle(Stage[Any, Any]):
         self.epoch = epoch
 
     def for_epoch(self, epoch: int) -> Shuffle:
-        """Another order, of the same windows."""
+        """Returns the stage with another order, of the same windows."""
         return Shuffle(self.rows, seed=self.seed, epoch=epoch)
 
     def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
@@ -54,7 +54,7 @@ class Shuffle(Stage[Any, Any]):
         return _ShuffleReading(source.read(saved.position("source")), self, window=window, handed_out=handed_out)
 
     def known(self, source: Known) -> Known:
-        """As the source."""
+        """Returns the length of the source."""
         return source
 
     def __repr__(self) -> str:

@@ -40,9 +40,9 @@ class Split(Stage[Any, Any]):
     Args:
         ratios: The share of each part.
         part: Which part this is, from 0 on.
-        seed: The same seed cuts in the same way.
+        seed: Seed of the split; the same seed gives the same split.
         by: A column of numbers or ids: rows with the same (first) value go to the same part, whatever their order.
-            None goes by the place of a row in the stream, so what is below must not change its order between epochs.
+            None: by the index of a row in the stream, so the source must not change its order between epochs.
     """
 
     def __init__(self, ratios: Sequence[float], part: int, *, seed: int = 0, by: str | None = None) -> None:

@@ -25,7 +25,7 @@ __all__ = ["Source", "Stage", "StageReading"]
 
 
 class Source(Protocol[S_co]):
-    """What a stage reads from: a `Dataset`."""
+    """Source of a stage: a `Dataset`."""
 
     def read(self, position: bytes | None = None) -> Reading[S_co]:
         """Starts to read from the beginning or from a position."""
@@ -68,7 +68,7 @@ class StageReading(Reading[T_co], Generic[S, T_co]):
 
     @property
     def position(self) -> bytes:
-        """That of the source, for stages that hold nothing back."""
+        """Position of the source, for stages without buffered elements."""
         if self._failed_call is not None:
             raise FailedPreconditionError(
                 f"{self._failed_call} failed on an element that was read from the source and not returned; "

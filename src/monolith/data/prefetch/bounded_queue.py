@@ -41,7 +41,7 @@ class BoundedQueue(Generic[T]):
         self.gate = Gate(name) if gate is None else gate
         """The lock that it waits at."""
         self.lane = Lane(capacity) if lane is None else lane
-        """Its items."""
+        """Lane with its items."""
 
     @property
     def name(self) -> str:

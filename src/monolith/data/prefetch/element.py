@@ -1,7 +1,7 @@
-"""What travels through a prefetch queue: a flat list of tensors, or a structure of them.
+"""Elements of a prefetch queue: a flat list of tensors, or a structure of them.
 
-Most batches are plain dicts of tensors. Those are carried as they are (`PlainStructure`); only what has containers or
-leaves of other kinds is taken apart (`TakenApart`), which costs more than all the rest of a queue.
+Most batches are plain dicts of tensors. Those are passed unchanged (`PlainStructure`); only structures with other
+containers or leaves are flattened (`TakenApart`), which costs more than all the rest of a queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Element(Protocol):
     """A structure with tensors in it."""
 
     def get_tensors(self) -> list[Tensor]:
-        """Its tensors in a fixed order."""
+        """Returns its tensors in a fixed order."""
         ...
 
     def gpu_tensors(self) -> list[Tensor]:

@@ -31,7 +31,7 @@ class Taker:
     def __init__(self, queue: ElementQueue) -> None:
         self._queue = queue
         self.name = f"{queue.name}_dequeue"
-        """How messages speak of it."""
+        """Name in messages."""
         self.reads_from = (queue.enqueue_op,)
         """The call that made what is taken."""
 
@@ -68,22 +68,23 @@ class Taker:
 def enqueue_dicts_with_queue_return(
     tensors: Callable[[], Any], capacity: int = 1, queue_name: str = "prefetch_queue"
 ) -> tuple[Callable[[], Any], ElementQueue | None]:
-    """A function that takes what another one makes ahead of time, and the queue between them.
+    """Returns a function that takes the prefetched results of another one, and the queue between them.
 
-    Nothing runs yet: `EnqueueHook(queue)` in a session, or `MultiQueueRunner` in a loop of one's own, starts the
-    thread; `queue.enqueue_op()` makes and enqueues one structure in the thread that calls.
+    Nothing runs yet: `EnqueueHook(queue)` in a session, or `MultiQueueRunner` in a custom loop, starts the thread;
+    `queue.enqueue_op()` makes and enqueues one structure in the calling thread.
 
     Args:
         tensors: Makes one structure of tensors, raggeds, numbers and texts (see `NestedTensors`) at each call; raises
             OutOfRangeError or StopIteration when there are no more. Numbers and texts travel with their structure.
-        capacity: Structures that wait at most; the thread holds one more. With 0 there is no queue and no thread.
-        queue_name: How messages and threads speak of it.
+        capacity: Maximum number of queued structures; the thread holds one more. With 0 there is no queue and no
+            thread.
+        queue_name: Name in messages and of threads.
 
     Returns:
         A `Taker` and its queue; with capacity 0 `tensors` itself and None.
 
     Raises:
-        TypeError: `tensors` is no function.
+        TypeError: `tensors` is not a function.
         ValueError: `capacity` is negative.
 
     >>> import torch

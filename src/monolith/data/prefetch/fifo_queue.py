@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FIFOQueue", "PaddingFIFOQueue", "TensorSource", "evaluate", "ops_of", "require_sources"]
 
 TensorSource: TypeAlias = "Tensor | Callable[[], Tensor]"
-"""What a queue is fed from: a tensor, or a function that makes one for each element."""
+"""Source of a queue: a tensor, or a function that makes one for each element."""
 
 Shape: TypeAlias = "Sequence[int | None] | None"
 """Sizes of the dims, None for any size; None instead of the list for any number of dims."""
@@ -70,7 +70,7 @@ class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
 
     @property
     def shapes(self) -> list[Shape]:
-        """Of the tensors of an element; None where any goes."""
+        """Shapes of the tensors of an element; None: any."""
         return list(self._shapes)
 
     def enqueue(self, tensors: Tensor | Sequence[Tensor], timeout_seconds: float | None = None) -> None:
@@ -96,11 +96,11 @@ class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
         return tensors[0] if len(tensors) == 1 else tensors
 
     def enqueue_many(self, *_: Any, **__: Any) -> None:
-        """Not supported: elements differ in shape, so there is no tensor of many to take them from."""
+        """Raises: elements differ in shape, so there is no stacked tensor to take them from."""
         raise NotImplementedError("enqueue_many is not supported by PaddingFIFOQueue; call enqueue for each element")
 
     def dequeue_many(self, *_: Any, **__: Any) -> list[Tensor]:
-        """Not supported: elements differ in shape, so there is no tensor of many to return."""
+        """Raises: elements differ in shape, so there is no stacked tensor to return."""
         raise NotImplementedError("dequeue_many is not supported by PaddingFIFOQueue; call dequeue for each element")
 
     def _check(self, element: list[Tensor]) -> None:
@@ -169,7 +169,7 @@ class FIFOQueue:
 
 
 def require_sources(dense_list: object) -> list[TensorSource]:
-    """`dense_list` itself, once it is a list of tensors and functions."""
+    """Returns `dense_list`, which must be a list of tensors and functions."""
     if dense_list is None:
         raise ValueError("dense_list must be a list of tensors, got None")
     if not isinstance(dense_list, list):

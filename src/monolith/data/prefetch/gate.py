@@ -1,13 +1,12 @@
-"""Where producers and consumers wait for each other: one lock over lanes of items that move together.
+"""Synchronization of producers and consumers: one lock over lanes of items that move together.
 
 A gate is open, then closed: by its producers at the end of the data, by its consumer to stop, or by an error.
 
-    open       `put` waits for room, `get` waits for items
-    closed     `put` is refused; `get` returns what is left, then raises OutOfRangeError, or the producer's error
-    reopened   open again, with what was left
+    open       `put` waits for capacity, `get` waits for items closed     `put` is refused; `get` returns what is left,
+    then raises OutOfRangeError, or the producer's error reopened   open again, with what was left
 
-`put` and `get` move one item on each of the lanes they are given, in one go: any number of producers and consumers
-always see items that belong together. Every method may be called from any thread of the process that made the gate.
+`put` and `get` atomically move one item on each of the given lanes: any number of producers and consumers always see
+items that belong together. Every method may be called from any thread of the process that made the gate.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ class _WaitingPut:
 
 
 class Gate:
-    """The lock of lanes that move together, and whether they have ended.
+    """The lock of lanes that move together, and their end state.
 
     Args:
-        name: How messages speak of it.
+        name: Name in messages.
     """
 
     def __init__(self, name: str) -> None:

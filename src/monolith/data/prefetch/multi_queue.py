@@ -69,7 +69,7 @@ class ElementQueue:
 
     @property
     def queues(self) -> list[BoundedQueue[Any]]:
-        """The CPU queue, and the GPU queue once there was a tensor on a GPU."""
+        """The CPU queue, and the GPU queue after the first tensor on a GPU."""
         return [self._cpu_queue] if self._gpu_queue is None else [self._cpu_queue, self._gpu_queue]
 
     @property

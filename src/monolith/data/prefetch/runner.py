@@ -65,7 +65,7 @@ class MultiQueueRunner:
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """Those that run now."""
+        """Running threads."""
         return [thread for thread in self._threads if thread.is_alive()]
 
     def close_op(self) -> None:

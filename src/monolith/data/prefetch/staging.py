@@ -86,5 +86,5 @@ class SideStreams:
 
 
 def _pinned(tensor: Tensor) -> Tensor:
-    """Only from page-locked memory a copy to a GPU need not be waited for."""
+    """Copies a tensor to page-locked memory, from which copies to a GPU are asynchronous."""
     return tensor.pin_memory() if tensor.device.type == "cpu" else tensor

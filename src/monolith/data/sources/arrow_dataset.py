@@ -82,7 +82,7 @@ class ArrowDataset(Dataset[Batch]):
 
     @property
     def is_share(self) -> bool:
-        """Whether it has a stretch of the rows."""
+        """Whether it has only a range of the rows."""
         return self._shard != (0, 1)
 
     def known_length(self) -> Known:

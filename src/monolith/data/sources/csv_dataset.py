@@ -89,7 +89,7 @@ class CsvDataset(LineDataset):
 
     @property
     def quote(self) -> bytes | None:
-        """Between two of these, a line end is part of a value."""
+        """Quote byte, inside which a line end is part of a value."""
         return b'"' if self._newlines_in_values else None
 
     def find_columns(self, path: str, head: bytes) -> FoundColumns:
@@ -207,7 +207,7 @@ class _CsvParser:
 
 
 def _delimiter_of(path: str, line: str) -> str:
-    """By the ending of the file, or what stands in its first line most often."""
+    """Detects the delimiter by the extension of the file, or by the most frequent candidate in its first line."""
     for ending, delimiter in _BY_ENDING.items():
         if f"{ending}." in f"{path.lower()}.":
             return delimiter

@@ -33,7 +33,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a worker had come when it saved its position."""
+    """Progress of a worker when it saved its position."""
 
     epoch: int
     turns: int
@@ -52,7 +52,7 @@ class _Pass:
     num_taken: int = 0
     """Files of the order that were taken."""
     returned: list[Piece] = field(default_factory=list)
-    """What workers gave back; it goes out first."""
+    """Pieces that workers gave back; they are assigned first."""
     taken: dict[int, list[Piece]] = field(default_factory=dict)
     """Worker -> what it took, by turn."""
 
@@ -113,7 +113,7 @@ class FileAssignments:
 
     @property
     def next_look_up(self) -> int | None:
-        """Number of the next look-up; None when all were done."""
+        """Returns the number of the next pattern to expand; None when all were."""
         return len(self._groups) if len(self._groups) < self._num_look_ups else None
 
     def found(self, files: Sequence[str]) -> Event:

@@ -1,4 +1,4 @@
-"""What a reading takes its files from, one after another, by number."""
+"""Source of the files of a reading, by number."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class FilePart:
 
     path: str
     place: Any = None
-    """As the reader of the format has it, in JSON; None: from the start."""
+    """Position of the format's reader, in JSON; None: from the start."""
 
 
 class FileFeed(ABC):
     """Files by number, from 0 on. A number always has the same file, in this run and after a restart."""
 
     kind: str
-    """What positions of this feed are called."""
+    """Kind of this feed in positions."""
     fields: Mapping[str, Any]
     """Fields that positions are checked by: only an equal feed can resume from them."""
 

@@ -22,11 +22,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class FilePatterns:
-    """Paths, globs, ranges and URLs, in the order in which they are looked up. Any thread may call it.
+    """Paths, globs, ranges and URLs, in the order in which they are expanded. Thread-safe.
 
     Args:
-        paths: As for `FileSet`.
-        seed: That shuffles the files.
+        paths: See `FileSet`.
+        seed: Seed that shuffles the files.
         storage_options: For the file system of URLs.
     """
 

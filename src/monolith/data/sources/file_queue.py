@@ -76,13 +76,12 @@ class FileQueue(ABC):
 
 
 class EventQueue(FileQueue):
-    """What the queues of one machine share: the state follows from events, which a subclass keeps.
+    """Base of the queues of one machine: the state is a function of events, which a subclass stores.
 
     Args:
-        paths: Paths, globs, ranges and URLs as for `FileSet`. Each pattern is looked up when the files of those before
-            it are taken.
-        num_workers: Workers that there are: numbers from 0 on. Files of a worker that is no longer there must have been
-            given back.
+        paths: Paths, globs, ranges and URLs as for `FileSet`. Each pattern is expanded when the files of earlier ones
+            are taken.
+        num_workers: Number of workers, numbered from 0 on. Files of removed workers must have been given back.
         seed: Shuffles the files of each pattern, or of a list of names, differently in each epoch; None: sorted.
         storage_options: For the file system of URLs.
     """
@@ -196,7 +195,7 @@ class LocalFileQueue(EventQueue):
         self._events: list[Event] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that happened, as JSON."""
+        """Returns all events, as JSON."""
         with self._exclusive():
             return {"digest": self.digest, "events": list(self._events)}
 
@@ -225,10 +224,10 @@ class LocalFileQueue(EventQueue):
 
 
 def progress_in(position: bytes, *, worker: int, digest: str) -> Progress:
-    """How far a worker of a queue had come, by the position of its dataset.
+    """Returns the progress of a worker of a queue, by the position of its dataset.
 
     Raises:
-        InvalidArgumentError: it is of another worker, another queue, or of a pipeline.
+        InvalidArgumentError: the position is of another worker, another queue, or of a pipeline.
     """
     saved = SavedPosition(position, _KIND).require_same(digest=digest, worker=worker)
     try:
@@ -239,11 +238,11 @@ def progress_in(position: bytes, *, worker: int, digest: str) -> Progress:
 
 
 class QueuedFiles(Files):
-    """What a worker reads out of a queue: give it to a `RecordDataset` or `ParquetDataset` in place of files.
+    """The files of a worker from a queue: pass it to a `RecordDataset` or `ParquetDataset` in place of files.
 
     Args:
-        queue: Which the workers share.
-        worker: Number of this one.
+        queue: Queue that the workers share.
+        worker: Number of this worker.
         storage_options: For the file system of URLs, such as the address of an object store.
     """
 
@@ -258,7 +257,7 @@ class QueuedFiles(Files):
 
     @property
     def is_share(self) -> bool:
-        """It is: the queue hands every file to one worker."""
+        """Always True: the queue assigns every file to one worker."""
         return True
 
     def share(self, index: int, count: int) -> Files | None:  # noqa: ARG002 - always refused

@@ -90,7 +90,7 @@ class FileSet(Files):
 
     @property
     def is_share(self) -> bool:
-        """Whether it is one shard of several."""
+        """Whether it is one of several shards."""
         return self._shard != (0, 1)
 
     def share(self, index: int, count: int) -> FileSet | None:

@@ -47,7 +47,7 @@ class InMemoryDataset(Dataset[T]):
 
     @property
     def is_share(self) -> bool:
-        """Whether it has a part of the rows."""
+        """Whether it has only a part of the rows."""
         return self._share != (0, 1)
 
     def known_length(self) -> Known:

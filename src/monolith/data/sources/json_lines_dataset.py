@@ -77,7 +77,7 @@ class JsonLinesDataset(LineDataset):
         return FoundColumns(pa.schema(list(types.items())), wanted)
 
     def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> JsonReader:  # noqa: ARG002 - no header
-        """There is nothing before the lines."""
+        """Returns a reader; there is no header before the lines."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
         return JsonReader(pa.schema([found.schema.field(name) for name in found.wanted]))

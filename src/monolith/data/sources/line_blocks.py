@@ -30,7 +30,7 @@ class LineBlock(NamedTuple):
     line: int
     """Number of the first of them, from 0 on."""
     end: int
-    """Where the next block begins, in uncompressed bytes."""
+    """Start of the next block, in uncompressed bytes."""
     end_line: int
 
 
@@ -81,7 +81,7 @@ class LineBlocks:
 
     @property
     def offset(self) -> int:
-        """Where the next line begins."""
+        """Start of the next line."""
         return self._offset
 
     def find_line(self, offset: int) -> None:

@@ -32,11 +32,11 @@ MAX_LINE_BYTES = 256 << 20
 _TASKS_OF_A_THREAD = 4
 _LEAST_OF_A_TASK = 1 << 19
 _HEAD_BYTES = 1 << 20
-"""Of the first file, which decide about the types of all."""
+"""Bytes of the first file from which the types of all are inferred."""
 
 
 def bytes_of_a_task(num_bytes: int) -> int:
-    """How much of a block one thread of Arrow parses at a time: some for each, so that none waits long for another."""
+    """Returns the bytes of a block that one thread of Arrow parses at a time: several tasks per thread, for balance."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     threads: int = pa.cpu_count()
@@ -44,13 +44,13 @@ def bytes_of_a_task(num_bytes: int) -> int:
 
 
 class FoundColumns(NamedTuple):
-    """What the files hold, as the head of the first one shows, and what is read of it."""
+    """Columns of the files, inferred from the head of the first one, and which are read."""
 
     schema: pa.Schema
     """Schema of all columns of the file."""
     wanted: dict[str, Wanted]
     layout: Any = None
-    """What else the format found out, such as what stands between cells."""
+    """Further properties of the format, such as the delimiter."""
 
 
 class Rejected(NamedTuple):
@@ -104,7 +104,7 @@ class LineDataset(FileDataset[Batch]):
 
     @property
     def quote(self) -> bytes | None:
-        """Between two of these, a line end is part of a value."""
+        """Quote byte, inside which a line end is part of a value."""
         return None
 
     @property
@@ -281,7 +281,7 @@ class _Rows:
     ) -> None:
         self._path = path
         self._from = f" from byte {first_byte} on" if first_byte else ""
-        """Where lines are counted from."""
+        """Suffix of messages: the byte from which lines are counted."""
         self._parse = parse
         self._wanted = wanted
         self._bad = bad

@@ -154,7 +154,7 @@ class _DamagedError(DataLossError):
 
 
 class _LeftOut:
-    """In place of a file that is no Parquet."""
+    """Placeholder of a file that is not Parquet."""
 
     def __init__(self, place: Any) -> None:
         self.place = place
