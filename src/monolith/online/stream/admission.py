@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AHEAD_MS = 1000
-"""Clock skew between two machines that is tolerated without a warning."""
+"""Clock skew between two machines that is not counted as ahead."""
 
 
 class Reached(NamedTuple):

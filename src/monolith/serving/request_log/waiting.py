@@ -26,7 +26,7 @@ class WaitingItems(Generic[T]):
         self._is_closed = False
 
     def offer(self, item: T, size_bytes: int) -> bool:
-        """Adds an item; returns False if it does not fit. An item larger than the limit never fits."""
+        """Adds an item; returns False if it does not fit, or after `close`. An item above the limit never fits."""
         with self._changed:
             held = self._waiting_bytes + self._taken_bytes
             if self._is_closed or held + size_bytes > self._most_bytes:
@@ -37,7 +37,7 @@ class WaitingItems(Generic[T]):
             return True
 
     def take(self, seconds: float) -> list[T] | None:
-        """Returns all queued items, and releases those taken before; empty after a timeout, None after `close`."""
+        """Returns queued items, and releases those taken before; empty after a timeout, None once closed and empty."""
         with self._changed:
             self._taken_bytes = 0
             self._changed.wait_for(lambda: self._items or self._is_closed, seconds)

@@ -64,10 +64,10 @@ def numbers_in(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: int 
 
 
 def needed_numbers(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: int = 1) -> npt.NDArray[Any]:
-    """Returns an input as an array.
+    """Returns an input as an array. REQUIRES: the input exists.
 
     Raises:
-        InvalidArgumentError: the input is missing, or has another type or shape.
+        InvalidArgumentError: the input has another type or number of dims.
     """
     found = inputs[name]
     kind = str(found.dtype).removeprefix("torch.")
