@@ -125,7 +125,7 @@ def test_a_name_of_no_format_is_refused_with_those_that_are(
     [
         (["generate", "--out", "kafka://h:1/t"], "a topic of Kafka is no file; read it by KafkaDataset"),
         (["peek", "zip://x.zip"], "files are not read out of archives"),
-        (["peek", "s4://bucket/x"], "fsspec knows no file system s4://; it knows file://, s3://"),
+        (["peek", "s4://bucket/x"], "fsspec has no file system s4://; it supports file://, s3://"),
     ],
 )
 def test_urls_that_are_no_files_say_what_to_do(

@@ -114,9 +114,9 @@ def test_what_is_given_back_goes_to_others_from_where_it_was_read(make: MakeQueu
 
 def test_a_queue_that_knows_less_than_a_position_refuses(make: MakeQueue) -> None:
     queues = make(FILES)
-    with pytest.raises(FailedPreconditionError, match=r"goes on behind 2 files, and the queue gave it 0"):
+    with pytest.raises(FailedPreconditionError, match=r"resumes after 2 files, but the queue assigned it 0"):
         queues[0].require_taken(0, 2)
-    with pytest.raises(FailedPreconditionError, match=r"goes on behind 1 files, and the queue gave it 0"):
+    with pytest.raises(FailedPreconditionError, match=r"resumes after 1 files, but the queue assigned it 0"):
         queues[0].take(0, 1)
 
 

@@ -167,7 +167,7 @@ def test_it_warns_once(caplog: pytest.LogCaptureFixture) -> None:
             for _ in range(3):
                 train(worker, [1, 2], [NOW, WRONG])
         (record,) = caplog.records
-        assert "1 of 2 times of a batch lie more than a day ahead" in record.getMessage()
+        assert "1 of 2 times of a batch are more than a day ahead" in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_reading_goes_on_behind_any_record(tmp_path: Path, kind: Compression) ->
             read = [next(records) for _ in range(count)]
             assert read + list(read_examples(path, compression=kind, start=reader.position)) == payloads
             assert read + list(reader) == payloads
-    with pytest.raises(DataLossError, match="behind the end"):
+    with pytest.raises(DataLossError, match="past the end"):
         read_examples(path, compression=kind, start=RecordPosition(1 << 30, 5))
 
 

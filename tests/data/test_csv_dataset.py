@@ -128,7 +128,7 @@ def test_a_bad_line_is_named_or_left_out_and_counted(tmp_path: Path) -> None:
     lines[30_000] = "30000,later a text"
     lines[35_000] = "1,2,3"
     path = write(tmp_path / "x.csv", "a,b\n" + "\n".join(lines) + "\n")
-    with pytest.raises(DataLossError, match=r"x.csv': line 30002: column 'b': .*invalid value 'later a text'; say col"):
+    with pytest.raises(DataLossError, match=r"x.csv': line 30002: column 'b': .*invalid value 'later a text'; set col"):
         list(CsvDataset(path, {"a": "int", "b": "int"}, block_bytes=1 << 17))
     bad = BadRecords(limit=2)
     dataset = CsvDataset(path, {"a": "int", "b": "int"}, block_bytes=1 << 17, bad=bad)
@@ -243,7 +243,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         list(CsvDataset(path, ["c"]))
     with pytest.raises(NotFoundError, match="no such file"):
         list(CsvDataset(tmp_path / "none.csv"))
-    with pytest.raises(InvalidArgumentError, match=r"expected offset and line to go on from, got \[3\]"):
+    with pytest.raises(InvalidArgumentError, match=r"expected offset and line to resume from, got \[3\]"):
         CsvDataset(path).open_file(str(path), [3])
 
 

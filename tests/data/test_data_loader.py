@@ -169,7 +169,7 @@ def test_without_workers_a_loader_gives_what_the_dataset_gives(tmp_path: Path) -
 def test_a_batch_size_is_refused_with_what_to_say_instead(tmp_path: Path) -> None:
     dataset = source("table", tmp_path).batch(64)
     for options in ({}, {"batch_size": 4}):
-        with pytest.raises(ValueError, match=r"expected batch_size=None, got [14]: a Dataset hands out whole batches"):
+        with pytest.raises(ValueError, match=r"expected batch_size=None, got [14]: a Dataset already returns batches"):
             next(iter(DataLoader(dataset, **options)))  # type: ignore[arg-type]
 
 

@@ -196,13 +196,13 @@ def test_an_impossible_length_ends_the_file_with_everything_counted(tmp_path: Pa
     bad = BadRecords(limit=5)
     assert list(read_examples(path, bad=bad)) == samples(3)
     assert bad.count == 2
-    assert "the 24 bytes from here on cannot be told apart" in bad.first[1]
+    assert "the 24 bytes from here on cannot be split into records" in bad.first[1]
 
 
 def test_more_bad_records_than_allowed_raise(tmp_path: Path) -> None:
     path = file_of(tmp_path, framed(Framing.PLAIN, [b"b" * 200] * 5))
     bad = BadRecords(limit=3)
-    with pytest.raises(DataLossError, match=r"4 bad records, 3 may be left out"):
+    with pytest.raises(DataLossError, match=r"4 bad records, limit is 3"):
         list(read_examples(path, sample="plaintext", max_record_bytes=100, bad=bad))
 
 
@@ -224,7 +224,7 @@ def test_reading_goes_on_behind_any_record(tmp_path: Path, framing: Framing) -> 
 
 def test_a_position_behind_the_end_is_refused(tmp_path: Path) -> None:
     path = file_of(tmp_path, framed(Framing.PLAIN, samples(3)))
-    with pytest.raises(DataLossError, match=r"offset 100000 to go on from lies behind the end"):
+    with pytest.raises(DataLossError, match=r"offset 100000 to resume from is past the end"):
         read_examples(path, start=RecordPosition(100_000, 3))
 
 

@@ -52,9 +52,9 @@ def test_a_field_of_objects_or_of_several_kinds_is_left_out_with_a_warning(
     path = write(tmp_path / "x.jsonl", rows)
     assert read_all(JsonLinesDataset(path)) == [{"a": [1, 2]}]
     assert [message.partition(": ")[2] for message in caplog.messages] == [
-        "field 'b' is left out: it holds object",
-        "field 'd' is left out: it holds int and text",
-        "field 'e' is left out: it holds list of nothing and mixed list",
+        "field 'b' is skipped: it holds object",
+        "field 'd' is skipped: it holds int and text",
+        "field 'e' is skipped: it holds list of nothing and mixed list",
     ]
     with pytest.raises(InvalidArgumentError, match="there is no column 'b'; it has a"):
         read_all(JsonLinesDataset(path, ["b"]))

@@ -332,7 +332,7 @@ def test_a_feature_of_another_type_is_told_and_counted(columns: list[Column], se
     bad = BadRecords(limit=1)
     assert Parser("example", columns, bad=bad).parse(records).num_rows == 2
     assert bad.count == 1
-    with pytest.raises(DataLossError, match="2 bad records, 1 may be left out"):
+    with pytest.raises(DataLossError, match="2 bad records, limit is 1"):
         Parser("example", columns, bad=bad).parse(records)
 
 

@@ -151,7 +151,7 @@ def test_a_split_by_a_column_keeps_a_user_on_one_side() -> None:
 def test_a_split_by_what_is_no_number_is_refused() -> None:
     data = InMemoryDataset([Batch({"x": torch.rand(2), "text": [b"a", b"b"]}, num_rows=2)])
     for column in ("x", "text"):
-        with pytest.raises(TypeError, match=f"column '{column}' must have one whole number"):
+        with pytest.raises(TypeError, match=f"column '{column}' must have one integer"):
             list(data.split([1, 1], by=column)[0])
     with pytest.raises(TypeError, match="for elements that are a Batch, got a int"):
         list(numbers(2).split([1, 1], by="x")[0])
@@ -221,7 +221,7 @@ def test_a_reading_that_is_closed_has_ended() -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (lambda: numbers(1).batch(0), "batch: size must be a whole number from 1 on, got 0"),
+        (lambda: numbers(1).batch(0), "batch: size must be an integer >= 1, got 0"),
         (lambda: numbers(1).batch(True), "got True"),
         (
             lambda: numbers(1).batch(2.0),  # type: ignore[arg-type]

@@ -92,8 +92,8 @@ def test_positions_are_small_however_deep_the_pipeline() -> None:
             "with ratios",
         ),
         (InMemoryDataset(range(9)).split([1, 1], seed=4)[0], InMemoryDataset(range(9)).split([1, 1])[0], "with seed 4"),
-        (InMemoryDataset(range(9)), InMemoryDataset(range(1)), "behind 2 elements, this dataset has 1"),
-        (InMemoryDataset(range(9)).repeat(), InMemoryDataset(range(1)).repeat(), "behind 2 elements"),
+        (InMemoryDataset(range(9)), InMemoryDataset(range(1)), "after 2 elements, this dataset has 1"),
+        (InMemoryDataset(range(9)).repeat(), InMemoryDataset(range(1)).repeat(), "after 2 elements"),
     ],
 )
 def test_a_position_of_another_dataset_is_refused_with_the_difference(

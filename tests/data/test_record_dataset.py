@@ -155,7 +155,7 @@ def test_a_file_that_was_cut_after_the_position_was_saved_is_named(tmp_path: Pat
         position = reading.position
     path = tmp_path / "part-000"
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(DataLossError, match=r"part-000'.*lies behind the end, 50"):
+    with pytest.raises(DataLossError, match=r"part-000'.*is past the end, 50"):
         records_of(RecordDataset(tmp_path / "*", "tfrecord"), position)
 
 

@@ -298,7 +298,9 @@ def test_a_dataset_that_does_not_say_how_it_is_shared_is_refused() -> None:
             return GeneratedDataset(int, 4).read(position)
 
     for dataset in (Own(), Own().batch(2), Own().take(3), MergedDataset([batches([1]), Own()])):
-        with pytest.raises(InvalidArgumentError, match=r"Own does not say how 2 workers share it.*\*self.ctx.shares"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"Own does not define how 2 workers share it.*\*self.ctx.shares"
+        ):
             dataset.for_worker(WorkerShare(0, 2))
     assert [read_all(Own().share(index, 2)) for index in range(2)] == [[0, 2], [1, 3]]
 

@@ -87,7 +87,7 @@ def test_an_update_behind_a_failed_one_is_named_with_its_batches() -> None:
     first = begun(emb)
     wire.answer_all()
     second = emb.plan(BATCH)
-    with pytest.raises(FailedPreconditionError, match="asked to read after batch 0"):
+    with pytest.raises(FailedPreconditionError, match="cannot read after batch 0"):
         emb(second)
     with pytest.raises(UnavailableError):
         first.result()

@@ -188,7 +188,7 @@ def test_wide_keys_are_found_by_their_bucket_and_refused_without_it() -> None:
 
     assert torch.equal(found[names[0]], rows)
     assert torch.equal(raw["flat_emb"].reshape(6, 2), rows)
-    with pytest.raises(InvalidArgumentError, match="does not tell its bucket"):
+    with pytest.raises(InvalidArgumentError, match="does not contain its bucket"):
         tables.call("hashtable_assign", inputs)
     with pytest.raises(InvalidArgumentError, match="is not of the bucket that came with it"):
         tables.call(

@@ -190,7 +190,7 @@ def test_what_nobody_follows_is_not_remembered() -> None:
     assert (table.stats()["rows"], table.stats()["tombstones"]) == (0, 0)
     with table.cut() as cut:
         mark = cut.mark
-    with pytest.raises(FailedPreconditionError, match="forgotten"):
+    with pytest.raises(FailedPreconditionError, match="discarded"):
         table.store.open_reader("late", at=mark)
 
 
@@ -229,7 +229,7 @@ def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
     table, other = sgd_table(), sgd_table()
     mark = table.mark()
     table.assign([7], [[1.0]], time=1)
-    with pytest.raises(FailedPreconditionError, match="another life"):
+    with pytest.raises(FailedPreconditionError, match="another incarnation"):
         other.changes(mark)
     with pytest.raises(FailedPreconditionError, match=r"has not happened yet, the last one is"):
         table.changes(Mark(mark.generation, mark.life, 10**6))
@@ -238,7 +238,7 @@ def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
         table.store.resume(applied=[OwnerClock(ALL_BUCKETS, {0: BatchStamp(worker=0, seq=1)})], generation=3)
         marks.append(table.mark())
         for old in marks[:-1]:
-            with pytest.raises(FailedPreconditionError, match="another life"):
+            with pytest.raises(FailedPreconditionError, match="another incarnation"):
                 table.changes(old)
     assert [each.generation for each in marks] == [0, 4, 5]
 
@@ -300,7 +300,7 @@ def test_a_dropped_cut_releases_itself() -> None:
 def test_a_table_of_a_group_leaves_history_to_the_group() -> None:
     group = TableGroup({"a": TableConfig([Segment(1)]), "b": TableConfig([Segment(1)])})
     for call in (group["a"].cut, group["a"].changes, lambda: group["a"].forget(group.mark())):
-        with pytest.raises(FailedPreconditionError, match=r"is of the whole group \(a, b\), not of one table"):
+        with pytest.raises(FailedPreconditionError, match=r"applies to the entire group \(a, b\), not to one table"):
             call()
     group["a"].assign([1], [[1.0]])
     group["b"].assign([2], [[1.0]])

@@ -159,7 +159,7 @@ GOOD_DATA = field(1, 0) + field(2, 7) * 65
         (
             [GOOD_META.replace(field(2, 2), field(2, 1), 1), GOOD_DATA],
             DataLossError,
-            "says other things of the filter than f-00000-of-00005",
+            "describes another filter than f-00000-of-00005",
         ),
     ],
 )

@@ -37,7 +37,7 @@ def test_another_optimizer_keeps_the_weights_and_starts_its_state_anew(tmp_path:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD))
     new = table_of(Segment(2, optimizer=ADAM))
     report = restore(new.store, tmp_path)
-    assert any("state of adagrad, adam starts anew" in note for note in report.notes)
+    assert any("state of adagrad, adam starts from scratch" in note for note in report.notes)
     for key in some_ids(100)[:10].tolist():
         assert parts(new, key)[0] == parts(old, key)[0]
         assert parts(new, key)[1] == [0.0] * 4 + [0.5, 0.25]
@@ -122,7 +122,7 @@ def test_rows_without_state_start_their_state_anew(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD), state=False)
     new = table_of(Segment(2, optimizer=ADAGRAD))
     report = restore(new.store, tmp_path)
-    assert any("state not in the snapshot, adagrad starts anew" in note for note in report.notes)
+    assert any("state not in the snapshot, adagrad starts from scratch" in note for note in report.notes)
     for key in some_ids(100)[:10].tolist():
         assert parts(new, key) == (parts(old, key)[0], [0.25, 0.25])
 

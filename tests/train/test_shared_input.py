@@ -115,7 +115,7 @@ def test_a_generator_is_refused_with_what_to_write(ranks: Path) -> None:
         assert "input_fn returns a generator, which 2 workers cannot share" in told
         assert "index, count = self.ctx.shares" in told
     for task in (FromGenerator(), OwnDataset()):
-        with pytest.raises(InvalidArgumentError, match=r"2 workers.*each would train all of it"):
+        with pytest.raises(InvalidArgumentError, match=r"2 workers.*each would train on all of it"):
             Trainer(task, TrainerConfig(worker_index=1, num_workers=2)).train()
         assert Trainer(type(task)()).train(steps=2).global_step == 2  # one process may
 

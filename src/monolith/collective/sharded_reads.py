@@ -56,8 +56,8 @@ class RankReads:
         if after > seen:
             raise RaisedByAllError(
                 FailedPreconditionError(
-                    f"{self._exchange.subject}: asked to read after batch {after} of worker {worker}, but its last one"
-                    f" applied is {seen}; apply it first"
+                    f"{self._exchange.subject}: cannot read after batch {after} of worker {worker}: its last applied"
+                    f" batch is {seen}; apply it first"
                 )
             )
         return LocalRows(torch.from_numpy(values), seen)

@@ -66,8 +66,8 @@ class BadRecords:
             if is_kept:
                 self._first.append(text)
         if count > self.limit:
-            allowed = f" ({count} bad records, {self.limit} may be left out)" if self.limit else ""
+            allowed = f" ({count} bad records, limit is {self.limit})" if self.limit else ""
             raise DataLossError(f"{text}{allowed}")
         # Later ones are logged less and less often, so that a bad file does not fill a disk with messages.
         if is_kept or count & (count - 1) == 0:
-            _LOG.warning("left out a record (%d of at most %d): %s", count, self.limit, text)
+            _LOG.warning("skipped a bad record (%d of at most %d): %s", count, self.limit, text)

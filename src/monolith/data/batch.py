@@ -104,8 +104,8 @@ def _rows_of(values: ColumnValues) -> int:
 def _refuse_to_collate(batches: Sequence[Batch], **_: object) -> NoReturn:
     """Stands for what a DataLoader would make of several batches."""
     raise ValueError(
-        f"DataLoader: expected batch_size=None, got {len(batches)}: a Dataset hands out whole batches already; give"
-        " DataLoader(dataset, batch_size=None), and say by dataset.batch(...) how many rows one has"
+        f"DataLoader: expected batch_size=None, got {len(batches)}: a Dataset already returns batches; use"
+        " DataLoader(dataset, batch_size=None), and set the batch size with dataset.batch(...)"
     )
 
 

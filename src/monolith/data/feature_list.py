@@ -92,7 +92,7 @@ class FeatureList:
             elif line:
                 kind, name, options = _entry(line, place)
                 if name in found[kind]:
-                    raise InvalidArgumentError(f"{place}: {name!r} is there twice")
+                    raise InvalidArgumentError(f"{place}: {name!r} is listed twice")
                 found[kind][name] = options
         features = {name: _feature(name, options, origin) for name, options in found["features"].items()}
         _check_slots(features.values(), origin)
@@ -149,7 +149,7 @@ def _feature(name: str, options: Mapping[str, str], origin: str) -> Feature:
     slot = options.get("slot", "")
     version = options.get("feature_version", "1") or "1"
     if slot and not slot.isdecimal():
-        raise InvalidArgumentError(f"{origin}: slot of {name!r} must be a whole number from 0 on, got {slot!r}")
+        raise InvalidArgumentError(f"{origin}: slot of {name!r} must be an integer >= 0, got {slot!r}")
     if version not in {"1", "2"}:
         raise InvalidArgumentError(f"{origin}: feature_version of {name!r} must be 1 or 2, got {version!r}")
     return Feature(

@@ -90,7 +90,7 @@ class SavedPosition:
         """Returns a non-negative integer."""
         value = self._field(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self._wrong(f"{name} must be a whole number from 0 on, got {value!r}")
+            raise self._wrong(f"{name} must be an integer >= 0, got {value!r}")
         return value
 
     def position(self, name: str) -> bytes:

@@ -221,7 +221,7 @@ class RecordReader:
             self._find_tfrecord()
         elif resume == at:
             lost = self._drain()
-            self.bad.add(f"{self.origin}: offset {at}: the {lost} bytes from here on cannot be told apart")
+            self.bad.add(f"{self.origin}: offset {at}: the {lost} bytes from here on cannot be split into records")
         elif not self._forward_to(resume) and problem != _TRUNCATED:
             self.bad.add(f"{self.origin}: offset {at}: a record reaches beyond the end of the stream (truncated)")
 
@@ -265,7 +265,7 @@ class RecordReader:
             self._base, self._begin, self._buffer = self._raw.seek(min(offset, size)), 0, self._buffer[:0]
         if not self._forward_to(offset):
             raise DataLossError(
-                f"{self.origin}: offset {offset} to go on from lies behind the end, "
+                f"{self.origin}: offset {offset} to resume from is past the end, "
                 f"{self._base + len(self._buffer)}; the file is not the one that was read before"
             )
 

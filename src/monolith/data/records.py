@@ -131,7 +131,7 @@ class Records:
         if self.has_source_keys is None:
             raise ValueError(
                 f"{self.origin}: records with and without lagrangex headers were joined, their sources can no longer "
-                "be told; parse them before that"
+                "be determined; parse them before joining"
             )
         if not self.has_source_keys:
             raise ValueError(f"{self.origin}: only records of the framing LAGRANGEX have a data source in their header")

@@ -42,7 +42,7 @@ class WorkerShare:
         kind = type(dataset)
         if kind.share is Dataset.share:
             raise InvalidArgumentError(
-                f"input: {kind.__name__} does not say how {self.count} workers share it, and each would train all of"
-                f" it; define {kind.__name__}.share(index, count), or return dataset.share(*self.ctx.shares) from"
-                f" input_fn, which reads every {self.count}th element"
+                f"input: {kind.__name__} does not define how {self.count} workers share it, and each would train on"
+                f" all of it; define {kind.__name__}.share(index, count), or return dataset.share(*self.ctx.shares)"
+                f" from input_fn, which reads every {self.count}th element"
             )

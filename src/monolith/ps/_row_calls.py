@@ -96,7 +96,7 @@ class PendingRows:
         if is_lacking:
             worker = "of its worker" if self._joined is None else f"of worker {self._joined.worker}"
             raise FailedPreconditionError(
-                f"{_SUBJECT}: asked to read after batch {self._after} {worker}, but its last one applied is {seen};"
+                f"{_SUBJECT}: cannot read after batch {self._after} {worker}: its last applied batch is {seen};"
                 " apply it first"
             )
         self._store.newest_time.raise_to(newest)

@@ -98,5 +98,5 @@ class WholeGroup:
         if not self._owns_group:
             names = ", ".join(self.native.names)
             raise FailedPreconditionError(
-                f"{call}() is of the whole group ({names}), not of one table in it; write group.{call}(...)"
+                f"{call}() applies to the entire group ({names}), not to one table of it; write group.{call}(...)"
             )

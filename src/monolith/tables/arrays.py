@@ -91,7 +91,7 @@ def time_array(time: Times, shape: tuple[int, ...], subject: str) -> NDArray[np.
         seconds = operator.index(time)
     except TypeError:
         kind = type(time).__name__
-        raise TypeError(f"{subject}: time must be whole Unix seconds, got {kind} {time!r}; write int(time)") from None
+        raise TypeError(f"{subject}: time must be integer Unix seconds, got {kind} {time!r}; write int(time)") from None
     if not 0 <= seconds < _TIME_END:
         raise InvalidArgumentError(_wrong_time(subject, seconds))
     return np.array((seconds,), _INT64)
@@ -171,7 +171,7 @@ def _from_python(values: object, dtype: np.dtype[Any], subject: str, name: str) 
         return array.astype(dtype)
     allowed = "i" if dtype is _INT64 else "fiu"
     if array.dtype.kind not in allowed:
-        kind = "whole numbers in [-2^63, 2^63)" if dtype is _INT64 else "numbers"
+        kind = "integers in [-2^63, 2^63)" if dtype is _INT64 else "numbers"
         raise TypeError(f"{subject}: {name} must be {dtype} ({kind}), got {type(values).__name__} of {array.dtype}")
     return array.astype(dtype)
 

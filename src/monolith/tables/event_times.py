@@ -73,9 +73,9 @@ class EventClock:
             self.num_ahead += bounded.num_ahead
         if is_first:
             _LOG.warning(
-                "%d of %d times of a batch lie more than a day ahead of all before and were set back, to at most %d;"
-                " later ones are only counted (stats: times_ahead). One batch moves the clock by which rows expire by"
-                " a day at most: if the data has a gap, it closes with the next batches; otherwise look for wrong"
+                "%d of %d times of a batch are more than a day ahead of all earlier ones and were set to at most %d;"
+                " later occurrences are only counted (stats: times_ahead). One batch advances the expiry clock by at"
+                " most a day: if the data has a gap, the next batches close it; otherwise check the data for wrong"
                 " times",
                 bounded.num_ahead,
                 len(bounded.times),

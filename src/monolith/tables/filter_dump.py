@@ -109,7 +109,7 @@ def read_filter_dump(base: str | os.PathLike[str], *, live: FilterDump | None = 
                 f"{base}: {found.split_num} splits by {file.name}, but there are {len(files)} files"
             )
         if found != read[0][0]:
-            raise DataLossError(f"{file}: says other things of the filter than {files[0].name}")
+            raise DataLossError(f"{file}: describes another filter than {files[0].name}")
     dump = replace(read[0][0], splits=tuple(split for _, split in read))
     for name in _SHAPE if live is not None else ():
         expected, got = getattr(live, name), getattr(dump, name)
@@ -178,7 +178,7 @@ def _read_split(path: Path) -> tuple[FilterDump, FilterDumpSplit]:
     """Returns the filter of a file without its splits, and the split of the file."""
     records = _core.read_records(str(path), snappy=False)
     if not records:
-        raise DataLossError(f"{path}: no record; a filter's file begins with what it says of its split")
+        raise DataLossError(f"{path}: no record; a filter's file begins with the metadata of its split")
     meta, sliding = messages.HashFilterSplitMetaDump(), messages.SlidingHashFilterMetaDump()
     try:
         meta.ParseFromString(records[0])

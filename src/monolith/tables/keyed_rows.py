@@ -76,7 +76,7 @@ def buckets_of_keys(
         _refuse(schema, keys, splits, wrong, "is not of the bucket that came with it")
         buckets = np.where(told, buckets, given)
     else:
-        _refuse(schema, keys, splits, ~told, "does not tell its bucket, which has to come with it")
+        _refuse(schema, keys, splits, ~told, "does not contain its bucket; send the bucket with it")
     outside = (buckets < own.start) | (buckets >= own.stop)
     _refuse(schema, keys, splits, outside, f"is of another shard: buckets {own.start} to {own.stop - 1} are here")
     return KeyedRows(keys, splits, buckets.astype(np.uint16), bool(told.all()))

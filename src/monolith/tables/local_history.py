@@ -91,8 +91,8 @@ class LocalHistory:
                 missing = epoch - group.last_mark()
                 if missing > _MOST_MARKS:
                     raise InvalidArgumentError(
-                        f"{self._subject}: mark {epoch} was asked for, {missing} ahead of the last one; at most"
-                        f" {_MOST_MARKS} are made at once"
+                        f"{self._subject}: mark {epoch} was requested, {missing} ahead of the last one; at most"
+                        f" {_MOST_MARKS} are made in one call"
                     )
                 for _ in range(missing):
                     group.mark()
@@ -110,8 +110,8 @@ class LocalHistory:
             )
         if not self.is_present(mark):
             raise FailedPreconditionError(
-                f"{self._subject}: a mark of generation {mark.generation} is of another life of these tables, which are"
-                f" at generation {self._generation} after a rollback or a new start; start again from a cut"
+                f"{self._subject}: a mark of generation {mark.generation} is of another incarnation of these tables,"
+                f" which are at generation {self._generation} after a rollback or a restart; start again from a cut"
             )
         last = self._groups[0].last_mark()
         if not 0 <= mark.epoch <= last:
@@ -253,8 +253,8 @@ class LocalHistory:
         floor = max(group.history_floor() for group in self._groups)
         if epoch < floor:
             raise FailedPreconditionError(
-                f"{self._subject}: what changed after mark {epoch} was forgotten up to mark {floor}, because no reader"
-                " had it still to read; start again from a cut"
+                f"{self._subject}: the changes after mark {epoch} were discarded up to mark {floor}, because no reader"
+                " still needed them; start again from a cut"
             )
 
     def forget(self) -> None:

@@ -58,7 +58,7 @@ class LocalJoined:
         seen = self._core.last_applied(self.worker)
         if after > seen:
             raise FailedPreconditionError(
-                f"{_SUBJECT}: asked to read after batch {after} of worker {self.worker}, but its last one applied is"
+                f"{_SUBJECT}: cannot read after batch {after} of worker {self.worker}: its last applied batch is"
                 f" {seen}; apply it first"
             )
         if train:

@@ -82,7 +82,7 @@ def require_finite(native: NativeTables, update: MergedUpdate, scale: float) -> 
         if config.nonfinite == "raise":
             raise InvalidArgumentError(
                 f"table {config.name!r}: the gradient of id {update.plan.unique_ids[place]} is not finite; nothing was"
-                " applied. Set nonfinite='skip' or 'apply' in the table's config to go on"
+                " applied. Set nonfinite='skip' or 'apply' in the table's config to continue"
             )
 
 

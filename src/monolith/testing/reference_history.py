@@ -56,8 +56,8 @@ class ReferenceHistory:
         """Returns the epoch of a mark of this run of the store."""
         if (mark.generation, mark.life) != (self.generation, self.life):
             raise FailedPreconditionError(
-                f"a mark of generation {mark.generation} is of another life of these tables, which are at generation"
-                f" {self.generation}; start again from a cut"
+                f"a mark of generation {mark.generation} is of another incarnation of these tables, which are at"
+                f" generation {self.generation}; start again from a cut"
             )
         if not 0 <= mark.epoch < self.epoch:
             raise FailedPreconditionError(f"mark {mark.epoch} has not happened yet, the last one is {self.epoch - 1}")
@@ -102,7 +102,7 @@ class ReferenceHistory:
         """Raises if the changes after a mark were discarded; mark 0 is before everything, and needs only the rows."""
         if 0 < epoch < floor:
             raise FailedPreconditionError(
-                f"what changed after mark {epoch} was forgotten up to mark {floor}; start again from a cut"
+                f"the changes after mark {epoch} were discarded up to mark {floor}; start again from a cut"
             )
 
     def changes(self, since: int, *, state: bool, buckets: range) -> Iterator[RowBlock]:

@@ -101,7 +101,9 @@ def require_ids(keys: Sequence[tuple[DictionaryTable, int]]) -> None:
     """Raises if keys do not determine their buckets."""
     for table, key in keys:
         if key < 0 and table.config.wide_slots:
-            raise InvalidArgumentError(f"table {table.schema.name!r}: key {key} does not tell its bucket, give it, too")
+            raise InvalidArgumentError(
+                f"table {table.schema.name!r}: key {key} does not contain its bucket; send the bucket with it"
+            )
 
 
 def _checked(buckets: Tensor, num_ids: int) -> list[int]:

@@ -101,7 +101,7 @@ class InputShares:
             return made
         raise InvalidArgumentError(
             f"input: input_fn returns a {type(made).__name__}, which {self.num_workers} workers cannot share, and each"
-            " would train all of it; return a dataset of monolith.data, or the batches of this worker alone (index,"
+            " would train on all of it; return a dataset of monolith.data, or the batches of this worker alone (index,"
             " count = self.ctx.shares; return itertools.islice(batches, index, None, count)), or"
             " self.ctx.unshared(batches) if each worker is to train all of them"
         )

@@ -281,7 +281,7 @@ def test_what_holds_rows_back_is_refused_in_order_of_arrival() -> None:
             make()
     KafkaDataset("clicks", "localhost:1", config=KafkaConfig(order="fixed")).shuffle(10).batch(3)
     in_group = KafkaDataset("clicks", "localhost:1", config=KafkaConfig(assignment="group", framing="plain"))
-    with pytest.raises(InvalidArgumentError, match="cannot hand over part of a message"):
+    with pytest.raises(InvalidArgumentError, match="cannot commit part of a message"):
         in_group.batch(5)
 
 

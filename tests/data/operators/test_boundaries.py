@@ -210,7 +210,7 @@ def test_a_first_label_of_zero_is_taken_away_before_tasks_are_added() -> None:
 def test_weights_from_zero_on() -> None:
     InstanceReweight((1,), weights={1: 0}, labels={})
     for weight in (-1, 0.5):
-        with pytest.raises(ValueError, match="weights must be whole numbers from 0 on"):
+        with pytest.raises(ValueError, match="weights must be integers >= 0"):
             InstanceReweight((1,), weights={1: weight}, labels={})  # type: ignore[dict-item]  # what is to be refused
 
 

@@ -284,7 +284,7 @@ def test_what_does_not_fit_is_named(condition: Condition, kind: type[Exception],
         (lambda: Value("a", op="in", operand=(1, "x")), TypeError, "all be numbers or all be texts"),
         (lambda: Value("a", op="startswith", operand=(1,)), TypeError, "'startswith' takes texts"),
         (lambda: HasAnyId((), ids=(1,)), ValueError, "at least one column"),
-        (lambda: HasAnyId("a", ids=(1 << 64,)), ValueError, "whole numbers of 64 bits"),
+        (lambda: HasAnyId("a", ids=(1 << 64,)), ValueError, "64-bit integers"),
         (lambda: HasAllSlots("a", slots=(32768,)), ValueError, "from 0 to 32767"),
         (lambda: LabelAbove(()), ValueError, "at least one threshold"),
         (lambda: AllOf((1,)), TypeError, "must be of Condition, got 1"),  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def test_sources_are_named_in_the_batch() -> None:
 
 def test_names_of_one_key_are_refused() -> None:
     # Java's hash of the two is the same, as everyone knows of "Aa" and "BB".
-    with pytest.raises(ValueError, match="'Aa' and 'BB' cannot be told apart"):
+    with pytest.raises(ValueError, match="'Aa' and 'BB' cannot be distinguished"):
         FromSource(("Aa", "BB"))
 
 

@@ -210,9 +210,9 @@ def test_actions_are_added_where_the_condition_holds(samples: list[Row], bound: 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: TaskLabel((1, 2), negative=(2,)), r"actions \[2\] cannot be positive and negative"),
+        (lambda: TaskLabel((1, 2), negative=(2,)), r"actions \[2\] cannot be both positive and negative"),
         (lambda: TaskLabel((1,), sample_rate=1.5), "sample_rate must be in"),
-        (lambda: TaskLabel((1 << 40,)), "whole numbers of 32 bits"),
+        (lambda: TaskLabel((1 << 40,)), "32-bit integers"),
         (lambda: AddLabel(()), "at least one"),
         (lambda: AddLabel((TaskLabel((1,)),), new_sample_rate=0.0), "new_sample_rate must be > 0"),
         (lambda: parse_task_labels("1:2:3:4"), "must be 'positive"),

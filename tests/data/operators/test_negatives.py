@@ -172,7 +172,7 @@ def test_actions_decide_what_is_positive_and_what_enters() -> None:
 @pytest.mark.parametrize("name", ["actions", "action_priority"])
 def test_actions_are_different_numbers_of_32_bits(name: str) -> None:
     make: Any = Positives
-    with pytest.raises(ValueError, match=f"Positives: {name} must be whole numbers of 32 bits"):
+    with pytest.raises(ValueError, match=f"Positives: {name} must be 32-bit integers"):
         make(**{name: (1 << 31,)})
     with pytest.raises(ValueError, match=f"Positives: {name} must differ"):
         make(**{name: (1, 1)})

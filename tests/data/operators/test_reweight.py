@@ -117,7 +117,7 @@ def test_without_pre_actions_the_count_is_that_of_the_actions() -> None:
 def test_wrong_rules_are_refused() -> None:
     with pytest.raises(ValueError, match=r"must be 'action,...' and 'action:weight:label,...', got '1' and '1:2'"):
         InstanceReweight.from_text("1", "1:2")
-    with pytest.raises(ValueError, match="weights must be whole numbers from 0 on"):
+    with pytest.raises(ValueError, match="weights must be integers >= 0"):
         InstanceReweight((1,), weights={1: -1}, labels={})
     batch = Batch({"actions": Ragged.from_lists([[1]]), "label": torch.zeros(1, 1)}, num_rows=1)
     with pytest.raises(ValueError, match="batch has no column 'pre_actions'; it has actions, label"):

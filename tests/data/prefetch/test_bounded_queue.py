@@ -51,7 +51,7 @@ def test_a_queue_without_room_is_refused(capacity: int) -> None:
 
 @pytest.mark.parametrize("capacity", [1.0, True, None, "2"])
 def test_a_capacity_is_a_whole_number(capacity: object) -> None:
-    with pytest.raises(TypeError, match="capacity must be a whole number, got"):
+    with pytest.raises(TypeError, match="capacity must be an integer, got"):
         BoundedQueue(capacity, name="q")  # type: ignore[arg-type]
 
 

@@ -327,7 +327,7 @@ def test_bad_records_are_refused_or_left_out_and_counted(tmp_path: Path) -> None
     with pytest.raises(DataLossError, match=r"impressions': offset \d+: 3 bytes that are no JoinEvent"):
         join.run()
     join.bad_limit = 1
-    with pytest.raises(DataLossError, match=r"offset \d+: the sample: .*2 bad records, 1 may be left out"):
+    with pytest.raises(DataLossError, match=r"offset \d+: the sample: .*2 bad records, limit is 1"):
         join.run()
     join.bad_limit = 2
     assert join.run().counts.bad == 2

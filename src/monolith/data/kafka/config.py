@@ -85,7 +85,7 @@ class KafkaConfig(Config):
         if not 0 <= self.worker < self.num_workers:
             raise ValueError(f"KafkaConfig: worker must be from 0 to {self.num_workers - 1}, got {self.worker}")
         if self.assignment == "group" and self.order == "fixed":
-            raise ValueError('KafkaConfig: order "fixed" needs assignment "worker": a group hands out partitions anew')
+            raise ValueError('KafkaConfig: order "fixed" needs assignment "worker": a group rebalances partitions')
         if self.framing is not None:
             Framing.of(self.framing)
         SampleFormat.of(self.sample)

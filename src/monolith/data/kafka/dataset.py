@@ -93,7 +93,7 @@ class KafkaDataset(Dataset[Records]):
         self._drop_remainder = False
         if self.config.assignment == "group" and stop == "end":
             raise ValueError(
-                'stop "end" needs assignment "worker": nobody in a group knows which part of the end is his'
+                'stop "end" needs assignment "worker": a group member cannot determine which end offsets are its own'
             )
 
     @property
@@ -129,7 +129,7 @@ class KafkaDataset(Dataset[Records]):
             return super().batch(size, drop_remainder=drop_remainder)
         if self.config.assignment == "group" and self.config.framing is not None:
             raise InvalidArgumentError(
-                "batch: a group cannot hand over part of a message, and with a framing a message may hold many; "
+                "batch: a group cannot commit part of a message, and with a framing a message may hold many records; "
                 'use assignment "worker"'
             )
         other = copy(self)

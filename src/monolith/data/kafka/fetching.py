@@ -187,7 +187,7 @@ class Fetching:
                 # A partition in this state refuses to seek, so all of them are begun again where they are.
                 self._assign()
         elif self._client.is_code(error, "_MAX_POLL_EXCEEDED"):
-            _LOG.warning("%s; the group goes on without this reader until it asks for more", error.str())
+            _LOG.warning("%s; the group continues without this reader until it polls again", error.str())
         else:
             raise self._client.translate(error, str(partition))
 
@@ -204,11 +204,11 @@ class Fetching:
         text = f"{partition}: offset {offset} is out of range: the brokers hold {low} to {high - 1}"
         if self._config.out_of_range == "raise":
             raise OutOfRangeError(
-                f"{text}; messages were deleted before they were read, or the topic was made anew; "
-                'out_of_range="earliest" or "latest" goes on without them'
+                f"{text}; messages were deleted before they were read, or the topic was recreated; "
+                'set out_of_range="earliest" or "latest" to continue without them'
             )
         chosen = low if self._config.out_of_range == "earliest" else high
         lost = max(0, chosen - offset)
         self.lost += lost
-        _LOG.warning("%s; going on at %d, %d messages are lost", text, chosen, lost)
+        _LOG.warning("%s; resuming at offset %d, %d messages are lost", text, chosen, lost)
         return chosen

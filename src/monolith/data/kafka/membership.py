@@ -84,9 +84,9 @@ class Membership:
             reason = "no broker answers"
         except OpError as error:
             reason = str(error)
-        _LOG.warning("could not tell the group where it goes on, messages may be read twice: %s", reason)
+        _LOG.warning("could not commit offsets to the group, messages may be read twice: %s", reason)
 
     def _lost(self, _: Consumer, taken: list[TopicPartition]) -> None:
         partitions = [Partition(each.topic, each.partition) for each in taken]
-        _LOG.warning("partitions went to other readers before this one could say how far it was: %s", partitions)
+        _LOG.warning("partitions were reassigned before this reader could commit its offsets: %s", partitions)
         self._fetching.disown(partitions)

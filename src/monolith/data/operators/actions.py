@@ -58,7 +58,7 @@ def check_actions(owner: object, name: str, actions: Iterable[object]) -> tuple[
     checked = []
     for action in actions:
         if isinstance(action, bool) or not isinstance(action, int) or not -(1 << 31) <= action < 1 << 31:
-            raise ValueError(f"{type(owner).__name__}: {name} must be whole numbers of 32 bits, got {action!r}")
+            raise ValueError(f"{type(owner).__name__}: {name} must be 32-bit integers, got {action!r}")
         checked.append(action)
     if len(set(checked)) != len(checked):
         raise ValueError(f"{type(owner).__name__}: {name} must differ from each other, got {checked}")

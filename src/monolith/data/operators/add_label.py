@@ -45,7 +45,7 @@ class TaskLabel(Config):
         for name in ("positive", "negative"):
             object.__setattr__(self, name, check_actions(self, name, getattr(self, name)))
         if both := set(self.positive) & set(self.negative):
-            raise ValueError(f"TaskLabel: actions {sorted(both)} cannot be positive and negative at once")
+            raise ValueError(f"TaskLabel: actions {sorted(both)} cannot be both positive and negative")
 
     def label(self, actions: Ragged, values: tuple[float, float], draws: Tensor) -> Tensor:
         """Returns the task's label of each row, float32 [B]; `draws` are in [0, 1)."""

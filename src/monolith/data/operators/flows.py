@@ -94,7 +94,7 @@ class ByFlow:
             key = int(numbers_of(rest, self._column, self)[0])
             raise ValueError(
                 f"ByFlow: {rest.num_rows} rows of unknown sources, the first of key {key}; known are "
-                f"{', '.join(self._functions)}; say by `others` what becomes of them"
+                f"{', '.join(self._functions)}; set `others` to handle them"
             )
         made = [self._functions[name](rows) for name, rows in flows.items() if rows is not None]
         if rest is not None and self._others is not None:
@@ -123,6 +123,6 @@ def _keys_of(names: tuple[str, ...]) -> dict[int, str]:
     for name in names:
         key = source_key(name)
         if key in keys:
-            raise ValueError(f"sources {keys[key]!r} and {name!r} cannot be told apart: both have the key {key}")
+            raise ValueError(f"sources {keys[key]!r} and {name!r} cannot be distinguished: both have the key {key}")
         keys[key] = name
     return keys

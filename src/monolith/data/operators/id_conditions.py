@@ -145,5 +145,5 @@ def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _signed(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 64:
-        raise ValueError(f"{name} must be whole numbers of 64 bits, got {value!r}")
+        raise ValueError(f"{name} must be 64-bit integers, got {value!r}")
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -61,7 +61,7 @@ class MultiHeadLabel(Operator):
         for name in ("positive", "negative", "action_priority"):
             object.__setattr__(self, name, check_actions(self, name, getattr(self, name)))
         if both := set(self.positive) & set(self.negative):
-            raise ValueError(f"MultiHeadLabel: actions {sorted(both)} cannot be positive and negative at once")
+            raise ValueError(f"MultiHeadLabel: actions {sorted(both)} cannot be both positive and negative")
 
     def __call__(self, batch: Batch) -> Batch:
         """Returns the batch with each label in the place of its head."""

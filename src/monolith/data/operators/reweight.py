@@ -77,7 +77,7 @@ class InstanceReweight(Operator):
         weights = {int(action): weight for action, weight in self.weights.items()}
         object.__setattr__(self, "labels", {int(action): float(label) for action, label in self.labels.items()})
         if bad := {action: weight for action, weight in weights.items() if weight < 0 or weight != int(weight)}:
-            raise ValueError(f"InstanceReweight: weights must be whole numbers from 0 on, got {bad}")
+            raise ValueError(f"InstanceReweight: weights must be integers >= 0, got {bad}")
         object.__setattr__(self, "weights", {action: int(weight) for action, weight in weights.items()})
 
     @classmethod

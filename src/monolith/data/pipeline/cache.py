@@ -81,8 +81,8 @@ class _CacheReading(Reading[T]):
     def _finish(self) -> None:
         if self._index > len(self._read):
             raise InvalidArgumentError(
-                f"position for a dataset of kind {_KIND!r}: it stands behind {self._index} elements, the source has "
-                f"{len(self._read)}; it is not the one that was read before"
+                f"position for a dataset of kind {_KIND!r}: it is after {self._index} elements, the source has "
+                f"{len(self._read)}; the source is not the one that was read before"
             )
         self._cache.keep(self._read)
         self.close()

@@ -22,5 +22,5 @@ def whole_number(name: str, value: object, *, at_least: int) -> int:
         ValueError: it is not; `name` is the name in the message.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ValueError(f"{name} must be a whole number from {at_least} on, got {value!r}")
+        raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
     return value

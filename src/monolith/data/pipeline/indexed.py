@@ -46,7 +46,7 @@ class IndexedReading(Reading[T]):
         self._is_closed = False
         if length is not None and self._index > length:
             raise InvalidArgumentError(
-                f"position for a dataset of kind {kind!r}: it stands behind {self._index} elements, this dataset has "
+                f"position for a dataset of kind {kind!r}: it is after {self._index} elements, this dataset has "
                 f"{length}; {NEXT_ACTION}"
             )
 

@@ -77,7 +77,7 @@ class Split(Stage[Any, Any]):
         if isinstance(values, Ragged):
             values = values.to_padded(length=1)
         if not isinstance(values, torch.Tensor) or values.is_floating_point() or values.shape[1:].numel() != 1:
-            raise TypeError(f"split: column {self._by!r} must have one whole number or ids in each row")
+            raise TypeError(f"split: column {self._by!r} must have one integer or id in each row")
         numbers: npt.NDArray[np.int64] = values.reshape(-1).to(torch.int64).numpy(force=True)
         return np.ascontiguousarray(numbers)
 

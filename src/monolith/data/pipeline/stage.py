@@ -72,7 +72,7 @@ class StageReading(Reading[T_co], Generic[S, T_co]):
         if self._failed_call is not None:
             raise FailedPreconditionError(
                 f"{self._failed_call} failed on an element that was read from the source and not returned; "
-                "go on from the position that was saved before it"
+                "resume from the position that was saved before it"
             )
         return self._source.position
 

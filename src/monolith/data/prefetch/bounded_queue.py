@@ -34,7 +34,7 @@ class BoundedQueue(Generic[T]):
 
     def __init__(self, capacity: int, *, name: str, gate: Gate | None = None, lane: Lane | None = None) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int):
-            raise TypeError(f"queue {name!r}: capacity must be a whole number, got {capacity!r}")
+            raise TypeError(f"queue {name!r}: capacity must be an integer, got {capacity!r}")
         if capacity < 1:
             raise ValueError(f"queue {name!r}: capacity must be at least 1, got {capacity}")
         self._name = name

@@ -162,7 +162,7 @@ def _warn_of_gaps(name: str, place: str, count: int) -> None:
     if name not in _WARNED:
         _WARNED.add(name)
         _LOG.warning(
-            "%s: %d whole numbers are missing in a block; 0 stands for them. Say 'float' for NaN, or 'ids' for no id",
+            "%s: %d integers are missing in a block and are read as 0. Use 'float' for NaN, or 'ids' for no id",
             place,
             count,
         )
@@ -182,7 +182,7 @@ def _ids(array: pa.Array, wanted: ColumnType, place: str, name: str) -> Ragged:
         array, inner = _whole(array, pa)
     if not (pa.types.is_integer(inner) or pa.types.is_boolean(inner)):
         raise InvalidArgumentError(
-            f"{place}: expected {wanted.value}: texts or whole numbers, got {kind}; ask for another type, such as"
+            f"{place}: expected {wanted.value}: texts or integers, got {kind}; ask for another type, such as"
             " float, or leave the type out"
         )
     if is_list:
@@ -293,5 +293,5 @@ def _nulls(array: pa.Array, place: str) -> DataLossError:
     first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
     return DataLossError(
         f"{place}: {array.null_count} nulls, the first in row {first} of its block; "
-        "a whole number must stand there: ask for float, which has NaN, for ids, which may be missing, or for no type"
+        "expected an integer: use float, which has NaN, ids, which may be missing, or no type"
     )

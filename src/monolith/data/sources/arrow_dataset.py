@@ -231,7 +231,7 @@ def from_huggingface(
         )
     if not all(hasattr(dataset, name) for name in ("with_format", "__getitem__", "__len__")) or _is_stream(dataset):
         raise TypeError(
-            f"from_huggingface: expected a datasets.Dataset, got a {kind}; a stream has no positions to go on from:"
+            f"from_huggingface: expected a datasets.Dataset, got a {kind}; a stream has no positions to resume from:"
             " load it without streaming=True, or write it by to_parquet and read that by ParquetDataset"
         )
     rows = _HuggingFaceRows(dataset)

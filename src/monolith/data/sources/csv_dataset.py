@@ -202,8 +202,8 @@ class _CsvParser:
         for at, name in enumerate(self._reader.names):
             text = text.replace(f"In CSV column #{at}:", f"column {name!r}:")
         if "invalid UTF8" in text:
-            return f"{text}; say which encoding it is, such as encoding='latin-1'"
-        return f"{text}; say columns={{...: 'text'}} or 'float', or leave such lines out by bad=BadRecords(limit=...)"
+            return f"{text}; set the encoding, such as encoding='latin-1'"
+        return f"{text}; set columns={{...: 'text'}} or 'float', or skip such lines with bad=BadRecords(limit=...)"
 
 
 def _delimiter_of(path: str, line: str) -> str:

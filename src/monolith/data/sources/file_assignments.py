@@ -106,8 +106,8 @@ class FileAssignments:
         turns = self.num_taken(worker, epoch)
         if turn > turns:
             raise FailedPreconditionError(
-                f"worker {worker} of a file queue goes on behind {turn} files, and the queue gave it {turns}: the "
-                "state of the queue is older than the position; restore the one that was saved with it, or later"
+                f"worker {worker} of a file queue resumes after {turn} files, but the queue assigned it {turns}: the "
+                "state of the queue is older than the position; restore the state saved with it, or a later one"
             )
         return self._pass(epoch).taken[worker][turn] if turn < turns else None
 

@@ -85,4 +85,6 @@ class FixedFeed(FileFeed):
     def require_taken(self, count: int) -> None:
         """Refuses to resume after more files than there are."""
         if count > len(self._order):
-            raise InvalidArgumentError(f"position for a dataset of kind {self.kind!r}: it is behind {count} files")
+            raise InvalidArgumentError(
+                f"position for a dataset of kind {self.kind!r}: it is after {count} files, there are {len(self._order)}"
+            )

@@ -77,4 +77,4 @@ def require_known_url(path: str) -> None:
         )
     if protocol not in fsspec.available_protocols():
         known = "file://, s3://, gs://, hdfs://, http://, memory://"
-        raise InvalidArgumentError(f"'{path}': fsspec knows no file system {protocol}://; it knows {known} and others")
+        raise InvalidArgumentError(f"'{path}': fsspec has no file system {protocol}://; it supports {known} and others")

@@ -73,7 +73,7 @@ class JsonLinesDataset(LineDataset):
         wanted, _ = fitting_columns(pa.schema(list(types.items())), self._wanted, f"file '{path}'")
         if self._wanted is None:
             for name, kinds in odd.items():
-                _LOG.warning("file '%s': field %r is left out: it holds %s", path, name, kinds)
+                _LOG.warning("file '%s': field %r is skipped: it holds %s", path, name, kinds)
         return FoundColumns(pa.schema(list(types.items())), wanted)
 
     def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> JsonReader:  # noqa: ARG002 - no header

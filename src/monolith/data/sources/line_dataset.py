@@ -127,7 +127,7 @@ class LineDataset(FileDataset[Batch]):
             size_then = None if place is None or self.part == (0, 1) else int(place["size"])
         except (TypeError, KeyError, ValueError) as error:
             raise InvalidArgumentError(
-                f"file '{path}': expected offset and line to go on from, got {place!r}"
+                f"file '{path}': expected offset and line to resume from, got {place!r}"
             ) from error
         found = self._columns_of(path)
         file = self.files.open(path)

@@ -102,7 +102,7 @@ class ParquetDataset(FileDataset[Batch]):
             start = None if place is None else (int(place["row_group"]), int(place["row"]))
         except (TypeError, KeyError, ValueError) as error:
             raise InvalidArgumentError(
-                f"file '{path}': expected row_group and row to go on from, got {place!r}"
+                f"file '{path}': expected row_group and row to resume from, got {place!r}"
             ) from error
         # A local file is read by Arrow itself: through a file of Python, its threads would wait for each other.
         file = self.files.open(path) if "://" in path else _open_local(path)

@@ -62,7 +62,7 @@ class RecordDataset(FileDataset["Records"]):
             start = None if place is None else RecordPosition.from_dict(place)
         except TypeError as error:
             raise InvalidArgumentError(
-                f"file '{path}': expected offset and records to go on from, got {place!r}"
+                f"file '{path}': expected offset and records to resume from, got {place!r}"
             ) from error
         file = self.files.open(path)
         try:

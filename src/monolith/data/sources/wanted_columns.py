@@ -62,9 +62,9 @@ def wanted_columns(columns: Columns | None) -> dict[str, Wanted] | None:
     pairs = columns.items() if isinstance(columns, Mapping) else ((_name_of(each), each) for each in columns)
     for name, each in pairs:
         if name in wanted:
-            raise ValueError(f"columns: {name!r} is asked for twice")
+            raise ValueError(f"columns: {name!r} is requested twice")
         if isinstance(each, Column) and each.name != name:
-            raise ValueError(f"columns: {name!r} is asked for as {each!r}; give it the name {name!r}")
+            raise ValueError(f"columns: {name!r} is requested as {each!r}; give it the name {name!r}")
         is_name_alone = not isinstance(columns, Mapping) and isinstance(each, str)
         wanted[name] = ColumnType.ANY if is_name_alone else each if isinstance(each, Column) else ColumnType.of(each)
     return wanted
@@ -104,7 +104,7 @@ def warn_of_left_out(path: str, names: Sequence[str], schema: pa.Schema) -> None
         return
     _WARNED.add(tuple(names))
     kinds = ", ".join(f"{name!r} ({schema.field(name).type})" for name in names)
-    _LOG.warning("%s: columns that have no place in a batch are left out: %s", path, kinds)
+    _LOG.warning("%s: columns that have no place in a batch are skipped: %s", path, kinds)
 
 
 def wanted_values(array: pa.Array, wanted: Wanted, *, name: str, place: str) -> ColumnValues:
@@ -163,7 +163,7 @@ def _numbers(array: pa.Array, wanted: Column, place: str) -> Ragged | Tensor:
     if isinstance(wanted, NestedIds):
         nested = batch_column(array, ColumnType.INT, place)
         if not isinstance(nested, Ragged) or nested.ragged_rank != 2:
-            raise InvalidArgumentError(f"{place}: NestedIds are lists of lists of whole numbers, got {array.type}")
+            raise InvalidArgumentError(f"{place}: NestedIds are lists of lists of integers, got {array.type}")
         return nested
     is_whole = isinstance(wanted, Ints) or (isinstance(wanted, Dense) and wanted.dtype == "int64")
     ragged = _one_list_each(array, ColumnType.INT if is_whole else ColumnType.FLOAT, place)

@@ -99,4 +99,4 @@ def _check_segment(
     if kept or new.state_bytes == 0:
         return []
     reason = f"of {old.optimizer}" if full_rows else "not in the snapshot"
-    return [f"{subject}: state {reason}, {new.optimizer} starts anew"]
+    return [f"{subject}: state {reason}, {new.optimizer} starts from scratch"]

@@ -131,7 +131,7 @@ def end_of_save(future: Future[Saved], timeout_seconds: float | None) -> Saved:
     except FutureTimeoutError as error:
         if future.done():
             raise  # raised by the save itself
-        raise DeadlineExceededError(f"save: not done within {timeout_seconds} s; it goes on") from error
+        raise DeadlineExceededError(f"save: not done within {timeout_seconds} s; it keeps running") from error
 
 
 @overload
