@@ -147,7 +147,7 @@ def test_a_step_after_another_optimizer_cleared_everything_warns_once() -> None:
 
 
 def test_what_is_no_optimizer_is_refused() -> None:
-    with pytest.raises(TypeError, match="beside must be an optimizer of torch, got Linear"):
+    with pytest.raises(TypeError, match="`beside` must be an optimizer of torch, got Linear"):
         Model().emb.optimizer(nn.Linear(1, 1))  # type: ignore[arg-type]
 
 

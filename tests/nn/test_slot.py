@@ -77,8 +77,8 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 1.0}, r"Slot: dim must be a whole number, got 1.0"),
-        ({"dim": True}, r"Slot: dim must be a whole number, got True"),
+        ({"dim": 1.0}, r"Slot: dim must be an integer, got 1.0"),
+        ({"dim": True}, r"Slot: dim must be an integer, got True"),
         ({"slices": [8]}, r"slices must be Slice\(...\), got 8"),
         ({"dim": 1, "optimizer": torch.optim.Adagrad}, r"optimizer must be one of monolith's optimizers"),
         ({"dim": 1, "initializer": "zeros"}, r"initializer must be one of monolith's initializers, got 'zeros'"),

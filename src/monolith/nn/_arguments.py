@@ -42,7 +42,7 @@ def require_positive(subject: str, **sizes: int) -> None:
     """Raises if sizes are not integers of at least 1."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{subject}: {name} must be a whole number, got {size!r}")
+            raise TypeError(f"{subject}: {name} must be an integer, got {size!r}")
         if size < 1:
             raise ValueError(f"{subject}: {name} must be >= 1, got {size}")
 

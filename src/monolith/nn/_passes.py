@@ -194,8 +194,8 @@ class Ledger:
             self._has_warned = True
             warnings.warn(
                 f"Embeddings: {self._num_backwards} backward passes without a step: no row has learned from them. The"
-                " line `emb.step()` is missing after `dense_optimizer.step()`; or use `emb.optimizer()` beside the"
-                " dense one. To accumulate gradients over more passes, say so:"
+                " line `emb.step()` is missing after `dense_optimizer.step()`; or use `emb.optimizer()` together"
+                " with the dense one. To accumulate gradients over more passes, set"
                 f" Embeddings(..., accumulated_passes={2 * self._num_backwards}). To train the other weights alone,"
                 " freeze the rows: emb.requires_grad_(False)",
                 stacklevel=2,

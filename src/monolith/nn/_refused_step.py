@@ -50,8 +50,8 @@ def _message(each: BatchPass, layout: PooledLayout, unique: int, *, bucket: int)
         slot, where = layout.slots[place], f" in example {example}"
     return (
         f"slot {slot.name!r}: the gradient of id {_user_id(slot, key, bucket)}{where} is not finite; nothing was"
-        " applied, and the gradients of this step were dropped: go on with the next batch. Look for a NaN in the loss,"
-        " or give Embeddings nonfinite='skip' to pass over such rows, 'apply' to take them"
+        " applied, and the gradients of this step were dropped: continue with the next batch. Check the loss for NaN,"
+        " or give Embeddings nonfinite='skip' to skip such rows, 'apply' to accept them"
     )
 
 

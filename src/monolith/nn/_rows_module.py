@@ -57,7 +57,7 @@ class RowsModule(nn.Module):
             raise TypeError(f"Embeddings: rows_in_state_dict must be True or False, got {rows_in_state_dict!r}")
         if type(accumulated_passes) is not int or accumulated_passes < 1:
             raise InvalidArgumentError(
-                f"Embeddings: accumulated_passes must be a whole number from 1 on, got {accumulated_passes!r}"
+                f"Embeddings: accumulated_passes must be an integer >= 1, got {accumulated_passes!r}"
             )
         self.store: Store = store
         """The store of the rows."""
@@ -234,7 +234,7 @@ class RowsModule(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         if self._deep_copies is None:
             raise FailedPreconditionError(
-                "deepcopy: rows live in a store, and a copy can share it or get rows of its own; say which by"
+                "deepcopy: rows live in a store, and a copy can share it or get rows of its own; set"
                 " emb.deep_copies = 'share' (an average of dense weights, such as AveragedModel) or 'clone' (a copy of"
                 " the best model that later steps must not change), or copy one module by emb.clone_rows()"
             )

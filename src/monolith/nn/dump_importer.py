@@ -80,7 +80,7 @@ def _names_of(emb: Embeddings, base: Path, given: Mapping[str, str]) -> dict[str
     if missing or not found:
         raise InvalidArgumentError(
             f"dump '{base}': it has tables {sorted(dumped)}, expected {missing or 'the name of a table of the model'};"
-            " say which slot has which table by tables={'name in the dump': 'slot'}"
+            " map tables to slots with tables={'name in the dump': 'slot'}"
         )
     return found
 
@@ -90,7 +90,7 @@ def _single_table(emb: Embeddings, base: Path, given: Mapping[str, str]) -> str:
         return _table_of(emb, given[""])
     if len(emb.tables) != 1:
         raise InvalidArgumentError(
-            f"dump '{base}': its files are of a single table, the model has {list(emb.tables)}; say which one it is by"
+            f"dump '{base}': its files are of a single table, the model has {list(emb.tables)}; choose one with"
             " tables={'': 'a slot of it'}"
         )
     return next(iter(emb.tables))

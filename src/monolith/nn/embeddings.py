@@ -385,7 +385,7 @@ def _finite(scale: float | Tensor) -> float:
     if not math.isfinite(factor):
         raise InvalidArgumentError(
             f"step: scale must be finite, got {factor}; is a gradient NaN or infinite? The gradients are kept: call"
-            " step() with another scale, or discard() to go on without them"
+            " step() with another scale, or discard() to continue without them"
         )
     return factor
 

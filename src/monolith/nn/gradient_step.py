@@ -145,7 +145,7 @@ class GradientStep:
             named = self._named(self._error)
             raise named from (named.__cause__ if named is self._error else self._error)
         if self._applied is None:
-            raise FailedPreconditionError("step: its result was asked for before it was begun; call begin() first")
+            raise FailedPreconditionError("step: result() was called before begin(); call begin() first")
         return self._applied
 
     def drop(self) -> None:

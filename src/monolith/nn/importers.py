@@ -129,7 +129,7 @@ def _slot_of(emb: Embeddings, config: Any, slots: Mapping[str, str]) -> str:
         if name not in emb.slots:
             raise InvalidArgumentError(
                 f"table {config.name!r} of the collection: its feature {name!r} is no slot, the slots are"
-                f" {list(emb.slots)}; say which one it is by slots={{{name!r}: ...}}"
+                f" {list(emb.slots)}; map it to a slot with slots={{{name!r}: ...}}"
             )
         if emb.placed[name].rows != emb.placed[names[0]].rows:
             raise InvalidArgumentError(
@@ -147,5 +147,5 @@ def _require_combiner(emb: Embeddings, slot: str, mode: str) -> None:
     if combiner is not None and (mode not in _COMBINERS or not isinstance(combiner, _COMBINERS[mode])):
         advice = f"define it with Slot(combiner={mode!r})" if mode in _COMBINERS else "no combiner does that"
         raise InvalidArgumentError(
-            f"slot {slot!r}: it combines by {combiner}, the source by {mode!r}; {advice}, or hand over the weight alone"
+            f"slot {slot!r}: it combines by {combiner}, the source by {mode!r}; {advice}, or pass only the weight"
         )

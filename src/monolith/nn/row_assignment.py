@@ -89,8 +89,8 @@ class RowAssignment:
         repeated = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(repeated):
             raise InvalidArgumentError(
-                f"slot {self._slot.name!r}: each id must come once, got {repeated[0]} more often; say which of its"
-                " vectors counts"
+                f"slot {self._slot.name!r}: each id must come once, got {repeated[0]} more often; keep one of"
+                " its vectors"
             )
         return read
 

@@ -173,7 +173,7 @@ def _packed_at(data: memoryview, offset: int) -> PackedBlocks:
     try:
         _ = packed.count
     except DataLossError as error:
-        raise DataLossError(f"{ROWS}: the rows behind byte {offset} are damaged: {error}") from error
+        raise DataLossError(f"{ROWS}: the rows after byte {offset} are damaged: {error}") from error
     return packed
 
 

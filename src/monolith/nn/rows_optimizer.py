@@ -40,7 +40,7 @@ class RowsOptimizer(Optimizer):
 
     def __init__(self, module: Embeddings, beside: Optimizer | None = None) -> None:
         if beside is not None and not isinstance(beside, Optimizer):
-            raise TypeError(f"optimizer: beside must be an optimizer of torch, got {type(beside).__name__}")
+            raise TypeError(f"optimizer: `beside` must be an optimizer of torch, got {type(beside).__name__}")
         self._module = module
         self._beside = beside
         self._has_warned = False

@@ -180,12 +180,12 @@ def _settle_dim(slot: Slot) -> None:
     if dim is None and not slot.slices:
         raise ValueError("Slot: dim or slices must be given; write Slot(dim=16)")
     if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
-        raise TypeError(f"Slot: dim must be a whole number, got {dim!r}")
+        raise TypeError(f"Slot: dim must be an integer, got {dim!r}")
     if slot.dim is not None and not slot.slices:
         object.__setattr__(slot, "slices", (Slice(slot.dim),))
     total = sum(part.dim for part in slot.slices)
     if slot.dim is not None and slot.dim != total:
-        raise ValueError(f"Slot: dim is {slot.dim}, but the slices have {total} dims together; leave out dim")
+        raise ValueError(f"Slot: dim is {slot.dim}, but the slices have {total} dims together; omit dim")
     object.__setattr__(slot, "dim", total)
 
 
@@ -194,7 +194,7 @@ def _check_padding(slot: Slot) -> None:
     if given is None:
         return
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"Slot: padding_id must be a whole number or None, got {given!r}")
+        raise TypeError(f"Slot: padding_id must be an integer or None, got {given!r}")
     if not -(2**63) <= given < 2**63:
         raise ValueError(f"Slot: padding_id must be an int64, got {given}")
 

@@ -48,8 +48,8 @@ def writer_for(path: str | os.PathLike[str]) -> WriteVectors:
     writers: dict[str, WriteVectors] = {".parquet": write_parquet, ".npz": write_npz}
     if end not in writers:
         raise InvalidArgumentError(
-            f"file '{os.fspath(path)}': the end of the name says the format, expected one of {', '.join(writers)}, got"
-            f" {end or 'none'!r}"
+            f"file '{os.fspath(path)}': the suffix of the name selects the format, expected one of"
+            f" {', '.join(writers)}, got {end or 'none'!r}"
         )
     return writers[end]
 

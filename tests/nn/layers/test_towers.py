@@ -175,7 +175,7 @@ def test_wrong_towers_are_refused(message: str, make: object) -> None:
 
 
 def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"Dense: units must be a whole number, got 2\.0"):
+    with pytest.raises(TypeError, match=r"Dense: units must be an integer, got 2\.0"):
         Dense(3, 2.0)  # type: ignore[arg-type]
 
 
