@@ -51,7 +51,7 @@ def test_the_message_names_every_weight_that_changed_and_the_ways_on(folder: Pat
         Saver(folder).restore(run_of(Ranker(6, extra=True)))
     assert str(refused.value) == (
         "restore: the model is not the one that was saved: 'head.weight' was saved with shape (1, 4), now (1, 6);"
-        " 'old' is gone, shape (2,); 'scale' is new, shape (3,); 'tower.bias' was saved with shape (4,), now (6,);"
+        " 'old' was removed, shape (2,); 'scale' is new, shape (3,); 'tower.bias' was saved with shape (4,), now (6,);"
         " 'tower.weight' was saved with shape (4, 2), now (6, 2). Build it as it was; or have these weights start from"
         " their initial values by RestoreOptions(leave_out=['head.weight', 'old', 'scale', 'tower.bias',"
         " 'tower.weight']) or --leave_out 'head.weight,old,scale,tower.bias,tower.weight', all dense weights by"
@@ -93,5 +93,5 @@ def test_a_name_that_no_weight_has_is_refused(folder: Path) -> None:
         Saver(folder).restore(run_of(Ranker()), options=RestoreOptions(leave_out=["towr.*"]))
     with pytest.raises(InvalidArgumentError, match="leave_out takes a list of names"):
         RestoreOptions(leave_out="tower.*")
-    with pytest.raises(InvalidArgumentError, match="leave_out has no use beside it"):
+    with pytest.raises(InvalidArgumentError, match="leave_out has no effect"):
         RestoreOptions(leave_out=["tower.*"], clear_nn=True)

@@ -114,7 +114,7 @@ def test_files_beside_a_manifest_that_cannot_be_read_are_left_alone(
     with Saver(tmp_path) as saver:
         saver.begin()
     assert sorted(path.name for path in tmp_path.glob("model.ckpt-3.*")) == before
-    assert "what a save of 'model.ckpt-3' left cannot be told from its files, and stays" in caplog.text
+    assert "the leftovers of a save of 'model.ckpt-3' cannot be identified, and are kept" in caplog.text
 
 
 def test_a_temporary_file_of_a_dead_writer_goes_and_that_of_a_living_one_stays(tmp_path: Path, run: Run) -> None:

@@ -345,7 +345,7 @@ def test_the_dense_part_starts_anew_once(tmp_path: Path, *, continues: bool) -> 
 
 
 def test_contradictory_options_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="clear_nn starts all dense weights anew"):
+    with pytest.raises(InvalidArgumentError, match="clear_nn resets all dense weights"):
         RestoreOptions(clear_nn=True, alias_map={"a": "b"})
     with pytest.raises(InvalidArgumentError, match="it needs clear_nn"):
         RestoreOptions(continue_training=True)

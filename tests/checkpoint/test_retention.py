@@ -316,5 +316,5 @@ def test_what_cannot_be_the_best_leaves_the_former_one(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="mode must be 'max' or 'min', got 'most'"):
         keep_best(tmp_path, {"auc": 1.0}, checkpoint="model.ckpt-2", mode="most")  # type: ignore[arg-type]
     (tmp_path / "best_checkpoint").write_text("{")
-    with pytest.raises(DataLossError, match="remove the file to begin anew"):
+    with pytest.raises(DataLossError, match="remove the file to start from scratch"):
         best_checkpoint(tmp_path)

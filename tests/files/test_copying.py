@@ -120,7 +120,7 @@ def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
     src, dst = tmp_path / "src", tmp_path / "dst"
     src.write_text("new")
     dst.write_text("old")
-    with pytest.raises(AlreadyExistsError, match="was not to be replaced"):
+    with pytest.raises(AlreadyExistsError, match="exists and overwrite is False"):
         CopyFile(str(src), str(dst), overwrite=False)
     assert dst.read_text() == "old"
     CopyFile(str(src), str(dst))
@@ -130,7 +130,7 @@ def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         CopyFile(str(tmp_path / "src"), str(tmp_path / "dst"))
-    assert "which is not there" in caplog.text
+    assert "which does not exist" in caplog.text
     with pytest.raises(NotFoundError, match=r"there is no .*src to copy to .*dst"):
         CopyFile(str(tmp_path / "src"), str(tmp_path / "dst"), skip_nonexist=False)
     assert list(tmp_path.iterdir()) == []

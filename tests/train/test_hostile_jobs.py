@@ -82,7 +82,7 @@ def test_a_model_directory_of_another_model_is_refused_and_stays_as_it_is(tmp_pa
     before = sorted(path.name for path in tmp_path.rglob("*.manifest"))
     job = ThreadJob(tmp_path, params=FeatureTask.params)
     job.start_all()
-    with pytest.raises(OpError, match=r"the model is not the one that was saved: 'top\.bias' is gone"):
+    with pytest.raises(OpError, match=r"the model is not the one that was saved: 'top\.bias' was removed"):
         job.result("worker", 0)
     assert job.result("ps", 0) is None
     assert sorted(path.name for path in tmp_path.rglob("*.manifest")) == before

@@ -104,7 +104,7 @@ def read_best(folder: Folder) -> BestCheckpoint | None:
         return replace(found, path=full_path(full_local_path(folder.path), found.path))
     except (ValueError, TypeError, AttributeError) as error:
         raise DataLossError(
-            f"'{folder.place(FILE)}' does not name a checkpoint: {error!r}; remove the file to begin anew"
+            f"'{folder.place(FILE)}' does not name a checkpoint: {error!r}; remove the file to start from scratch"
         ) from error
 
 

@@ -40,13 +40,15 @@ class RestoreOptions(Config):
     def __post_init__(self) -> None:
         if self.clear_nn and self.alias_map:
             raise InvalidArgumentError(
-                "restore: clear_nn starts all dense weights anew, so an alias map for them has no use; give one of them"
+                "restore: clear_nn resets all dense weights, so an alias map for them has no effect; give one of them"
             )
         if isinstance(self.leave_out, str):
             raise InvalidArgumentError(f"restore: leave_out takes a list of names, got the text {self.leave_out!r}")
         if self.clear_nn and self.leave_out:
-            raise InvalidArgumentError("restore: clear_nn starts all weights anew; leave_out has no use beside it")
+            raise InvalidArgumentError(
+                "restore: clear_nn resets all weights, so leave_out has no effect; give one of them"
+            )
         if self.continue_training and not self.clear_nn:
             raise InvalidArgumentError(
-                "restore: continue_training says what clear_nn does to the step; it needs clear_nn"
+                "restore: continue_training selects what clear_nn does to the step; it needs clear_nn"
             )

@@ -305,7 +305,7 @@ def changed_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[st
         if name not in saved:
             changed[name] = f"is new{_shape_of(now)}"
         elif name not in own:
-            changed[name] = f"is gone{_shape_of(then)}"
+            changed[name] = f"was removed{_shape_of(then)}"
         elif isinstance(now, Tensor) and (not isinstance(then, Tensor) or then.shape != now.shape):
             got = tuple(then.shape) if isinstance(then, Tensor) else then
             changed[name] = f"was saved with shape {got}, now {tuple(now.shape)}"

@@ -183,7 +183,7 @@ def remove_torn_saves(folder: Folder) -> None:
         try:
             listed = _files_of(prefix, manifest_of(folder, prefix))
         except OpError as error:
-            logger.warning("what a save of '%s' left cannot be told from its files, and stays: %s", prefix, error)
+            logger.warning("the leftovers of a save of '%s' cannot be identified, and are kept: %s", prefix, error)
             continue
         folder.sync()  # the manifest that replaced another one may not be durable, and the other's files go now
         remove_prefix(folder, prefix, keep=foreign | listed)

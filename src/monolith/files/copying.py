@@ -54,7 +54,7 @@ def CopyFile(  # noqa: N802 - the established name, and order of arguments
     _require_positive("max_retries", max_retries)
     refuse_special_file(dst)
     if not overwrite and _exists(dst):
-        raise AlreadyExistsError(f"CopyFile: {dst} is there and was not to be replaced by {src}")
+        raise AlreadyExistsError(f"CopyFile: {dst} exists and overwrite is False; not replaced by {src}")
     clock = clock or SystemClock()
     for attempt in range(1, max_retries + 1):
         try:
@@ -63,7 +63,7 @@ def CopyFile(  # noqa: N802 - the established name, and order of arguments
             # Only the source's absence: a folder of the target that vanished is worth another try.
             if not _exists(src):
                 if skip_nonexist:
-                    _log.info("CopyFile: passed over %s, which is not there", src)
+                    _log.info("CopyFile: skipped %s, which does not exist", src)
                     return
                 raise NotFoundError(f"CopyFile: there is no {src} to copy to {dst}") from error
             failure: OSError = error
@@ -106,7 +106,7 @@ def CopyRecursively(  # noqa: N802 - the established name, and order of argument
     target, target_root = _open(dst)
     if not source.exists(source_root):
         if skip_nonexist:
-            _log.info("CopyRecursively: passed over %s, which is not there", src)
+            _log.info("CopyRecursively: skipped %s, which does not exist", src)
             return
         raise ValueError(f"CopyRecursively: there is no {src} to copy to {dst}")
     if not source.isdir(source_root):

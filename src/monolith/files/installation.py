@@ -28,7 +28,9 @@ def find_main(path: str | Path = __file__) -> str:
         folder = Path(before or "/") if marker == _MARKERS[-1] else Path(before + marker)
         if found and (folder / _PACKAGE).exists():
             return str(folder)
-    raise ValueError(f"find_main: no folder with {_PACKAGE!r} in it on the way to {full_path}; looked for {_MARKERS}")
+    raise ValueError(
+        f"find_main: no parent folder of {full_path} contains {_PACKAGE!r}; expected one of {_MARKERS} in it"
+    )
 
 
 def get_libops_path(lib_name: str) -> str:

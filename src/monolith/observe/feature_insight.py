@@ -48,7 +48,7 @@ def require_segments(subject: str, segment_sizes: Sequence[int], num_columns: in
         raise ValueError(f"{subject}: segment_sizes must have at least one size, got none")
     for index, size in enumerate(sizes):
         if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{subject}: segment_sizes[{index}] must be a whole number, got {size!r}")
+            raise TypeError(f"{subject}: segment_sizes[{index}] must be an integer, got {size!r}")
         if size < 1:
             raise ValueError(f"{subject}: segment_sizes[{index}] must be >= 1, got {size}")
     if sum(sizes) != num_columns:

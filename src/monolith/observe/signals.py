@@ -46,7 +46,9 @@ def add_siguser1_handler() -> None:
     """
     number = getattr(signal, "SIGUSR1", None)
     if number is None:
-        warnings.warn("SIGUSR1 does not exist on this system: stacks cannot be asked for", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            "SIGUSR1 does not exist on this system: stacks cannot be dumped on request", RuntimeWarning, stacklevel=2
+        )
         return
     if threading.current_thread() is not threading.main_thread():
         message = (

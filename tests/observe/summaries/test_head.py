@@ -135,5 +135,5 @@ def test_what_does_not_fit_is_refused(arguments: tuple[Any, ...], message: str) 
 
 @pytest.mark.parametrize("size", [1.5, "4", True, None, [1, "2"], [[1]], []])
 def test_a_size_is_a_whole_number_or_several(size: Any) -> None:
-    with pytest.raises(TypeError, match="size must be a whole number or several"):
+    with pytest.raises(TypeError, match="size must be an integer or several"):
         prepare_head(["a"], [size])

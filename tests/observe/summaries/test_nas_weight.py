@@ -32,7 +32,7 @@ def test_arrays_parameters_and_other_types_are_read() -> None:
 @pytest.mark.parametrize("prefix", [None, ""])
 def test_there_is_no_default_prefix(prefix: str | None) -> None:
     with pytest.raises(
-        ValueError, match=r"prefix must be given.*ARCH_TENSOR_PREFIX of the original is defined nowhere"
+        ValueError, match=r"prefix must be given.*ARCH_TENSOR_PREFIX of ByteDance Monolith is defined nowhere"
     ):
         nas_weight_json({"a": torch.ones(1)}, prefix)
 

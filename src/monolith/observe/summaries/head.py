@@ -124,7 +124,7 @@ def _size(size: Any) -> int | list[int]:
         return int(size)
     candidates = list(size) if isinstance(size, Iterable) and not isinstance(size, str | bytes) else []
     if not candidates or not all(_is_whole(candidate) for candidate in candidates):
-        raise TypeError(f"prepare_head: a segment's size must be a whole number or several of them, got {size!r}")
+        raise TypeError(f"prepare_head: a segment's size must be an integer or several of them, got {size!r}")
     return [int(candidate) for candidate in candidates]
 
 

@@ -26,7 +26,7 @@ def nas_weight_json(tensors: Mapping[str, Any], prefix: str | None = None) -> li
     if not prefix:
         raise ValueError(
             f"nas_weight_json: prefix must be given, a part of the name of the architecture weights, got {prefix!r}; "
-            "there is no default (ARCH_TENSOR_PREFIX of the original is defined nowhere)"
+            "there is no default (ARCH_TENSOR_PREFIX of ByteDance Monolith is defined nowhere)"
         )
     for name, values in tensors.items():
         if prefix in name:
