@@ -92,4 +92,4 @@ def test_a_barrier_of_an_operator_stays_after_a_save(caplog: pytest.LogCaptureFi
         listener.before_save(FakeSession(), 7)
         listener.after_save(FakeSession(), 7)
     assert barrier.is_barrier_placed()
-    assert "behind a barrier that stands already" in caplog.text
+    assert "with a barrier that is already placed" in caplog.text

@@ -44,7 +44,7 @@ def test_workers_wait_while_a_server_is_over_its_limit_and_go_on_afterwards(capl
     assert barrier.is_barrier_placed()
     assert barrier.enter(1) == ""
     (line,) = caplog.messages
-    assert "parameter server 1 at 10.0.0.1:7000 has 4294967297 bytes in use, more than the 4294967296" in line
+    assert "parameter server 1 at 10.0.0.1:7000 has 4294967297 bytes in use, more than the limit of 4294967296" in line
     assert "10.0.0.0:7000" not in line
     assert hook.look()  # said once
     assert caplog.messages == [line]
@@ -53,7 +53,7 @@ def test_workers_wait_while_a_server_is_over_its_limit_and_go_on_afterwards(capl
     servers.resident = [3 * GIB, 2 * GIB]
     assert hook.look()
     assert not barrier.is_barrier_placed()
-    assert "training goes on: after 90 s all parameter servers" in caplog.messages[-1]
+    assert "training resumes: after 90 s all parameter servers" in caplog.messages[-1]
 
 
 def test_a_server_without_a_limit_has_none() -> None:
@@ -88,7 +88,7 @@ def test_a_silent_server_neither_stops_nor_resumes_training(caplog: pytest.LogCa
     hook = PsHealthHook(servers, barrier)
     assert hook.look()
     assert not barrier.is_barrier_placed()
-    assert "parameter servers [0] do not say" in caplog.text
+    assert "parameter servers [0] do not report" in caplog.text
     servers.resident = [None, 5 * GIB]
     assert hook.look()
     assert barrier.is_barrier_placed()

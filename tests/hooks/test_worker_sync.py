@@ -82,7 +82,9 @@ def test_hook_helper() -> None:
 @pytest.mark.parametrize("worker_idx", [0, 1])
 def test_workers_that_could_never_hear_of_each_other_are_refused(worker_idx: int) -> None:
     """A worker with flags of its own would wait for ever, a chief end before its workers."""
-    with pytest.raises(ValueError, match=rf"worker {worker_idx} of 2 .* got no flags .*InProcessFlags\(num_workers\)"):
+    with pytest.raises(
+        ValueError, match=rf"worker {worker_idx} of 2 .* needs flags, got none\..*InProcessFlags\(num_workers\)"
+    ):
         TrainingHooksHelper(True, 2, worker_idx)
     with pytest.raises(ValueError, match=r"a worker needs flags that the chief changes, got none.*InProcessFlags"):
         SyncHelper(2, False)

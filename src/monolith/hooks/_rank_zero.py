@@ -39,5 +39,5 @@ def agree(look: Callable[[], Sequence[int]], otherwise: Sequence[int]) -> list[i
         try:
             values = list(look())
         except (OSError, OpError, ValueError) as error:
-            _log.warning("cannot look for control files: %s", error)
+            _log.warning("cannot check for control files: %s", error)
     return [int(value) for value in collective.broadcast(torch.tensor(values, dtype=torch.int64))]

@@ -62,7 +62,7 @@ class BarrierSaverListener(SaverListener):
             self._barrier.place_barrier(SAVE_ACTION)
             self._placed = True
         except BarrierAlreadyPlacedError:
-            _log.info("saving at step %d behind a barrier that stands already", global_step_value)
+            _log.info("saving at step %d with a barrier that is already placed", global_step_value)
         missing = self._barrier.wait_blocked(self._max_pending_seconds)
         if missing:
             _log.warning(

@@ -60,8 +60,6 @@ class NanTensorHook(Hook):
             return
         message = f"NaN loss during training: {loss} at step {context.global_step}"
         if self._fail:
-            raise NanLossDuringTrainingError(
-                f"{message}; lower the learning rate, clip gradients or look for broken samples"
-            )
+            raise NanLossDuringTrainingError(f"{message}; lower the learning rate, clip gradients or check the samples")
         _log.error("%s; stopping", message)
         context.request_stop()

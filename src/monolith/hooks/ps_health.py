@@ -96,7 +96,7 @@ class PsHealthHook(Hook):
         answers = self._cluster.health()
         silent = [index for index, answer in enumerate(answers) if answer is None]
         if silent:
-            _log.warning("parameter servers %s do not say how much memory they have in use", silent)
+            _log.warning("parameter servers %s do not report their memory usage", silent)
         over = [answer for answer in answers if answer is not None and answer.out_of_memory]
         if over:
             return self._stop_training(over)
@@ -114,11 +114,12 @@ class PsHealthHook(Hook):
         self._placed_at = self._clock.monotonic()
         self._goes_on.clear()
         _log.error(
-            "training stops: %s; it goes on by itself when all have less. Let rows expire sooner, give the servers more"
-            " memory and a higher limit (monolith_default_machine_info_mem_limit), or go on with more servers",
+            "training paused: %s; it resumes automatically once every server is below its limit. Let rows expire"
+            " sooner, give the servers more memory and a higher limit (monolith_default_machine_info_mem_limit), or"
+            " restart with more servers",
             ", ".join(
                 f"parameter server {each.index} at {each.address} has {each.resident_bytes} bytes in use, more than the"
-                f" {each.limit_bytes} that it may"
+                f" limit of {each.limit_bytes}"
                 for each in over
             ),
         )
@@ -129,7 +130,7 @@ class PsHealthHook(Hook):
         self._placed_at = None
         self._barrier.remove_barrier()
         self._goes_on.set()
-        _log.warning("training goes on: after %.0f s all parameter servers are within their memory again", seconds)
+        _log.warning("training resumes: after %.0f s all parameter servers are below their memory limit", seconds)
 
     def _run(self) -> None:
         seconds = 0.0

@@ -245,8 +245,8 @@ class TrainingHooksHelper:
             return
         if flags is None:
             raise ValueError(
-                f"TrainingHooksHelper: worker {worker_idx} of {num_workers} is to begin and end with the others, and"
-                f" got no flags to hear of them by. {_WHERE_FLAGS_ARE}; with enable_sync=False each one is on its own"
+                f"TrainingHooksHelper: worker {worker_idx} of {num_workers} starts and ends with the others, which"
+                f" needs flags, got none. {_WHERE_FLAGS_ARE}; with enable_sync=False each worker runs on its own"
             )
         helper = SyncHelper(num_workers, worker_idx == 0, flags=flags)
         if worker_idx == 0:

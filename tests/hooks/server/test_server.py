@@ -141,7 +141,7 @@ def test_a_save_that_nobody_waits_for_any_more_is_not_made(run: Training, tmp_pa
     assert begun.wait(30)
     with (
         ControllerClient.of_model_dir(str(tmp_path), timeout_seconds=0.3) as hurried,
-        pytest.raises(DeadlineExceededError, match="may still happen"),
+        pytest.raises(DeadlineExceededError, match="may still take effect"),
     ):
         hurried.save_checkpoint()
     while run.hook._gate._requests:
@@ -326,14 +326,14 @@ class TestToken:
     def test_an_open_door_is_warned_about(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str) -> None:
         with training(str(tmp_path), host=host) as run:
             assert split_address(run.hook.address)[0] != "0.0.0.0"  # noqa: S104 - nobody can call that
-        assert "asks for no token" in caplog.text
+        assert "requires no token" in caplog.text
 
     def test_a_door_that_is_none_is_not(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with training(str(tmp_path)):
             pass
         with training(str(tmp_path), host="127.0.0.1", credentials=ServerCredentials(token="t")):  # noqa: S106 - a test's
             pass
-        assert "asks for no token" not in caplog.text
+        assert "requires no token" not in caplog.text
 
 
 class TestTls:

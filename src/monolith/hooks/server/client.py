@@ -162,7 +162,7 @@ class ControllerClient:
             )
         if code == errors.DeadlineExceededError.error_code:
             return errors.DeadlineExceededError(
-                f"controller at {self._address}: no answer in time; what was asked for may still happen"
+                f"controller at {self._address}: no answer in time; the request may still take effect"
             )
         return _CLASSES.get(code, errors.UnknownError)(text)
 

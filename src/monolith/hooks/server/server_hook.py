@@ -114,7 +114,9 @@ class ServerHook(Hook):
             self._limit.watch(split_address(self._address)[1])
         text_files.write_text(address_file(self._model_dir), self._address)
         if self._host is not None and not self._credentials.knows_callers:
-            _log.warning("controller on %s asks for no token: whoever reaches it can stop training", self._address)
+            _log.warning(
+                "controller on %s requires no token: any client that reaches it can stop training", self._address
+            )
         _log.info("controller serves on %s", self._address)
 
     def _bind(self) -> str:
