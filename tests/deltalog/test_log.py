@@ -127,7 +127,7 @@ def test_a_missing_segment_is_a_gap_with_its_numbers(log: DeltaLog) -> None:
 
 def test_a_log_that_was_made_anew_is_noticed(log: DeltaLog) -> None:
     write(log, 2)
-    with pytest.raises(DataLossError, match="increment 9 was asked for, and it ends before 3"):
+    with pytest.raises(DataLossError, match="increment 9 was requested, but the part ends before increment 3"):
         log.open_reader(PART, number=9)
 
 
@@ -249,7 +249,7 @@ def test_a_writer_that_was_replaced_does_not_come_back(log: DeltaLog) -> None:
 def test_increments_behind_a_position_are_there_or_named_as_gone(log: DeltaLog) -> None:
     write(log, 12)
     assert [each.number for each in log.behind(PART, 9)] == [10, 11, 12]
-    with pytest.raises(GapError, match="increment 13 is not there"):
+    with pytest.raises(GapError, match="increment 13 does not exist"):
         list(log.behind(PART, 13))
     log.transport.trim(PART, 12)
     with pytest.raises(GapError, match="increments 2 to"):
@@ -327,7 +327,7 @@ def test_a_store_of_objects_that_cannot_fence_is_refused() -> None:
 
     transport = ObjectTransport("memory://plain")
     transport.files = Plain()
-    with pytest.raises(UnimplementedError, match="cannot make an object only if it is not there"):
+    with pytest.raises(UnimplementedError, match="cannot create an object only if it does not exist"):
         transport.open(PART, lambda _: b"")
 
 

@@ -31,7 +31,7 @@ def test_increments_are_applied_in_order_and_duplicates_ignored() -> None:
     outcomes = machine.take_all([records[0], records[1], records[1], records[0], records[2]])
     assert [each.verdict.name for each in outcomes] == ["NEW_GENERATION", "APPLY", "IGNORE", "IGNORE", "APPLY"]
     assert machine.next_number == 3
-    assert "was there before, 2 comes next" in outcomes[2].text
+    assert "was read before, increment 2 is next" in outcomes[2].text
 
 
 def test_a_gap_is_named_and_stays() -> None:
@@ -39,7 +39,7 @@ def test_a_gap_is_named_and_stays() -> None:
     machine.take_all(first_generation(2))
     for record in (increment(5).encode(), increment(2).encode()):
         outcome = machine.take(record)
-        with pytest.raises(GapError, match=r"increments 2 to 4 are missing before increment 5; begin at a base"):
+        with pytest.raises(GapError, match=r"increments 2 to 4 are missing before increment 5; resume from"):
             outcome.require()
 
 
@@ -51,7 +51,7 @@ def test_a_corrupt_record_is_named_with_the_number_that_was_expected(where: int)
     damaged[where] ^= 4
     outcome = machine.take(bytes(damaged))
     assert outcome.verdict is Verdict.CORRUPT
-    with pytest.raises(DataLossError, match=rf"part '{PART}', generation 1, increment 4: .*begin at a base behind it"):
+    with pytest.raises(DataLossError, match=rf"part '{PART}', generation 1, increment 4: .*resume from a later base"):
         outcome.require()
 
 

@@ -211,7 +211,7 @@ class FileTail:
         if piece.head is not None and piece.head.generation != segment.generation:
             raise DataLossError(
                 f"{self.where}: a record of generation {segment.generation} expected, got one of generation"
-                f" {piece.head.generation} (the file was copied or renamed); begin at a base behind it"
+                f" {piece.head.generation} (the file was copied or renamed); resume from a later base"
             )
         return piece.data
 

@@ -274,7 +274,7 @@ class FileAppender:
         newer = [each for each in segments_in(self._folder) if each.generation > self._segment.generation]
         if newer:
             if all(first_head(self._folder, each) is None for each in newer):
-                raise ContendedError(f"'{self._folder}': somebody else opens the part at this moment")
+                raise ContendedError(f"'{self._folder}': another writer is opening the part; try again")
             raise replaced(str(self._folder.parent.parent), self._part, newer[-1].generation)
 
     def close(self) -> None:

@@ -143,8 +143,8 @@ class DeltaLog:
         extent = self.extent(part)
         if extent is None or extent.next <= number:
             raise GapError(
-                f"delta log '{self.place}', part {part!r}: increment {number} is not there, it ends before"
-                f" {0 if extent is None else extent.next}"
+                f"delta log '{self.place}', part {part!r}: increment {number} does not exist, the part ends before"
+                f" increment {0 if extent is None else extent.next}"
             )
         with self.open_reader(part, number=number + 1) as reader:
             yield from reader

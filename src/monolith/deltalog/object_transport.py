@@ -222,8 +222,8 @@ class ObjectTransport:
         base = (AbstractFileSystem.pipe_file, AsyncFileSystem._pipe_file, AsyncFileSystem.pipe_file)  # noqa: SLF001 - what drivers replace
         if not isinstance(self.files, LocalFileSystem) and all(maker is None or maker in base for maker in makers):
             raise UnimplementedError(
-                f"'{self.place}': its driver cannot make an object only if it is not there, which a log rests on; use"
-                " another store, or Kafka"
+                f"'{self.place}': its driver cannot create an object only if it does not exist, which a delta log"
+                " requires; use another object store, or Kafka"
             )
 
     def _make_log(self) -> None:
@@ -306,7 +306,7 @@ class ObjectTail:
         if found != number:
             raise DataLossError(
                 f"{self.where}: increment {number} expected, got increment {found} (the object was copied or renamed);"
-                " begin at a base behind it"
+                " resume from a later base"
             )
 
     def skip(self) -> None:

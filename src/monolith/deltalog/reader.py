@@ -130,6 +130,6 @@ class PartReader:
         extent = self._transport.extent(self.part)
         if extent is not None and number is not None and extent.next < number:
             raise DataLossError(
-                f"delta log '{self._transport.place}', part {self.part!r}: increment {number} was asked for, and"
-                f" it ends before {extent.next}: it was made anew, or lost its end; begin at a base of it"
+                f"delta log '{self._transport.place}', part {self.part!r}: increment {number} was requested, but"
+                f" the part ends before increment {extent.next}: the log was recreated or truncated; load a base of it"
             )

@@ -135,7 +135,7 @@ class Replay:
         try:
             found = decode(record, origin=f"{self._subject}, {expected}")
         except DataLossError as error:
-            return Outcome(Verdict.CORRUPT, None, f"{error.message}; begin at a base behind it")
+            return Outcome(Verdict.CORRUPT, None, f"{error.message}; resume from a later base")
         if found.part != self.part:
             return Outcome(Verdict.CORRUPT, found, f"{self._subject}, {expected}: the record is of part {found.part!r}")
         passed_over = self._why_passed_over(found)
@@ -143,7 +143,7 @@ class Replay:
             return Outcome(Verdict.IGNORE, found, f"{self._subject}: increment {found.number} {passed_over}")
         missing = self._what_is_missing(found)
         if missing:
-            return Outcome(Verdict.GAP, found, f"{self._subject}: {missing}; begin at a base behind it")
+            return Outcome(Verdict.GAP, found, f"{self._subject}: {missing}; resume from a later base")
         differences = self._differences(found)
         if differences:
             return Outcome(Verdict.FOREIGN, found, f"{self._subject}, {expected}: of another model: {differences}")
@@ -156,7 +156,7 @@ class Replay:
         if self.generation == found.generation and found.writer != self.writer:
             return f"is of a writer that came second to open generation {found.generation}"
         if self.next_number is not None and found.number < self.next_number:
-            return f"was there before, {self.next_number} comes next"
+            return f"was read before, increment {self.next_number} is next"
         return ""
 
     def _what_is_missing(self, found: Increment) -> str:
