@@ -185,8 +185,8 @@ def _eraser_of(state: SavedState, slot: str, ids: Tensor) -> tuple[str, _RowEras
             return store, _RowEraser(table, number, keys, buckets)
     if not known:
         raise FailedPreconditionError(
-            f"checkpoint '{state.path}': it does not say where the rows of slots are; restore it into its model, call"
-            " emb.erase(slot, ids), and save that"
+            f"checkpoint '{state.path}': it does not record the tables of its slots; restore it into its model, call"
+            " emb.erase(slot, ids), and save a new checkpoint"
         )
     raise InvalidArgumentError(
         f"slot {slot!r} does not exist; the slots of checkpoint '{state.path}' are {sorted(known)}"

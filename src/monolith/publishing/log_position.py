@@ -76,5 +76,5 @@ class LogPosition:
                 marks={str(part): Mark(*map(int, mark)) for part, mark in document["marks"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            _log.warning("a saved position in a delta log cannot be read, and is left out: %r", error)
+            _log.warning("ignoring a saved position in a delta log that cannot be parsed: %r", error)
             return None

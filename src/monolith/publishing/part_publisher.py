@@ -162,7 +162,7 @@ class PartPublisher:
         if is_new:
             return writer
         # From now on no other writer can append rows of these buckets, so the log can be scanned.
-        missing = "it is not known where the log was" if restored is None else self._touch_behind(restored)
+        missing = "no matching log position was restored" if restored is None else self._touch_behind(restored)
         if not missing:
             return writer
         writer.close()
@@ -203,7 +203,7 @@ class PartPublisher:
         marks = {part: mark for part, mark in restored.marks.items() if self._shares_buckets(part)}
         known = {bucket for part in marks for bucket in (store_of(part) or ("", ()))[1]}
         if not known.issuperset(self._buckets):
-            return "the checkpoint does not say where the log of these buckets was"
+            return "the checkpoint has no log position for these buckets"
         try:
             for part in {self.part, *self._ended, *marks}:
                 missing = self._touch_part(part, behind=restored.numbers.get(part, -1), cut=marks.get(part))
