@@ -149,6 +149,6 @@ def test_a_task_of_files_is_told_that_it_leaves_the_stream(tmp_path: Path, capsy
     place = str(tmp_path / "examples")
     given = ["train", "monolith.testing:ExampleTask", "--model_dir", str(tmp_path / "m"), "--stream", place]
     assert main(given) == 1
-    assert "input_fn did not ask for it" in capsys.readouterr().err
+    assert "input_fn did not read it" in capsys.readouterr().err
     assert main(["train", TASK, "--model_dir", str(tmp_path / "m")]) == 1
     assert "run it with `monolith train TASK --stream PLACE`" in capsys.readouterr().err

@@ -196,7 +196,7 @@ def test_an_opening_whose_base_has_gone_is_a_gap_and_a_later_base_heals_it(tmp_p
     with Follower(new_store(serving=True), DeltaLog(scene.log.place)) as behind:
         scene.log.remove_base(base.name)
         opening = base.numbers[PART]
-        with pytest.raises(GapError, match=f"increment {opening} begins with base '{base.name}', which has gone"):
+        with pytest.raises(GapError, match=f"increment {opening} begins with base '{base.name}', which does not exist"):
             behind.catch_up()
         scene.log.save_base({"model": second}, name="again", numbers={PART: opening})
         behind.catch_up()

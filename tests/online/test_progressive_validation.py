@@ -305,7 +305,7 @@ def test_batches_must_have_times_that_go_on(journal: type[Journal]) -> None:
     without = Batch({name: values for name, values in batch.items() if name != "req_time"}, num_rows=2)
     with pytest.raises(InvalidArgumentError, match=r"must have the column 'req_time'.*got 'user', 'label', 'number'"):
         validate(journal, [without])
-    with pytest.raises(InvalidArgumentError, match="5000 seconds behind one before it; sort by 'req_time'"):
+    with pytest.raises(InvalidArgumentError, match="5000 seconds earlier than a previous one; sort by 'req_time'"):
         validate(journal, numbered([BEGIN + 5000, BEGIN]))
     assert validate(journal, numbered([BEGIN + 5000, BEGIN]), disorder_seconds=5000).examples == 4
 
@@ -337,7 +337,7 @@ def test_the_head_that_is_measured_is_said_where_there_are_several() -> None:
     Heads.returned = {"click": ones(0.2, 0.9), "buy": ones(0.9, 0.2)}
     assert validate(Heads, numbered([BEGIN]), head="click")["served"].total.auc == 1.0
     assert validate(Heads, numbered([BEGIN]), head="buy")["served"].total.auc == 0.0
-    with pytest.raises(InvalidArgumentError, match=r"predictions of 'click', 'buy'; say by head= .* got None"):
+    with pytest.raises(InvalidArgumentError, match=r"predictions of 'click', 'buy'; set head to .* got None"):
         validate(Heads, numbered([BEGIN]))
     Heads.returned = ones(0.2, 0.9)
     with pytest.raises(InvalidArgumentError, match="head='click' selects one of several predictions"):

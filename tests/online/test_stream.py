@@ -386,8 +386,8 @@ def test_a_partition_whose_messages_are_gone_begins_anew_and_the_others_go_on(
         assert [(each.partition, each.example.number) for each in fetched(source, 3)] == [(1, 1), (1, 2), (1, 3)]
         assert source.is_at_end()
         assert source.fetch(1, 0.0) == []
-    assert [each.getMessage() for each in caplog.records if "is gone" in each.getMessage()] == [
-        "topic 'gone', partition 1: offset 900 is gone; going on at 0"
+    assert [each.getMessage() for each in caplog.records if "no longer exists" in each.getMessage()] == [
+        "topic 'gone', partition 1: offset 900 no longer exists; resuming at 0"
     ]
 
 
@@ -411,7 +411,7 @@ def test_a_task_that_asks_for_a_stream_that_is_not_there_is_told_what_to_give() 
 def test_a_task_that_does_not_read_its_stream_is_told(tmp_path: Path) -> None:
     stream = stream_of(tmp_path, 1)
     trainer = Trainer(ExampleTask(), hooks=[StreamHook(stream, task="example")])
-    with pytest.raises(FailedPreconditionError, match=r"example: .*input_fn did not ask for it"):
+    with pytest.raises(FailedPreconditionError, match=r"example: .*input_fn did not read it"):
         trainer.train(steps=1)
 
 

@@ -205,7 +205,7 @@ def test_dense_weights_of_the_log_wait_for_the_rows_that_they_need(tmp_path: Pat
 
 
 def test_a_follower_of_weights_alone_takes_no_stores(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="their rows are said to be elsewhere"):
+    with pytest.raises(InvalidArgumentError, match="stores and rows_elsewhere exclude each other"):
         Follower(LocalStore({"item": TableConfig([Segment(2)])}), str(tmp_path), rows_elsewhere=True)
 
 

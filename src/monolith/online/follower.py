@@ -82,7 +82,7 @@ class Follower:
     ) -> None:
         self._stores = named_stores(stores)
         if rows_elsewhere and self._stores:
-            raise InvalidArgumentError("follower: stores are given, and their rows are said to be elsewhere")
+            raise InvalidArgumentError("follower: stores and rows_elsewhere exclude each other; give one of them")
         self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
         self._on_increment = on_increment
         self._clock = clock or SystemClock()
@@ -178,7 +178,7 @@ class Follower:
             self._look_again = 0.0
             while self._apply_some():
                 if deadline is not None and self._clock.monotonic() > deadline:
-                    raise DeadlineExceededError(f"follower of '{self.log.place}': not up to date in time; it goes on")
+                    raise DeadlineExceededError(f"follower of '{self.log.place}': not caught up in time; call again")
 
     def start(self) -> None:
         """Starts a thread that follows the log."""
@@ -237,7 +237,7 @@ class Follower:
                 with self._lock:
                     more = self._running.is_set() and self._apply_some()
             except UnavailableError as error:
-                _log.warning("follower: the log is away, and is tried again: %s", error)
+                _log.warning("follower: the log is unavailable, retrying: %s", error)
                 self.away = error
                 self._stop.wait(POLL_SECONDS)
                 continue
@@ -248,7 +248,7 @@ class Follower:
             except (GapError, DataLossError) as error:
                 # A base after the missing increments may still appear: from a compaction, or from a new generation.
                 if self.error is None:
-                    _log.error("follower: stands still until there is a base behind this: %s", error)
+                    _log.error("follower: stalled until a later base appears: %s", error)
                 self.error = error
                 self.is_caught_up = False
                 self._stop.wait(POLL_SECONDS)

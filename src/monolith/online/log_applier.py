@@ -182,7 +182,7 @@ class LogApplier:
         except NotFoundError as error:
             raise GapError(
                 f"delta log '{self._log.place}', part {part!r}: increment {found.number} begins with base"
-                f" {found.base!r}, which has gone: {error.message}; begin at a base behind it"
+                f" {found.base!r}, which does not exist: {error.message}; resume from a later base"
             ) from error
 
     def _begin_behind(self, part: str, error: OpError) -> None:
@@ -196,7 +196,7 @@ class LogApplier:
         base = self._load_newest(part, self._log.bases(), at_least=wanted)
         if base is None:
             raise error
-        _log.warning("follower: begins anew at base %r: %s", base.name, error)
+        _log.warning("follower: restarts from base %r: %s", base.name, error)
         self.held.pop(part, None)
         self.readers.pop(part).close()
         self.look_for_parts()

@@ -55,7 +55,7 @@ def _opening_schema(log: DeltaLog, part: str) -> Schema:
         first = reader.read()
     if first is None or first.kind is not IncrementKind.OPENING or not first.payload:
         raise FailedPreconditionError(
-            f"delta log '{log.place}', part {part!r}: it has neither a base nor the opening that says what its rows"
-            " look like; add a base, for example by a checkpoint of the run that writes it"
+            f"delta log '{log.place}', part {part!r}: it has neither a base nor an opening with the schema of its"
+            " rows; add a base, for example by a checkpoint of the run that writes it"
         )
     return Schema.parse(first.payload.decode())

@@ -400,12 +400,12 @@ def test_a_foreign_state_or_output_is_refused_by_name(tmp_path: Path) -> None:
     append(join.actions, actions)
     join.run()
     join.identity = {"mode": "fast_emit"}
-    with pytest.raises(FailedPreconditionError, match="was begun with mode 'wait', got 'fast_emit'"):
+    with pytest.raises(FailedPreconditionError, match="was created with mode 'wait', got 'fast_emit'"):
         join.partition()
     join.identity = {"mode": "wait"}
     whole = join.output.read_bytes()
     join.output.write_bytes(whole + pack_examples([NumberedExample(51, 1, b"r", b"")]))
-    with pytest.raises(DataLossError, match=r"has example 51, .* knows of 50; another joiner wrote there"):
+    with pytest.raises(DataLossError, match=r"has example 51, but state .* ends at 50; another joiner wrote there"):
         join.run()
     join.output.write_bytes(whole[:100])
     with pytest.raises(DataLossError, match=rf"has 100 bytes, {len(whole)} were written"):

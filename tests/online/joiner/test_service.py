@@ -112,7 +112,7 @@ def test_the_command_joins_and_says_what_it_did(tmp_path: Path, capsys: pytest.C
     examples, _ = whole_examples((tmp_path / "examples-00000").read_bytes())
     assert outcome(examples) == expected
     assert cli.main([*arguments, "--mode=fast_emit", "--negative_action=0"]) == 1
-    assert "was begun with mode 'wait', got 'fast_emit'" in capsys.readouterr().err
+    assert "was created with mode 'wait', got 'fast_emit'" in capsys.readouterr().err
     assert cli.main([*arguments, "--label_actions=x"]) == 1
     assert "--label_actions takes numbers of actions" in capsys.readouterr().err
     assert cli.main([*arguments, "--kafka=a=b"]) == 1

@@ -76,7 +76,7 @@ class JoinerConfig(Config):
         if self.partitions is not None:
             require_at_least(self, 1, "partitions")
         elif topics[0] is None:
-            raise ValueError("JoinerConfig: partitions must be given, as impressions is no topic that would tell")
+            raise ValueError("JoinerConfig: partitions must be given unless impressions is a Kafka topic")
 
     def path(self, place: str, number: int) -> str:
         """Returns the file of a partition."""

@@ -98,7 +98,7 @@ class FileInput:
     def _leave_out(self, reason: str, resume: int) -> None:
         text = f"{self.name}: offset {self._offset}: {reason}"
         if resume <= 0:
-            raise DataLossError(f"{text}; what follows cannot be told apart: is {self._framing.name} its framing?")
+            raise DataLossError(f"{text}; the next record cannot be found: is {self._framing.name} its framing?")
         self._bad.add(text)
         self._offset += resume
 

@@ -98,7 +98,7 @@ class JoinPartition:
         head.sent_number = max(head.sent_number, found)
         if head.sent_number > head.last_number:
             raise DataLossError(
-                f"{self._output.name}: has example {head.sent_number}, the state '{self._state.path}' knows of"
+                f"{self._output.name}: has example {head.sent_number}, but state '{self._state.path}' ends at"
                 f" {head.last_number}; another joiner wrote there, or the state is an older copy"
             )
         self._send_rest()

@@ -233,7 +233,7 @@ class PartitionState:
             yield from unpack_entries(data, step=step)
         except ValueError as error:
             raise DataLossError(
-                f"state '{self.path}': {error}; restore the file, or begin with another state_dir and output"
+                f"state '{self.path}': {error}; restore the file, or use another state_dir and output"
             ) from error
 
     def _save_head(self) -> None:
@@ -253,8 +253,8 @@ class PartitionState:
             self._create()
         elif version != _VERSION:
             raise FailedPreconditionError(
-                f"state '{self.path}': version {version}, this program knows {_VERSION}; go on with the program that"
-                " began it, or begin with another state_dir and output"
+                f"state '{self.path}': expected version {_VERSION}, got {version}; resume with the release that"
+                " created it, or use another state_dir and output"
             )
         found = dict(database.execute("SELECT id, value FROM head").fetchall())
         self.head = Head(**json.loads(found[0]))
@@ -273,8 +273,8 @@ class PartitionState:
         for name, expected in self._identity.items():
             if found.get(name) != expected:
                 raise FailedPreconditionError(
-                    f"state '{self.path}': was begun with {name} {found.get(name)!r}, got {expected!r}; go on with what"
-                    " it was begun with, or give another state_dir and output"
+                    f"state '{self.path}': was created with {name} {found.get(name)!r}, got {expected!r}; resume"
+                    " with the former value, or use another state_dir and output"
                 )
 
     @contextmanager
@@ -291,10 +291,10 @@ class PartitionState:
         if code == sqlite3.SQLITE_FULL:
             return ResourceExhaustedError(
                 f"{text}; the window does not fit: make room, raise max_state_bytes, or shorten the window;"
-                " nothing is lost, the joiner goes on where it was"
+                " nothing is lost, the joiner resumes where it stopped"
             )
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-            return DataLossError(f"{text}; restore the file, or begin with another state_dir and output")
+            return DataLossError(f"{text}; restore the file, or use another state_dir and output")
         if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}:
             return PermissionDeniedError(text)
         return FileUnavailableError(text)

@@ -123,8 +123,8 @@ class TopicOutput:
             low, high = client.watermarks([self._partition])[self._partition]
             if place > high:
                 raise DataLossError(
-                    f"{self.name}: ends at offset {high}, {place} messages were written; the topic was made anew:"
-                    " begin with another state_dir"
+                    f"{self.name}: ends at offset {high}, {place} messages were written; the topic was recreated:"
+                    " use another state_dir"
                 )
             number = self._last_number(client, max(low, place), high)
         finally:

@@ -100,7 +100,7 @@ def _sections(outcomes: Mapping[str, CopyOutcome]) -> str:
 
 
 def _total_table(outcomes: Mapping[str, CopyOutcome]) -> str:
-    columns = ("", "mean AUC", "total AUC", "log loss", "calibration", "examples", "take-overs", "MB taken over")
+    columns = ("", "mean AUC", "total AUC", "log loss", "calibration", "examples", "take-overs", "MB loaded")
     rows = [
         f"<tr><th>{escape(name)}</th><td>{_text(each.mean_auc)}</td><td>{_text(each.total.auc)}</td>"
         f"<td>{_text(each.total.log_loss)}</td><td>{_text(each.total.calibration)}</td><td>{each.total.examples:,}</td>"

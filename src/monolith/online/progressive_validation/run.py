@@ -203,8 +203,8 @@ class _Run:
         newest = int(times.max())
         if newest < self._newest - self._wanted.disorder_seconds:
             raise InvalidArgumentError(
-                f"validate: batches must come in the order of time: one ends at {newest}, which is"
-                f" {self._newest - newest} seconds behind one before it; sort by {REQUEST_TIME!r}, or allow it by"
+                f"validate: batches must be in the order of time: one ends at {newest},"
+                f" {self._newest - newest} seconds earlier than a previous one; sort by {REQUEST_TIME!r}, or raise"
                 " disorder_seconds"
             )
         return times
@@ -239,8 +239,8 @@ class _Run:
         if isinstance(values, Mapping):
             if head is None or head not in values:
                 raise InvalidArgumentError(
-                    f"validate: the task returns {kind} of {', '.join(map(repr, values))}; say by head="
-                    f" which of them is measured, got {head!r}"
+                    f"validate: the task returns {kind} of {', '.join(map(repr, values))}; set head"
+                    f" to the one to measure, got {head!r}"
                 )
             values = values[head]
         elif head is not None:

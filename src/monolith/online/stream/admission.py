@@ -69,8 +69,8 @@ class Admission:
     def _repeat(self, partition: int, number: int, last: int) -> None:
         if not self._counts.repeated:
             _log.warning(
-                "%s, partition %d: example %d comes again behind %d, and is left out, as are all that came before; if"
-                " the joiner began anew with another state_dir, train its examples with another model_dir",
+                "%s, partition %d: example %d repeats after %d; repeated examples are skipped; if the joiner"
+                " was restarted with another state_dir, train its examples with another model_dir",
                 self._name,
                 partition,
                 number,
@@ -83,8 +83,8 @@ class Admission:
         text = f"{self._name}, partition {partition}: example {number} follows {last}, {missing} are missing"
         if self._config.missing == "raise":
             raise DataLossError(
-                f"{text}; they were deleted before they were trained, or the joiner wrote to two places: put them back,"
-                ' or go on without them by missing="count" (--stream_missing count)'
+                f"{text}; they were deleted before they were trained, or the joiner wrote to two places: restore them,"
+                ' or continue without them by missing="count" (--stream_missing count)'
             )
         _log.warning("%s, and are counted", text)
         self._counts.missing += missing

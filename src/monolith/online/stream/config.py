@@ -59,7 +59,7 @@ class StreamConfig(Config):
         if self.kafka and not is_topic:
             raise ValueError(f"StreamConfig: kafka has settings, but '{place}' is no topic")
         if not is_topic and PARTITION in place and self.partitions is None:
-            raise ValueError(f"StreamConfig: partitions must be given for '{place}': files do not tell how many")
+            raise ValueError(f"StreamConfig: partitions must be given for '{place}', which is not a Kafka topic")
         if not is_topic and PARTITION not in place and (self.partitions or 1) > 1:
             raise ValueError(
                 f"StreamConfig: '{place}' is one file, and partitions is {self.partitions}; write {PARTITION} where its"

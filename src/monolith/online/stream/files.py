@@ -148,7 +148,7 @@ class _GrowingFile:
                     f"file '{self._path}': from byte {self._offset}: {error.message}; put the file back as the joiner"
                     " wrote it"
                 ) from error
-            self._begin_anew("holds no example any more")
+            self._begin_anew("holds no example")
             return
         if self._expected is not None and examples and examples[0].number != self._expected:
             self._begin_anew(f"holds example {examples[0].number} instead of {self._expected}")
@@ -171,12 +171,12 @@ class _GrowingFile:
         except OSError:
             return  # being replaced
         if os.fstat(descriptor).st_size < self._offset or not os.path.samestat(there, os.fstat(descriptor)):
-            self._begin_anew("was cut or replaced")
+            self._begin_anew("was truncated or replaced")
 
     def _begin_anew(self, why: str) -> None:
         _log.warning(
-            "file '%s': %s at byte %d, where reading goes on; it is read from its beginning, and what was trained is"
-            " left out",
+            "file '%s': %s at byte %d, the resume position; reading restarts from the beginning, and skips the examples"
+            " already trained",
             self._path,
             why,
             self._offset,

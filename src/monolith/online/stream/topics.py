@@ -132,8 +132,8 @@ class TopicExamples:
         """Restarts a partition of a recreated topic; numbers identify the examples already trained."""
         low, _ = self._client.watermarks([partition])[partition]
         _log.warning(
-            "%s: offset %d holds another example than before: the topic was made anew; it is read from its beginning,"
-            " and what was trained is left out",
+            "%s: offset %d holds another example than before: the topic was recreated; reading restarts from the"
+            " beginning, and skips the examples already trained",
             partition,
             self._next[partition] - 1,
         )
@@ -150,8 +150,8 @@ class TopicExamples:
             found[partition] = place if place is not None and low <= place < high else low
             if place is not None and found[partition] != place:
                 _log.warning(
-                    "%s: offset %d, up to which it was read, is not there any more: the brokers hold %d to %d; reading"
-                    " goes on at %d, and what was trained is left out",
+                    "%s: offset %d, the resume position, no longer exists: the brokers hold %d to %d; reading resumes"
+                    " at %d, and skips the examples already trained",
                     partition,
                     place,
                     low,
@@ -165,7 +165,7 @@ class TopicExamples:
         there = self._client.watermarks(list(self._next))
         for partition, (low, high) in there.items():
             if not low <= self._next[partition] <= high:
-                _log.warning("%s: offset %d is gone; going on at %d", partition, self._next[partition], low)
+                _log.warning("%s: offset %d no longer exists; resuming at %d", partition, self._next[partition], low)
                 self._next[partition] = low
         self._assign()
 

@@ -50,7 +50,7 @@ class StreamHook(Hook):
         self._session = session
         self._stream.is_over = lambda: session.stop_requested
         self._stream.on_silence = self._silence
-        self._stream.on_flow = lambda seconds: self._tell(f"stream: goes on after {seconds:.0f} s")
+        self._stream.on_flow = lambda seconds: self._tell(f"stream: resumed after {seconds:.0f} s")
 
     def before_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
         """Checks that the task reads the stream.
@@ -60,8 +60,8 @@ class StreamHook(Hook):
         """
         if not self._stream.was_read:
             raise FailedPreconditionError(
-                f"{self._task}: the run was given the stream '{self._stream.place}', and input_fn did not ask for it;"
-                ' return self.ctx.examples(batch_size).parse(...) for mode "train", or leave the stream out'
+                f"{self._task}: the run was given the stream '{self._stream.place}', but input_fn did not read it;"
+                ' return self.ctx.examples(batch_size).parse(...) for mode "train", or omit the stream'
             )
 
     def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
