@@ -33,14 +33,14 @@ __all__ = ["Arguments", "Command", "main", "outcome_of"]
 
 
 class Arguments(Protocol):
-    """What describes a command: its own module, or that of its name in `_arguments`.
+    """Declaration of a command's arguments: its own module, or that of its name in `_arguments`.
 
-    It may also have ``MEANT``: flags that users of other programs write, and what they mean by them here; and, for a
-    command of two forms, ``form_of(given)``, which describes the one that is not its own, or returns None.
+    It may also have ``MEANT``: flags of other programs, and their equivalents here; and, for a command of two forms,
+    ``form_of(given)``, which declares the other form, or returns None.
     """
 
     def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        """Describe the command's arguments, with an example in the epilog."""
+        """Declares the command's arguments, with an example in the epilog."""
         ...
 
 
@@ -51,7 +51,7 @@ class Command(Protocol):
     """
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do the work and return the exit status; what the user did wrong is raised as a ValueError or OpError."""
+        """Does the work and returns the exit status; user errors are raised as ValueError or OpError."""
         ...
 
 
@@ -101,7 +101,7 @@ def _unknown(given: Sequence[str], parser: argparse.ArgumentParser, meant: Mappi
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 74 storage failed.
+    """Runs one command and returns its exit status: 0 done, 1 failed, 2 usage error, 74 storage failed.
 
     A command whose output is not read to its end, as by ``monolith train ... | head -1``, ends quietly with 141, as the
     shell reports a program that SIGPIPE ended.

@@ -1,4 +1,4 @@
-"""What commands take that start all processes of a job."""
+"""Arguments of commands that start all processes of a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_RESTARTS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How ``monolith train`` starts the processes of a job."""
+    """Adds the arguments by which ``monolith train`` starts the processes of a job."""
     group = parser.add_argument_group("who starts the processes of a job")
     group.add_argument(
         "--launcher",

@@ -1,4 +1,4 @@
-"""What ``monolith worker TASK`` and ``monolith ps TASK`` take: one process of a job, started by a scheduler."""
+"""Arguments of ``monolith worker TASK`` and ``monolith ps TASK``: one process of a job, started by a scheduler."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shown_options() -> dict[str, Option]:
 def add_role_parser(
     subparsers: argparse._SubParsersAction[Any], name: str, *, description: str, example: str
 ) -> argparse.ArgumentParser:
-    """Describe the command of a role."""
+    """Declares the arguments of the command of a role."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         description=description,

@@ -22,7 +22,7 @@ ENTRY_OPTIONS = (
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe them."""
+    """Declares the arguments."""
     _add_task(parser.add_argument_group("a model with its code, where it cannot be exported"))
     _add_shards(parser.add_argument_group("a model whose rows are at shards"))
     _add_discovery(parser.add_argument_group("how shards are found"))

@@ -1,4 +1,4 @@
-"""What ``monolith train`` takes about a stream of examples."""
+"""Arguments of ``monolith train`` for a stream of examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STREAM_ONLY = ("stream_partitions", "stream_max_lag", "stream_missing", "stream_
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where examples come from while they are made."""
+    """Adds the arguments of the source of live examples."""
     group = parser.add_argument_group("training on a stream")
     group.add_argument(
         "--stream",

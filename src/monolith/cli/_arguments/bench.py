@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith bench``."""
+    """Declares the arguments of ``monolith bench``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "bench",
         description="Measures the tables and their peers in turns, in one run, and prints ratios and what they mean. "
@@ -24,7 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that `setting_of` and `rows_of` of the command read."""
+    """Adds the arguments that `setting_of` and `rows_of` of the command read."""
     keys = [row.key for row in ROWS]
     parser.add_argument("--rows", nargs="+", choices=keys, metavar="ROW", help=f"only these: {', '.join(keys)}")
     parser.add_argument("--quick", action="store_true", help="small tables and short turns: a smoke test")

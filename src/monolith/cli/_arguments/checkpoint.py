@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith checkpoint``."""
+    """Declares the arguments of ``monolith checkpoint``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "checkpoint",
         description="Looks at checkpoints. Nothing is unpickled, and no model is needed but to export one. A path is a"

@@ -15,11 +15,11 @@ _ACTIONS = {
     "debug": "show a row as the parameter servers of a job have it",
 }
 _MORE = {"debug": " --slot user --id 7"}
-"""What the example of an action has beyond the others."""
+"""Additional arguments in the example of an action."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith control``."""
+    """Declares the arguments of ``monolith control``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "control",
         description="Calls the controller of a running training, or its parameter servers, whose addresses stand in its"

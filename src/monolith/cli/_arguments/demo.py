@@ -13,7 +13,7 @@ EXAMPLES = 1_200_000
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith demo``."""
+    """Declares the arguments of ``monolith demo``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
         description="Generates clicks that drift, trains online in time order (predict, then learn), and compares with"

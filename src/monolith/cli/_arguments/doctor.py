@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith doctor``."""
+    """Declares the arguments of ``monolith doctor``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
         description="Shows what monolith finds on this machine. Read-only; include it in a bug report.",

@@ -15,7 +15,7 @@ MEANT = {
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith joiner``."""
+    """Declares the arguments of ``monolith joiner``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "joiner",
         allow_abbrev=False,

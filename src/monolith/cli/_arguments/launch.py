@@ -18,7 +18,7 @@ FINDING = ("discovery_type", "discovery_dir", "zk_server", "deep_insight_name", 
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith launch``."""
+    """Declares the arguments of ``monolith launch``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "launch",
         description="Prints a job of several processes as a manifest for a scheduler, and on standard error what to do"

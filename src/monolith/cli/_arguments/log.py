@@ -11,7 +11,7 @@ MEANT = {"--follow": "it is an action: monolith log follow PLACE", "--tail": "wr
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith log``."""
+    """Declares the arguments of ``monolith log``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "log",
         description="Looks at delta logs: what a training run tells those that keep tables up to date from it. No"

@@ -21,7 +21,7 @@ MEANT = {"--token": "others on this machine could see it; give --token_file"}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith models``."""
+    """Declares the arguments of ``monolith models``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "models",
         description="Tells a server of models (monolith serve) which versions answer, and shows how things stand.",

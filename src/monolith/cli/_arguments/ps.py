@@ -34,7 +34,7 @@ class ServerOfAJob:
     MEANT = train.MEANT
 
     def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        """Describe them."""
+        """Declares the arguments."""
         return add_role_parser(
             subparsers,
             "ps",
@@ -47,7 +47,7 @@ class ServerOfAJob:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith ps``."""
+    """Declares the arguments of ``monolith ps``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "ps",
         allow_abbrev=False,  # or --token would be taken for --token_file

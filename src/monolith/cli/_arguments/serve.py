@@ -22,7 +22,7 @@ MEANT = {
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith serve``."""
+    """Declares the arguments of ``monolith serve``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "serve",
         allow_abbrev=False,  # or --token would be taken for --token_file

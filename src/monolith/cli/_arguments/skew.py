@@ -14,7 +14,7 @@ MEANT = {
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith skew``."""
+    """Declares the arguments of ``monolith skew``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "skew",
         allow_abbrev=False,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith tables``."""
+    """Declares the arguments of ``monolith tables``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "tables",
         description="Removes rows of a model.",

@@ -40,7 +40,7 @@ FLAGS = (
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith tpu``."""
+    """Declares the arguments of ``monolith tpu``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "tpu",
         description="Trains a task on TPUs, or evaluates its checkpoints as they come, by JAX; with --cpu_test on the"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 OPTION_PREFIX = "option_"
-"""How the names of parsed options of a run begin; `monolith.train.flags` reads them."""
+"""Prefix of the names of parsed options of a run; `monolith.train.flags` reads them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +130,7 @@ MEANT = {
     **ALERTS,
     "--train_data": "did you mean --input_path? A task reads it, or names its files itself in input_fn",
 }
-"""What users of other programs write, and what they mean by it here."""
+"""Flags of other programs, and their equivalents here."""
 
 
 class HelpAll(argparse.Action):
@@ -145,14 +145,14 @@ class HelpAll(argparse.Action):
 
 
 def mattering_options() -> dict[str, Option]:
-    """By name."""
+    """Returns the most common options, by name."""
     return {option.name: option for options in MATTERING.values() for option in options} | {
         option.name: option for option in (MODE, PARAMS_OVERRIDE)
     }
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith train``."""
+    """Declares the arguments of ``monolith train``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "train",
         description="Trains a task: in this process, or with --num_workers in several of this machine. The same command"
@@ -186,7 +186,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def add_mattering(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
-    """Gives a parser the options of a run that most users meet."""
+    """Adds the most common options of a run to a parser."""
     for title, options in MATTERING.items():
         group = parser.add_argument_group(title)
         for option in options:
@@ -201,7 +201,7 @@ PARAMS_OVERRIDE = Option(
 
 
 def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
-    """Gives a parser an option of a run; booleans need no value."""
+    """Adds an option of a run to a parser; booleans need no value."""
     text = option.help if option.default is None else f"{option.help} (default: {str(option.default).lower()})"
     target = OPTION_PREFIX + option.name
     if isinstance(option.default, bool):

@@ -16,7 +16,7 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith validate``."""
+    """Declares the arguments of ``monolith validate``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "validate",
         allow_abbrev=False,

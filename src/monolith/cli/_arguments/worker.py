@@ -14,7 +14,7 @@ __all__ = ["MEANT", "add_parser"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith worker``."""
+    """Declares the arguments of ``monolith worker``."""
     return add_role_parser(
         subparsers,
         "worker",

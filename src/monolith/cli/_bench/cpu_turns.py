@@ -19,12 +19,12 @@ _WARM_UP_CALLS = 5
 def take_cpu_turns(
     contestants: Mapping[str, Callable[[int], object]], setting: Setting, *, clock: Callable[[], float] | None = None
 ) -> dict[str, list[float]]:
-    """Microseconds of processor time of a call, of each contestant in each round.
+    """Returns the CPU time of a call in microseconds, of each contestant in each round.
 
     Args:
-        contestants: Name -> a call; it is given a number that counts up.
-        setting: How many rounds, and how long.
-        clock: Of what is measured; that of this thread by default.
+        contestants: Name -> a call, which gets an increasing number.
+        setting: Number and length of rounds.
+        clock: Clock of the measured CPU time; default: that of this thread.
     """
     now = clock or time.thread_time
     calls = max(_WARM_UP_CALLS, round(_CALLS_A_SECOND * setting.seconds))

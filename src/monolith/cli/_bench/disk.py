@@ -21,7 +21,7 @@ CHUNK_BYTES: Final = 8 << 20
 
 @contextmanager
 def scratch_folder(directory: str, *, needed_bytes: int) -> Iterator[Path]:
-    """An empty folder on the measured disk, removed at the end."""
+    """Yields an empty folder on the measured disk, removed at the end."""
     free = shutil.disk_usage(directory).free
     if free < needed_bytes:
         raise RowSkippedError(
@@ -37,7 +37,7 @@ def files_under(folder: Path) -> list[Path]:
 
 
 def bytes_of(files: list[Path]) -> int:
-    """Their sizes together."""
+    """Returns the total size of files."""
     return sum(file.stat().st_size for file in files)
 
 

@@ -57,14 +57,14 @@ class FollowedTables:
 
 
 def thread_ms(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[float, T]:
-    """Processor time of this thread that a call takes, in ms, and what it returns."""
+    """Returns the CPU time of a call in this thread, in ms, and its result."""
     begun = time.thread_time()
     found = call(*args, **kwargs)
     return 1e3 * (time.thread_time() - begun), found
 
 
 def table_config(*, serving: bool) -> TableConfig:
-    """Of both sides."""
+    """Returns the config of the tables of both sides."""
     config = ours.table_config()
     segments = [replace(segment, compressor=Fp16()) for segment in config.segments]
     return replace(config, segments=segments, serving=serving)

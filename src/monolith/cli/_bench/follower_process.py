@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
 
 @contextmanager
 def follower_process(log: str) -> Iterator[list[Arrival]]:
-    """A follower that has what is in the log by now; the list is filled when the block ends."""
+    """Starts a follower that has loaded the log; the list is filled when the block ends."""
     command = [sys.executable, "-m", __name__, log]
     arrivals: list[Arrival] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program

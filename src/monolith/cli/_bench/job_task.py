@@ -1,4 +1,4 @@
-"""What jobs train while they are measured: the DeepFM of `ps_training`, which writes down when each step begins."""
+"""The task of measured jobs: the DeepFM of `ps_training`, which records when each step starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JobDeepFm(DeepFm):
 
     @classmethod
     def params(cls) -> InstantiableParams:
-        """With sizes, and a folder for the times."""
+        """Returns the parameters, with sizes, and a folder for the times."""
         p = super().params()
         p.define("setting", {}, "Fields of the benchmark's setting.")
         p.define("folder", "", "Where times of steps go.")
@@ -71,7 +71,7 @@ class JobDeepFm(DeepFm):
 
 
 def step_times(folder: Path, worker: int) -> list[float]:
-    """When the steps of a worker began, over all of its processes; by the clock that all processes share."""
+    """Returns when the steps of a worker started, over all of its processes; by the clock that all processes share."""
     contents = [path.read_bytes() for path in folder.glob(f"{worker}-*.times")]
     times = [each[0] for content in contents for each in _TIME.iter_unpack(content[: len(content) // 8 * 8])]
     return sorted(times)

@@ -31,12 +31,12 @@ _WARM_UP_STEPS = 3
 
 
 class Job:
-    """A job that runs.
+    """A running job.
 
     Args:
         launcher: Its first process.
-        folder: Where it keeps its model and its times.
-        num_workers: How many.
+        folder: Folder of its model and its times.
+        num_workers: Number of workers.
     """
 
     def __init__(self, launcher: subprocess.Popen[bytes], folder: Path, num_workers: int) -> None:
@@ -47,15 +47,15 @@ class Job:
 
     @property
     def model_dir(self) -> Path:
-        """Where it saves."""
+        """Model directory."""
         return self._folder / "model"
 
     def times(self, worker: int) -> list[float]:
-        """When the steps of a worker began."""
+        """Returns when the steps of a worker started."""
         return step_times(self._folder, worker)
 
     def pid(self, kind: str, index: int) -> int:
-        """Of the process of a role."""
+        """Returns the process id of a role."""
         for pid in self._pids():
             words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
             if kind in words and words[-2:] == ["--index", str(index)]:
@@ -88,7 +88,7 @@ class Job:
         return (len(begins) - 1) / (begins[-1] - begins[0])
 
     def pause(self) -> None:
-        """All of its processes stand still."""
+        """Pauses all of its processes."""
         for pid in self._pids():
             os.kill(pid, signal.SIGSTOP)
 
@@ -147,7 +147,7 @@ def running_job(
 
 
 def import_seconds() -> float:
-    """Processor time of a process that imports what a role needs, and ends."""
+    """Returns the CPU time of a process that imports what a role needs, and exits."""
     program = (
         "import monolith.cli._roles, monolith.cli._bench.job_task, torch; torch.optim.SGD([torch.zeros(1)], lr=1.0)"
     )

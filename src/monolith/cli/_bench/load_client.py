@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PREDICT = "/v1/models/ranker:predict"
 _CONNECTIONS = 64
-"""Of a load that does not wait for answers."""
+"""Number of connections of a load that does not wait for responses."""
 _OK, _OVERLOADED = 200, 429
 
 
@@ -39,7 +39,7 @@ class Load(NamedTuple):
     refused: int
     refused_p99: float
     latest: float
-    """How late the client itself sent one in a hundred, at least."""
+    """99th percentile of the client's own send delay."""
 
     def __str__(self) -> str:
         refusals = f", {self.refused} refused with p99 {self.refused_p99:.3g} ms" if self.refused else ""

@@ -1,4 +1,4 @@
-"""What the machine is, and what it is doing: memory, load, page cache, disk."""
+"""Properties and load of the machine: memory, CPU, page cache, disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM now."""
+    """Returns the resident memory of this process."""
     return _or_skip(process_memory.resident_bytes)
 
 
@@ -67,7 +67,7 @@ def forget_pages(files: list[Path]) -> None:
 
 
 def describe() -> dict[str, str]:
-    """Hardware, system, versions and commit, for the head of a report."""
+    """Returns hardware, system, versions and commit, for the head of a report."""
     return {
         "processor": f"{_processor_name()}, {os.cpu_count()} cores, {platform.machine()}",
         "memory": _total_memory(),
@@ -92,7 +92,7 @@ def _kilobytes(text: str, field: str) -> int:
 
 
 def _processor_times() -> tuple[int, int]:
-    """(busy, all) in ticks since boot."""
+    """Returns (busy, all) in ticks since boot."""
     ticks = [int(tick) for tick in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     idle = ticks[3] + ticks[4]
     return sum(ticks[:8]) - idle, sum(ticks[:8])

@@ -69,7 +69,7 @@ class Measurement:
 
 
 def median_ratio(ours: Sequence[float], peers: Sequence[float]) -> float:
-    """Median over rounds of ours / peer: both sides of a quotient stood close together in time, so drift cancels."""
+    """Returns the median over rounds of ours / peer: both sides of a quotient are close in time, so drift cancels."""
     return statistics.median(ours_figure / peer for ours_figure, peer in zip(ours, peers, strict=True))
 
 

@@ -44,14 +44,14 @@ def id_ranges(num_rows: int, step: int) -> Iterator[torch.Tensor]:
 
 
 def fill(table: HashTable, num_rows: int) -> None:
-    """Gives every id of the workload a row, as the initializer makes it."""
+    """Inserts a row for every id of the workload, by the initializer."""
     zeros = torch.zeros(ROW_STEP, table.dim)
     for ids in id_ranges(num_rows, ROW_STEP):
         table.assign_add(ids, zeros[: len(ids)], time=TIME)
 
 
 def fill_with(table: HashTable, weights: torch.Tensor) -> None:
-    """Gives id of row r the weights [r], float32 [rows, dim]."""
+    """Sets the weights of the id of row r to weights[r], float32 [rows, dim]."""
     for number, ids in enumerate(id_ranges(len(weights), ROW_STEP)):
         table.assign(ids, weights[number * ROW_STEP :][: len(ids)], time=TIME)
 
@@ -68,7 +68,7 @@ def warm_up(count: int) -> None:
 
 
 def memory_bytes(table: HashTable) -> int:
-    """Memory of the table by its own count."""
+    """Returns the memory of the table by its own count."""
     stats = table.stats()
     return int(stats["row_bytes"] + stats["index_bytes"] + stats["other_bytes"])
 
@@ -102,16 +102,16 @@ class Ours:
         return rows
 
     def train(self, batch: Batch) -> None:
-        """Lookup and update by two independent calls."""
+        """Looks up and updates by two independent calls."""
         self.table.lookup(batch.ids)
         self.table.apply_gradients(batch.ids, self._gradient, time=TIME)
 
     def train_planned(self, batch: Batch) -> None:
-        """Lookup and update that share one plan: rows are found once per distinct id."""
+        """Looks up and updates with one shared plan: rows are found once per distinct id."""
         plan = self.table.plan(batch.ids)
         self.table.read(plan, per="id")
         self.table.apply(plan, self._gradient, per="id", time=TIME)
 
     def update(self, batch: Batch) -> None:
-        """The update alone."""
+        """Updates only."""
         self.table.apply_gradients(batch.ids, self._gradient, time=TIME)

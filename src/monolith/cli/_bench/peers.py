@@ -1,6 +1,6 @@
-"""What ours is compared with: torch's static table, FBGEMM's fused one, and a Python dict in front of torch.
+"""Peers of the comparison: torch's static table, FBGEMM's fused one, and a Python dict in front of torch.
 
-torch and FBGEMM are given row numbers: they do no id mapping, which is work that a table of ids has to do. All of them
+torch and FBGEMM get row numbers: they do no id mapping, which a table of ids has to do. All of them
 start from the same weights and accumulators as ours, so that their results can be compared.
 """
 
@@ -48,11 +48,11 @@ class TorchBag:
             return self._forward(batch.rows)
 
     def train(self, batch: Batch) -> None:
-        """Forward, backward from the fixed output gradient, optimizer step."""
+        """Runs forward, backward from the fixed output gradient, and the optimizer step."""
         self.train_rows(batch.rows)
 
     def train_rows(self, rows: torch.Tensor) -> None:
-        """`train` on row numbers that the caller worked out."""
+        """Runs `train` on given row numbers."""
         self._optimizer.zero_grad(set_to_none=True)
         output = self._forward(rows)
         torch.autograd.backward(output, self._gradient)
@@ -99,7 +99,7 @@ class FbgemmBag:
         return output
 
     def train(self, batch: Batch) -> None:
-        """Forward, then backward with the update inside."""
+        """Runs forward, then backward with the update inside."""
         torch.autograd.backward(self._table(batch.rows, self._offsets), self._gradient)
 
     def flat(self, output: torch.Tensor) -> torch.Tensor:

@@ -30,10 +30,10 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """This process and those it starts run on `count` cores inside.
+    """Restricts this process and its children to `count` cores inside.
 
     Raises:
-        RowSkippedError: there are fewer.
+        RowSkippedError: there are fewer cores.
     """
     if not hasattr(os, "sched_setaffinity"):
         raise RowSkippedError("cores are chosen by a call that only Linux has")

@@ -22,11 +22,11 @@ _END_SECONDS = 30.0
 
 
 class Servers:
-    """Servers that run.
+    """Running servers.
 
     Args:
-        addresses: In the order of their index.
-        pids: Of their processes.
+        addresses: Addresses in the order of their index.
+        pids: Ids of their processes.
     """
 
     def __init__(self, addresses: Sequence[str], pids: Sequence[int]) -> None:
@@ -35,7 +35,7 @@ class Servers:
 
     @contextmanager
     def open_store(self, configs: Mapping[str, TableConfig]) -> Iterator[PsStore]:
-        """A store on all of them, closed at the end."""
+        """Opens a store on all of them, closed at the end."""
         with open_store(self.addresses, configs) as store:
             yield store
 
@@ -75,7 +75,7 @@ def _running(index: int, count: int, threads: int, given: Sequence[str]) -> Iter
 
 @contextmanager
 def open_store(addresses: Sequence[str], configs: Mapping[str, TableConfig]) -> Iterator[PsStore]:
-    """A store on the servers at these addresses, closed at the end."""
+    """Opens a store on the servers at these addresses, closed at the end."""
     store = PsStore(configs, servers=addresses)
     try:
         yield store

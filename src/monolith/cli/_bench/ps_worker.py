@@ -28,7 +28,7 @@ _END_SECONDS = 60.0
 
 
 class Turn(NamedTuple):
-    """What one worker did in a turn; times are those of the clock that all processes of a machine share."""
+    """Results of one worker in a turn; times are those of the clock that all processes of a machine share."""
 
     begins: list[float]
     """When each step began; the last number is when the last one ended."""
@@ -40,7 +40,7 @@ class Turn(NamedTuple):
 
     @property
     def steps(self) -> list[tuple[float, float]]:
-        """Begin and end of each."""
+        """Start and end of each step."""
         return list(zip(self.begins, self.begins[1:], strict=False))
 
 
@@ -62,7 +62,7 @@ class Workers:
         return [Turn(_answer_of(process)["begins"]) for process in self._processes]
 
     def turn(self, seconds: float) -> list[Turn]:
-        """Both."""
+        """Runs a turn: `begin_turn`, then `end_turn`."""
         self.begin_turn(seconds)
         return self.end_turn()
 

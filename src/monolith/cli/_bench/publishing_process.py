@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.1
 _NICE = 19
-"""It stands for another machine: the client shares its core with it where there are two, and must not wait for it."""
+"""Niceness of the process: with two cores the client shares its core with it, and must not wait for it."""
 _EXAMPLES = 50
-"""Of a step between two increments; each has rows in every slot."""
+"""Number of examples of a step between two increments; each has rows in every slot."""
 
 
 class PublishingProcess:
-    """Has its export and the base of its log on disk when it is made; a context manager. One thread uses it.
+    """A process whose export and base of the log are on disk once constructed; a context manager. Not thread-safe.
 
     Args:
-        setting: How many rows.
-        folder: Where its files go.
+        setting: Number of rows.
+        folder: Folder of its files.
     """
 
     def __init__(self, setting: Setting, folder: Path) -> None:
@@ -47,7 +47,7 @@ class PublishingProcess:
         self._pipe.send("begin")
 
     def end(self) -> None:
-        """No more of them."""
+        """Stops publishing."""
         self._pipe.send("end")
         self._expect("ended")
 

@@ -36,13 +36,13 @@ _HERE = "127.0.0.1"
 
 
 class RankTurn(NamedTuple):
-    """What the ranks did in a turn."""
+    """Results of the ranks in a turn."""
 
     steps: int
     seconds: float
-    """Of the slowest."""
+    """Time of the slowest rank."""
     cpu_seconds: float
-    """Of the mean rank, all threads."""
+    """Mean CPU time of a rank, all threads."""
 
     @property
     def rate(self) -> float:
@@ -51,7 +51,7 @@ class RankTurn(NamedTuple):
 
     @property
     def cpu_ms(self) -> float:
-        """Processor time of a step of a rank."""
+        """CPU time of a step of a rank."""
         return 1e3 * self.cpu_seconds / self.steps
 
 
@@ -148,10 +148,10 @@ class _Rank:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def answer(self) -> dict[str, Any]:
-        """To the next question.
+        """Returns the response to the next request.
 
         Raises:
-            RuntimeError: it has ended.
+            RuntimeError: the rank has ended.
         """
         line = self._lines.readline()
         if not line:
@@ -160,7 +160,7 @@ class _Rank:
         return answer
 
     def hang_up(self) -> None:
-        """There are no more questions."""
+        """Closes the input of the rank, which then ends."""
         self._lines.close()
         self._socket.close()
 

@@ -25,7 +25,7 @@ _HOW_TO_READ = (
 
 
 def as_ratios(measurements: Sequence[Measurement], machine: dict[str, str]) -> str:
-    """Head, table without verdicts, and each ratio in words."""
+    """Returns head, table without verdicts, and each ratio in words."""
     lines = [*_head(machine), *_columns(MEASURED, measurements), "", "What it means"]
     lines += [f"- {each}" for each in summary_in_words(measurements)]
     lines += ["", _HOW_TO_READ]
@@ -33,7 +33,7 @@ def as_ratios(measurements: Sequence[Measurement], machine: dict[str, str]) -> s
 
 
 def as_text(measurements: Sequence[Measurement], machine: dict[str, str]) -> str:
-    """Head and table with what must be reached, notes below the table."""
+    """Returns head and table with the limits, notes below the table."""
     lines = [*_head(machine), *_columns(HEADINGS, measurements), "", summarize(measurements)]
     # Measurements against several peers share their note.
     lines += dict.fromkeys(f"- {each.measure}: {each.note}" for each in measurements if each.note)

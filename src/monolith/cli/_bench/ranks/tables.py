@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(setting: Setting, *, num_rows: int) -> Iterator[dict[str, Callable[[int], object]]]:
-    """With all rows in place."""
+    """Yields the steps, with all rows inserted."""
     collective.init()
     rank, size = collective.rank(), collective.size()
     shared = ShardedStore(configs()) if size > 1 else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(setting: Setting) -> Iterator[dict[str, Callable[[int], object]]]:
-    """With all rows in place.
+    """Yields the steps, with all rows inserted.
 
     Raises:
         RowSkippedError: torchrec or FBGEMM is not installed.

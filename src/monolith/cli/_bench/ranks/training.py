@@ -24,12 +24,12 @@ _OF_RANKS = {"enable_pipelined_fwda2a": True, "enable_async_optimize": True, "en
 
 @contextmanager
 def opened(setting: Setting, *, pipelined: bool, num_shares: int) -> Iterator[dict[str, Callable[[int], object]]]:
-    """With every id of its batches in place.
+    """Yields the steps, with every id of its batches inserted.
 
     Args:
         setting: Sizes.
         pipelined: Whether all pipelines of a synchronous run are on; for one process those that it has.
-        num_shares: Ranks whose batches this process trains, each step that of all of them in one; 1: it is a rank.
+        num_shares: Number of ranks whose batches this process trains, joined in each step; 1: it is a rank.
     """
     is_rank = num_shares == 1
     given: dict[str, Any] = {"enable_sync_training": is_rank}

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 CALLERS: Final = 4
 LIMITS: Final = {8: 1.5}
-"""By threads of the core: one caller leaves some of eight idle, but keeps two busy by itself."""
+"""Limits by threads of the core: one caller leaves some of eight idle, but keeps two busy by itself."""
 LEAST_SHARE: Final = 0.5
-"""Of what one caller would have if all had the same: one with less starves."""
+"""Minimum share of an equal split per caller: a caller with less starves."""
 
 Batches = list[workload.Batch]
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Lookup and update of workload A on the small table."""
+    """Measures lookup and update of workload A on the small table."""
     ours.use_threads(setting.threads)
     gradient = workload.output_gradient(setting.ids_per_batch, ours.DIM)
     table = ours.Ours(ours.new_table(), gradient)

@@ -1,4 +1,4 @@
-"""How long training stands still when a cut is made, and what the first steps after it cost."""
+"""Pause of training when a cut is taken, and the cost of the first steps after it."""
 
 from __future__ import annotations
 
