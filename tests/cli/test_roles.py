@@ -127,7 +127,7 @@ class TestRoles:
         [
             (
                 ["worker", TASK, *HOST, "--num_ps", "1"],
-                "--model_dir: say where the model is to be kept, on storage that",
+                "--model_dir: set the directory of the model, on storage that",
             ),
             (["worker", TASK, *JOB], "--discovery_type: say how the processes of the job find each other: "),
             (["worker", TASK, *JOB, "--discovery_type", "host"], "discovery_dir must be a folder that all processes"),
@@ -277,7 +277,7 @@ class TestWays:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            (["--num_workers", "2"], "--model_dir: say where the model is to be kept"),
+            (["--num_workers", "2"], "--model_dir: set the directory of the model"),
             (["--model_dir", "m", "--num_workers", "2"], "got 0 of them for 2 workers; give --num_ps 1 or more"),
             (["--model_dir", "m", "--launcher", "local"], "give --num_ps 1 or more"),
             ([*JOB, "--steps", "5"], "end at one global step; give it as --max_steps"),

@@ -183,7 +183,7 @@ def test_the_config_is_printed_with_its_origins(
     ("arguments", "said"),
     [
         (["monolith.testing:ExampleTsk", "--model_dir", "m"], "has no 'ExampleTsk'; its tasks are ExampleTask"),
-        ([TASK], "--model_dir: say where"),
+        ([TASK], "--model_dir: set the directory"),
         ([TASK, "--model_dir", "m", "--num_extra_ps", "3"], "option num_extra_ps=3 (from flag) is refused"),
         ([TASK, "--model_dir", "m", "--index", "x"], "index must be a whole number, got 'x'"),
         ([TASK, "--model_dir", "m", "--params_override", '{"num_batche": 1}'], "did you mean: [num_batches]"),

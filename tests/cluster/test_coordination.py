@@ -59,7 +59,7 @@ class TestLeases:
         assert members.join(claim(0, 1), 0.0) == 1
         members.renew(("worker", 0), 1, 4.0)
         with pytest.raises(
-            PlaceTakenError, match=r"worker 0 is the process at host1; it was heard last 3\.0 s ago"
+            PlaceTakenError, match=r"worker 0 is the process at host1; its last heartbeat was 3\.0 s ago"
         ) as e:
             members.join(claim(0, 2), 7.0)
         assert (e.value.seconds_left, e.value.renewals) == (7.0, 1)
@@ -96,7 +96,7 @@ class TestLeases:
         ]
         for call in calls:
             with pytest.raises(
-                AbortedError, match="worker 0 is the process at host2, as incarnation 2: this one was not"
+                AbortedError, match="worker 0 is the process at host2, as incarnation 2: the lease of this process"
             ):
                 call()
         members.leave(CHIEF, 1)

@@ -129,7 +129,7 @@ def test_elsewhere_nothing_is_available(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_port_that_is_no_number_is_named() -> None:
-    with pytest.raises(ValueError, match="MLP_SSH_PORT must be a whole number, got 'ssh'"):
+    with pytest.raises(ValueError, match="MLP_SSH_PORT must be an integer, got 'ssh'"):
         MLPEnv({"MLP_SSH_PORT": "ssh"})
 
 

@@ -105,7 +105,7 @@ def test_roles_that_die_or_ask_for_it_are_started_again(tmp_path: Path) -> None:
     assert job.launcher.restarts == 3
     log = job.log.getvalue()
     assert "[job]      ps 0 was ended by SIGKILL; it is started again" in log
-    assert "worker 0 asked to be started again (exit code 75); it is started again\n" in log
+    assert "worker 0 requested a restart (exit code 75); it is started again\n" in log
     assert "worker 0 was ended by SIGKILL; it is started again in 0.01 s" in log
 
 

@@ -182,7 +182,7 @@ class TestYarn:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--print", "k8s", *STORE], "--image: say which image has monolith and the task"),
+        (["--print", "k8s", *STORE], "--image: name an image that has monolith and the task"),
         (["--print", "k8s", "--image", "i", *STORE, "--name", "My_Job"], "--name: must be small letters, digits and -"),
         (["--print", "k8s", "--image", "i", *STORE, "--name", "x" * 41], "at most 40 of them"),
         (["--print", "k8s", "--image", "i", *STORE, "--port", "0"], "--port: must be from 1 to 65535, got 0"),

@@ -26,7 +26,7 @@ class TestRoles:
     @pytest.mark.parametrize(
         ("options", "text"),
         [
-            ({"model_dir": ""}, "--model_dir: say where the model is to be kept"),
+            ({"model_dir": ""}, "--model_dir: set the directory of the model"),
             ({"num_ps": 0, "num_workers": 3}, "got 0 of them for 3 workers; give --num_ps 1 or more"),
             ({"num_workers": 0}, "--num_workers: a job has 1 worker or more, got 0"),
             ({"num_extra_ps": -1}, "--num_extra_ps: must be >= 0, got -1"),
@@ -124,7 +124,7 @@ class TestEndings:
         [
             (0, Ending.DONE, "is done"),
             (130, Ending.STOPPED, "was stopped (exit code 130)"),
-            (75, Ending.DIED, "asked to be started again (exit code 75)"),
+            (75, Ending.DIED, "requested a restart (exit code 75)"),
             (-9, Ending.DIED, "was ended by SIGKILL"),
             (-11, Ending.DIED, "was ended by SIGSEGV"),
             (-50, Ending.DIED, "was ended by signal 50"),

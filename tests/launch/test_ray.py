@@ -85,7 +85,7 @@ def test_roles_find_each_other_and_are_started_again_until_all_are_done(tmp_path
     assert [life["word"] for life in job.starts("worker 0")] == ["again", "die", "peers"]
     assert len({life["pid"] for life in job.starts("worker 0")}) == 3, "every life is a process of its own"
     assert "ps 0 is told SIGTERM" in job.events, "the last worker is gone"
-    assert "worker 0 asked to be started again (exit code 75); it is started again" in job.log.getvalue()
+    assert "worker 0 requested a restart (exit code 75); it is started again" in job.log.getvalue()
     assert "worker 0 died, or its node has; it is started again" in job.log.getvalue()
     assert {each for each in names_on_ray() if each.startswith(job.name)} == set(), "nothing is left on the cluster"
 

@@ -46,7 +46,7 @@ def test_what_was_said_stays() -> None:
 @pytest.mark.parametrize("service", [ServiceDiscoveryType.PRIMUS, ServiceDiscoveryType.MLP])
 def test_a_service_that_knows_one_place_is_refused(service: ServiceDiscoveryType) -> None:
     with (
-        pytest.raises(ValueError, match="says which process of a job this one is"),
+        pytest.raises(ValueError, match="selects which process of a job this one is"),
         local_job(plan_of(discovery_type=service)),
     ):
         pass

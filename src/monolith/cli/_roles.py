@@ -54,7 +54,7 @@ def run_role_command(args: argparse.Namespace) -> int:
 def run_role(options: RunnerConfig, args: argparse.Namespace) -> int:
     """Runs one process of a job to its end; the launcher restarts it by the exit code."""
     if not options.model_dir:
-        raise ValueError("--model_dir: say where the model is to be kept, on storage that all processes reach")
+        raise ValueError("--model_dir: set the directory of the model, on storage that all processes reach")
     require_service(options)
     with contextlib.ExitStack() as stack:
         pipe = ProgressPipe.from_environment()

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise ValueError(str(error)) from error
     if options.model_dir is None and not options.cpu_test:
-        raise ValueError("--model_dir: say where the model is to be kept, such as --model_dir /tmp/my_model")
+        raise ValueError("--model_dir: set the directory of the model, such as --model_dir /tmp/my_model")
     find_tasks_here()
     if options.mode == "train":
         return _train(options, args)

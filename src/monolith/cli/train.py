@@ -87,7 +87,7 @@ def _run_alone(trainer: Trainer, options: RunnerConfig, args: argparse.Namespace
         sys.stdout.write(_dry_run(trainer, as_json=args.json))
         return 0
     if trainer.config.model_dir is None:
-        raise ValueError("--model_dir: say where the model is to be kept, such as --model_dir /tmp/my_model")
+        raise ValueError("--model_dir: set the directory of the model, such as --model_dir /tmp/my_model")
     mode = MODES[options.mode]
     if mode != "predict" and (args.out is not None or args.key):
         raise ValueError(f"--out and --key are of --mode predict, got --mode {options.mode}; leave them out")

@@ -240,7 +240,7 @@ class Coordinator:
         """Returns a lost worker whose remaining input this worker adopts, or `NO_WORKER`."""
         self._require(place, token, now)
         if place[0] != WORKER:
-            raise InvalidArgumentError(f"adopt: workers go on for lost workers, got {place[0]} {place[1]}")
+            raise InvalidArgumentError(f"adopt: only workers adopt lost workers, got {place[0]} {place[1]}")
         found = min(self._adoptable(now), default=NO_WORKER)
         if found != NO_WORKER:
             self._members.adopt(found, place, token, now)
@@ -352,7 +352,7 @@ class Coordinator:
             self._lost_since = {worker: since + pause for worker, since in self._lost_since.items()}
         self._heard_at = max(now, self._heard_at)
         for place in self._members.lost_since(now):
-            _log.warning("%s %d: it was not heard in time, and counts as lost until it comes back", *place)
+            _log.warning("%s %d: its lease expired, and it counts as lost until it reconnects", *place)
             self._forget_barrier_of(place, "was lost")
         if self._stop_requested and not any(
             role == WORKER and self._members.is_alive((role, index), now) for role, index in self._members.incarnations

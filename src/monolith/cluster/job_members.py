@@ -28,7 +28,7 @@ class PlaceTakenError(AlreadyExistsError):
     """A process that may be alive holds the place."""
 
     def __init__(self, owner: str, *, seconds_since_renewal: float, seconds_left: float, renewals: int) -> None:
-        super().__init__(f"{owner}; it was heard last {seconds_since_renewal:.1f} s ago")
+        super().__init__(f"{owner}; its last heartbeat was {seconds_since_renewal:.1f} s ago")
         self.owner = owner
         self.seconds_since_renewal = seconds_since_renewal
         self.seconds_left = seconds_left
@@ -156,7 +156,7 @@ class JobMembers:
         """Raises if the process does not hold the place; see `renew`."""
         seat = self._seats.get(place)
         if seat is None or seat.token == 0:
-            raise NotFoundError(f"{place[0]} {place[1]}: the coordinator does not know it; it is to announce itself")
+            raise NotFoundError(f"{place[0]} {place[1]}: not registered with the coordinator; it must announce itself")
         if seat.token != token:
             raise self._taken_over(seat)
 
@@ -269,7 +269,7 @@ class JobMembers:
     def _seat_of(self, index: int) -> _Seat:
         seat = self._seats.get((WORKER, index))
         if seat is None or not seat.token:
-            raise NotFoundError(f"worker {index}: the coordinator does not know it; it is to announce itself")
+            raise NotFoundError(f"worker {index}: not registered with the coordinator; it must announce itself")
         return seat
 
     def _held_by(self, token: int) -> Iterator[_Seat]:
@@ -283,8 +283,8 @@ class JobMembers:
     @staticmethod
     def _taken_over(seat: _Seat) -> AbortedError:
         return AbortedError(
-            f"{_owner(seat)}, as incarnation {seat.incarnation}: this one was not heard in time, and lost its number."
-            " Nothing that it does counts any more; start it again"
+            f"{_owner(seat)}, as incarnation {seat.incarnation}: the lease of this process expired, and its index was"
+            " reassigned. Its work no longer counts; start it again"
         )
 
 

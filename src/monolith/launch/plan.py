@@ -60,7 +60,7 @@ class LaunchPlan:
         """
         options = self.options
         if not options.model_dir:
-            raise ValueError("--model_dir: say where the model is to be kept, such as --model_dir /tmp/my_model")
+            raise ValueError("--model_dir: set the directory of the model, such as --model_dir /tmp/my_model")
         if options.num_workers < 1:
             raise ValueError(f"--num_workers: a job has 1 worker or more, got {options.num_workers}")
         if options.num_ps < 1:

@@ -41,12 +41,12 @@ def told_ending(exit_code: int) -> str:
     """Describes an exit code.
 
     >>> told_ending(-9), told_ending(75), told_ending(1)
-    ('was ended by SIGKILL', 'asked to be started again (exit code 75)', 'failed (exit code 1)')
+    ('was ended by SIGKILL', 'requested a restart (exit code 75)', 'failed (exit code 1)')
     """
     if exit_code < 0:
         known = {each.value: each.name for each in signal.Signals}
         return f"was ended by {known.get(-exit_code, f'signal {-exit_code}')}"
-    words = {DONE: "is done", INTERRUPTED: "was stopped", TRY_AGAIN: "asked to be started again"}
+    words = {DONE: "is done", INTERRUPTED: "was stopped", TRY_AGAIN: "requested a restart"}
     return f"{words.get(exit_code, 'failed')} (exit code {exit_code})" if exit_code else words[DONE]
 
 

@@ -40,8 +40,8 @@ def local_job(plan: LaunchPlan) -> Iterator[LaunchPlan]:
     if options.is_set("discovery_type") and options.discovery_type in _OF_ONE_PROCESS:
         name = options.discovery_type.name.lower()
         raise ValueError(
-            f"--discovery_type {name} says which process of a job this one is; a launcher starts all of them: leave it"
-            " out, or leave out the launcher"
+            f"--discovery_type {name} selects which process of a job this one is; a launcher starts all of them: omit"
+            " it, or omit the launcher"
         )
     with _folder() as folder:
         token = folder / "token"

@@ -36,7 +36,7 @@ def test_a_try_without_a_model_dir_says_that_nothing_is_saved(capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([*TASK], "--model_dir: say where the model is to be kept"),
+        ([*TASK], "--model_dir: set the directory of the model"),
         (["tpu", "--cpu_test"], "--task: say which task to run"),
         ([*TASK, "--cpu_test", "--mode", "train_and_eval"], "--mode train_and_eval is not supported"),
         ([*TASK, "--cpu_test", "--partition_strategy", "div"], "is refused"),

@@ -117,7 +117,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
             if not self._others(name, index, addr):
                 return
             if self._clock.monotonic() >= deadline:
-                _log.warning("consul: %s still held by %s; registering beside it", f"{name} {index}", others)
+                _log.warning("consul: %s still held by %s; registering in addition", f"{name} {index}", others)
                 return
             self._clock.sleep(self._retry_time_secs)
 

@@ -62,7 +62,7 @@ class MLPServiceDiscovery(ServiceDiscovery):
                 if not check_port(*split_address(addr), PORT_TIMEOUT_SECONDS, clock=self._clock):
                     raise DeadlineExceededError(
                         f"MLP: ps {index} at {addr} did not accept a connection within {PORT_TIMEOUT_SECONDS:.0f} s; "
-                        "look at its log"
+                        "check its log"
                     )
         return found
 

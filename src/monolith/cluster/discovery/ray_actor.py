@@ -185,7 +185,7 @@ class RayServiceDiscovery(ServiceDiscovery):
         with self._lock:
             entries = [(name, index, addr) for (name, index), addr in self._own.items()]
         for name, index, addr in self._call("claim", self._client, entries):
-            _log.warning("ray: %s %d was taken over by another process and is left to it", name, index)
+            _log.warning("ray: %s %d was registered by another process, which keeps it", name, index)
             with self._lock:
                 if self._own.get((name, index)) == addr:
                     del self._own[name, index]

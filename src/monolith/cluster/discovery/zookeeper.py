@@ -173,7 +173,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
     def _session_id(self) -> int:
         session = self._client.client_id
         if session is None:  # kazoo clears it while disconnected
-            raise ConnectionLoss("no session at the moment")
+            raise ConnectionLoss("no session")
         return int(session[0])
 
     def _delete(self, path: str, addr: str) -> None:
@@ -260,7 +260,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
             if is_ours:
                 self._upkeep.registered(path, self._clock.monotonic())
             else:
-                _log.warning("zookeeper: %s was taken over by another process and is left to it", path)
+                _log.warning("zookeeper: %s was registered by another process, which keeps it", path)
                 del self._own[path]
                 self._upkeep.removed(path)
 

@@ -118,4 +118,4 @@ class MLPEnv:
         try:
             return int(value)
         except ValueError as err:
-            raise ValueError(f"{name} must be a whole number, got {value!r}") from err
+            raise ValueError(f"{name} must be an integer, got {value!r}") from err

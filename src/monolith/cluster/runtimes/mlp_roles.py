@@ -105,7 +105,7 @@ def mlp_pass(
 def _wait_for_worker_to_end(env: MLPEnv, worker: str, clock: Clock | None) -> None:
     host, _ = _require_endpoint(env, worker, 0)
     if env.ssh_port is None:
-        raise FailedPreconditionError("MLP: MLP_SSH_PORT is not set; it tells whether worker 0 still lives")
+        raise FailedPreconditionError("MLP: MLP_SSH_PORT is not set; it is needed to check whether worker 0 is alive")
     wait_until_gone(host, env.ssh_port, clock=clock)
     _log.info("MLP: worker 0 has ended, and so does this %s", env.role.lower())
 

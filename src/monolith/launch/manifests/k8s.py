@@ -58,7 +58,7 @@ class K8sJob:
                 f" them, got {self.name!r}"
             )
         if not self.image:
-            raise ValueError("--image: say which image has monolith and the task, such as registry/ranker:7")
+            raise ValueError("--image: name an image that has monolith and the task, such as registry/ranker:7")
         if not 1 <= self.port <= 65535:
             raise ValueError(f"--port: must be from 1 to 65535, got {self.port}")
         model_dir = self.plan.options.model_dir
@@ -82,8 +82,8 @@ class K8sJob:
             f"log:        {here} logs -f {workers} --all-pods --prefix\n"
             f"wait:       {here} wait --for=condition=complete {workers} --timeout=-1s\n"
             f"stop, save: {here} delete {workers} --cascade=foreground && {here} delete -f job.yaml\n"
-            f"go on:      the same manifest again; it continues from {self.plan.options.model_dir}\n"
-            "A pod that dies is replaced under its number. An error of the task fails its Job; then look at the log,"
+            f"resume:     the same manifest again; it continues from {self.plan.options.model_dir}\n"
+            "A pod that dies is replaced under its number. An error of the task fails its Job; then check the log,"
             f" and remove the rest: {here} delete -f job.yaml\n"
         )
 

@@ -51,7 +51,7 @@ class YarnService:
         options = self.plan.options
         if not options.is_set("discovery_type") or options.discovery_type in _NOT_FOR_YARN:
             raise ValueError(
-                "--discovery_type: YARN places containers anywhere; say how they find each other: zk --zk_server HOSTS"
+                "--discovery_type: YARN places containers anywhere; set how they find each other: zk --zk_server HOSTS"
                 " --deep_insight_name NAME, consul --uuid NAME, or host --discovery_dir with a folder that all reach"
             )
 
@@ -73,7 +73,7 @@ class YarnService:
             f"watch:  yarn app -status {self.name}\n"
             "log:    yarn logs -applicationId ID\n"
             f"stop:   yarn app -stop {self.name}\n"
-            f"go on:  yarn app -start {self.name}, which continues from {self.plan.options.model_dir}\n"
+            f"resume: yarn app -start {self.name}, which continues from {self.plan.options.model_dir}\n"
             f"remove: yarn app -destroy {self.name}\n"
             f"A container that ends with another code than 0 is started again under its number, up to"
             f" {self.plan.restarts.limit} times; one that is done stays so.\n"
