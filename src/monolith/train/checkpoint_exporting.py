@@ -1,4 +1,4 @@
-"""Exports of checkpoints: a separate model loads the dense weights, and rows are copied from file to file.
+"""Exports of checkpoints: a separate model loads the dense weights, and rows are copied or referenced as files.
 
 Training is not affected, and no process needs memory for all rows.
 """
