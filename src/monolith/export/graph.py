@@ -326,7 +326,7 @@ def _example_inputs(rows: Mapping[str, Tensor], batch: WatchedBatch) -> dict[str
             inputs[f"values:{name}"] = values.values
             inputs[f"row_splits:{name}"] = values.row_splits
     if not inputs:
-        raise InvalidArgumentError("export: the model reads no column; there is nothing that a request could say")
+        raise InvalidArgumentError("export: the model reads no column; it must read at least one")
     return inputs
 
 

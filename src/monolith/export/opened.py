@@ -132,8 +132,8 @@ class OpenedExport:
         rows = self.manifest.rows
         if rows is None:
             raise FailedPreconditionError(
-                f"{self._origin}: it is of kind {self.manifest.kind!r} and has no rows; those of its shards are beside"
-                " it, see docs/formats/export.md"
+                f"{self._origin}: it is of kind {self.manifest.kind!r} and has no rows; load them from its"
+                " shards (ps_<i>) or from an earlier version, see docs/formats/export.md"
             )
         unknown = [name for name in stores if name not in self.manifest.stores]
         if unknown:

@@ -40,8 +40,8 @@ def refusal(
     reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
     return InvalidArgumentError(
         f"{subject}: the model cannot be exported because of {path}:{line}"
-        f"{f' ({source})' if source else ''}: {type(error).__name__}: {reason}; write it with operations of torch on"
-        " whole batches, or serve the task with its code: monolith serve --task"
+        f"{f' ({source})' if source else ''}: {type(error).__name__}: {reason}; write it with torch operations on"
+        " batches, or serve the task with its code: monolith serve --task"
     )
 
 
