@@ -266,7 +266,7 @@ def test_a_task_that_cannot_be_exported_is_served_with_its_code(
     assert (sorted(known["inputs"]), sorted(known["outputs"])) == (["item", "user"], ["predictions"])
     for wrong, sentence in (
         ({"user": [1]}, "input 'item' is missing"),
-        ({"user": [1.5], "item": [1]}, "must be whole numbers"),
+        ({"user": [1.5], "item": [1]}, "must be integers"),
         ({"user": [1], "item": [1], "label": [1]}, "'label' is unknown"),
         ({"example_batch": {"b64": "GAE="}}, "encoded samples are read by exports alone"),
     ):

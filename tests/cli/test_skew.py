@@ -205,7 +205,7 @@ def test_what_another_model_answered_is_refused(run: Run, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere"], "request log 'nowhere': is not there"),
+        (["nowhere"], "request log 'nowhere': does not exist"),
         (["LOG", "--task", TASK], "--task: needs --model_dir, too"),
         (["LOG", "--model_dir", "m"], "--model_dir: needs --task, too"),
         (["LOG", "--params_override", "{}"], "--params_override: are parameters of a task; give --task"),

@@ -130,7 +130,7 @@ def test_lists_arrays_and_a_column_for_all(predictor: Predictor) -> None:
         ({"user": [0.5] * 4}, "input 'user': ids must be int64, got torch.float64"),
         ({"user": ["a"] * 4}, "input 'user': numbers expected"),
         ({"user": [2**70] * 4}, "input 'user': "),
-        ({"user": [[1], "x", [2], [3]]}, "input 'user': ids must be whole numbers"),
+        ({"user": [[1], "x", [2], [3]]}, "input 'user': ids must be integers"),
         ({"user": torch.zeros(4, 1, 1, dtype=torch.int64)}, "input 'user': ids must be"),
         ({"user": torch.tensor(3)}, "input 'user': one number for each example"),
         ({"user": object()}, "input 'user': a tensor or lists of numbers expected, got object"),

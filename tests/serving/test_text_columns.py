@@ -176,9 +176,9 @@ def test_texts_over_grpc_are_counted_before_they_are_objects(trained: Trained) -
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"user": None}, "input 'user': must be texts, or whole numbers that are ids, got null"),
-        ({"user": 1.5}, "input 'user': must be texts, or whole numbers that are ids, got a number"),
-        ({"user": ["ann", 3]}, "input 'user': has texts, so that all values must be texts, got a whole number"),
+        ({"user": None}, "input 'user': must be texts, or integer ids, got null"),
+        ({"user": 1.5}, "input 'user': must be texts, or integer ids, got a number"),
+        ({"user": ["ann", 3]}, "input 'user': has texts, so that all values must be texts, got an integer"),
         ({"user": [["ann"]]}, "input 'user': has texts, so that all values must be texts, got a list in a list"),
         ({"user": {"b64": "%"}}, "input 'user': b64 must be base64"),
         ({"age": "24"}, "input 'age': must be numbers, got a text"),

@@ -99,8 +99,8 @@ class ExportVersions:
                 if before.manifest.rows is not None:
                     return before
         raise NotFoundError(
-            f"export '{export.folder.path}': it has weights alone, and no version before it has rows; export the whole"
-            " model once"
+            f"export '{export.folder.path}': it has weights alone, and no version before it has rows; export the model"
+            " once with rows"
         )
 
     def _folder(self, number: int) -> ExportFolder:

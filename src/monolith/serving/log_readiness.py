@@ -23,7 +23,7 @@ def why_behind(follower: Follower | None) -> str | None:
     if not follower.is_caught_up:
         return f"it is catching up with the delta log: {follower.lag.increments} increments to come"
     seconds = follower.lag.seconds
-    return None if seconds <= LONGEST_LAG else f"it is {seconds:.0f} s behind the delta log"
+    return None if seconds <= LONGEST_LAG else f"it lags the delta log by {seconds:.0f} s"
 
 
 def why_stale(staleness: Staleness | None, at_most_seconds: float | None) -> str | None:

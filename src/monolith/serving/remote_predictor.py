@@ -76,7 +76,7 @@ class RemotePredictor:
         """Newer version whose rows the shards do not have yet."""
         self._waits_for: str | None = None
         """Why that version is not served yet."""
-        self._shards_problem: str | None = "its shards have not been asked yet"
+        self._shards_problem: str | None = "its shards have not been queried yet"
         self._last = ModelVersion(self._live.manifest.version, OWN_WEIGHTS, {})
         self._follower: Follower | None = None
         if follow is not None:

@@ -150,7 +150,7 @@ def _ids_of_list(column: str, values: list[Any] | tuple[Any, ...]) -> Any:
             return Ragged.from_lists(values)
         array = np.array(values)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgumentError(f"input {column!r}: ids must be whole numbers: {str(error)[:120]}") from error
+        raise InvalidArgumentError(f"input {column!r}: ids must be integers: {str(error)[:120]}") from error
     return array if array.size else torch.zeros(0, dtype=torch.int64)
 
 

@@ -91,7 +91,7 @@ class VersionWatch(Generic[Version]):
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             _log.warning(
-                "%s: a version is still being read %g s after the end was asked for, and is left behind",
+                "%s: abandoned a version that was still loading %g s after the watch was closed",
                 self._subject,
                 CLOSE_SECONDS,
             )
@@ -138,9 +138,9 @@ class VersionWatch(Generic[Version]):
             except OpError as error:
                 away = error.message
                 if away != self._away and not self.stopped.is_set():
-                    _log.warning("%s: newer versions cannot be looked at, for now: %s", self._subject, error)
+                    _log.warning("%s: newer versions cannot be listed, retrying: %s", self._subject, error)
             except Exception:  # noqa: BLE001 - serving continues; the error is logged
-                _log.exception("%s: looking for newer versions failed", self._subject)
+                _log.exception("%s: polling for newer versions failed", self._subject)
             self._away = away
             self._woken.wait(self._pause_seconds if self._polls or away is not None else None)
 
@@ -189,7 +189,7 @@ class VersionWatch(Generic[Version]):
             raise attempt.error
         if not attempt.ended.is_set() and not self.stopped.is_set():
             raise DeadlineExceededError(
-                f"it could not be read and tried within {TAKE_UP_SECONDS:g} s; look at the storage that it is on"
+                f"it could not be read and tried within {TAKE_UP_SECONDS:g} s; check its storage"
             )
 
 

@@ -139,7 +139,7 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_log_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"has no files \*\.requests"):
         list(read_requests(str(tmp_path)))
-    with pytest.raises(NotFoundError, match="is not there"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         list(read_requests(str(tmp_path / "nowhere")))
     files = _files(tmp_path, Told())
     _append(files, 1)

@@ -61,9 +61,9 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("label", {"label": "", "version": 1}, 400, "label: must be a text"),
     ("label", {"label": "a/b", "version": 1}, 400, "label: must be a text"),
     ("label", {"label": "7", "version": 1}, 400, "and no number, got '7'"),
-    ("label", {"label": "next", "version": "1"}, 400, "label: version must be a whole number"),
-    ("label", {"label": "next", "version": -1}, 400, "label: version must be a whole number"),
-    ("label", {"label": "next", "version": 2**64}, 400, "label: version must be a whole number"),
+    ("label", {"label": "next", "version": "1"}, 400, "label: version must be an integer"),
+    ("label", {"label": "next", "version": -1}, 400, "label: version must be an integer"),
+    ("label", {"label": "next", "version": 2**64}, 400, "label: version must be an integer"),
     ("label", {"label": "next", "version": 1, "force": 1}, 400, "force: must be true or false, got '1'"),
     (
         "label",
@@ -79,7 +79,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("canary", {"label": "none", "share": 0.5}, 404, "there is no label 'none'; labels are: none"),
     ("canary", {"version": 1, "share": 0}, 400, "canary: a share of 0 ends it"),
     ("shadow", {"version": 9}, 404, "there is no version 9"),
-    ("rollback", {}, 400, "rollback: version must be a whole number >= 0, got 'None'"),
+    ("rollback", {}, 400, "rollback: version must be an integer >= 0, got 'None'"),
     ("rollback", {"version": 1, "follow": True}, 400, "follows no delta log"),
     ("reload", {}, 404, "there is no command 'reload'; commands are: label, canary, shadow, rollback, resume"),
 ]
@@ -110,7 +110,7 @@ def test_commands_without_a_token_come_from_this_machine_and_from_no_web_page(se
     for address in own:
         require_commander(address, {}, knows_callers=False)
     for client in others:
-        with pytest.raises(Exception, match="asks for no token: it takes them from its own machine alone"):
+        with pytest.raises(Exception, match="requires no token: it accepts them only from its own machine"):
             require_commander(client, {}, knows_callers=False)
         require_commander(client, {b"origin": b"http://a"}, knows_callers=True)
 

@@ -279,7 +279,7 @@ def test_examples_that_do_not_fit_a_version_keep_it_out(
 ) -> None:
     versions.export(1, ALL_RIGHT)
     for fields, said in (
-        ({"signature": "other"}, "it has no signature 'other', which the gate asks"),
+        ({"signature": "other"}, "it has no signature 'other', which the gate calls"),
         ({"output": "score"}, "there is no output 'score'; outputs are: predictions"),
     ):
         with pytest.raises(FailedPreconditionError, match=said):
@@ -303,7 +303,7 @@ def test_examples_that_do_not_fit_a_version_keep_it_out(
         ('examples = "rows"\nmax_calibration = inf', "max_calibration must be >= 0, got inf"),
         ('examples = "rows"\nmin_calibration = 2\nmax_calibration = 1', "min_calibration 2 is above max_calibration 1"),
         ('examples = "rows"\nlabel = "click"', "line 1: must be a JSON object with the label under 'click'"),
-        ('examples = "rows"\nmin_auc = 0.5', "all labels are 1, and the gate asks for AUC or calibration"),
+        ('examples = "rows"\nmin_auc = 0.5', "all labels are 1, but the gate checks AUC or calibration"),
         ('examples = "half"', "line 1: the label 'label' must be 0 or 1, got 0.5"),
         ('examples = "torn"', "line 2: must be a JSON object"),
         ('examples = "empty"', "must have from 1 to 100000 examples, got 0"),

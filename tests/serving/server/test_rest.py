@@ -133,10 +133,10 @@ WRONG = [
     ({"instances": [{"tags": [1]}]}, "input 'weight' is missing; inputs are: tags, weight"),
     ({"instances": [{"tags": [1], "weight": 1, "age": 2}]}, "input 'age' is unknown"),
     ({"instances": [{"tags": [1], "weight": 1}, {"tags": [1]}]}, "instances: example 1 must have tags, weight"),
-    ({"instances": [{"tags": [1.5], "weight": 1}]}, "input 'tags': must be whole numbers, got a number"),
-    ({"instances": [{"tags": ["1"], "weight": 1}]}, "input 'tags': must be whole numbers, got a text"),
-    ({"instances": [{"tags": [True], "weight": 1}]}, "input 'tags': must be whole numbers, got true or false"),
-    ({"instances": [{"tags": [[1]], "weight": 1}]}, "input 'tags': must be whole numbers, got a list"),
+    ({"instances": [{"tags": [1.5], "weight": 1}]}, "input 'tags': must be integers, got a number"),
+    ({"instances": [{"tags": ["1"], "weight": 1}]}, "input 'tags': must be integers, got a text"),
+    ({"instances": [{"tags": [True], "weight": 1}]}, "input 'tags': must be integers, got true or false"),
+    ({"instances": [{"tags": [[1]], "weight": 1}]}, "input 'tags': must be integers, got a list"),
     ({"instances": [{"tags": [2**64], "weight": 1}]}, "input 'tags': has a number that 64 bits do not hold"),
     ({"instances": [{"tags": [1], "weight": None}]}, "input 'weight': must be numbers, got null"),
     ({"instances": [{"tags": [1], "weight": [1]}]}, "input 'weight': must have the shape [] for an example, got [1]"),
@@ -260,7 +260,7 @@ def test_a_failure_of_the_model_is_no_secret_of_it(server: ModelServer, model: S
 
     model.before = fail
     reply = ask(server, body=ONE)
-    assert (reply.status, reply.error) == (500, "the model failed: RuntimeError; the log of the server says more")
+    assert (reply.status, reply.error) == (500, "the model failed: RuntimeError; see the log of the server")
 
 
 def test_an_answer_that_is_not_a_number_is_no_answer(server: ModelServer, model: SmallModel) -> None:

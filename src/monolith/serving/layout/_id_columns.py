@@ -111,7 +111,7 @@ def _of_list(given: Sequence[object], name: str) -> Tensor | Ragged:
     for row in rows:
         for number in row:
             if isinstance(number, bool) or not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
-                raise InvalidArgumentError(f"column {name!r}: ids must be whole numbers of 64 bits, got {number!r}")
+                raise InvalidArgumentError(f"column {name!r}: ids must be 64-bit integers, got {number!r}")
     lengths = {len(row) for row in rows}
     if len(lengths) == 1:
         return torch.tensor(rows, dtype=torch.int64).reshape(len(rows), lengths.pop())

@@ -130,7 +130,7 @@ class Gate:
         asks_calibration = options.min_calibration is not None or options.max_calibration is not None
         if (asks_auc and share in (0.0, 1.0)) or (asks_calibration and share == 0.0):
             raise InvalidArgumentError(
-                f"{examples.origin}: all labels are {share:g}, and the gate asks for AUC or calibration; give examples"
+                f"{examples.origin}: all labels are {share:g}, but the gate checks AUC or calibration; give examples"
                 " with both labels"
             )
 
@@ -175,7 +175,7 @@ class Gate:
         name = self.options.signature
         signature = model.signatures.get(name)
         if signature is None:
-            return _NOTHING, f"it has no signature {name!r}, which the gate asks; it has {', '.join(model.signatures)}"
+            return _NOTHING, f"it has no signature {name!r}, which the gate calls; it has {', '.join(model.signatures)}"
         scores: list[Tensor] = []
         not_finite = 0
         try:

@@ -298,7 +298,7 @@ def _choice(keeper: VersionKeeper, fields: Mapping[str, Any], verb: str) -> Choi
 def _version_of(fields: Mapping[str, Any], verb: str) -> int:
     version = fields.get("version")
     if type(version) is not int or not 0 <= version < 2**63:
-        raise InvalidArgumentError(f"{verb}: version must be a whole number >= 0, got {str(version)[:80]!r}")
+        raise InvalidArgumentError(f"{verb}: version must be an integer >= 0, got {str(version)[:80]!r}")
     return version
 
 

@@ -157,7 +157,7 @@ def _choice(document: Any, labels: dict[str, int]) -> Choice:
         return Choice(version=document["version"])
     if isinstance(document, dict) and document.keys() == {"label"} and document["label"] in list(labels):
         return Choice(label=document["label"])
-    raise ValueError("a version, or a label that is there, expected")
+    raise ValueError("expected a version, or an existing label")
 
 
 def _canary(document: Any, labels: dict[str, int]) -> Canary:

@@ -72,7 +72,7 @@ class DiscoverySyncBackend:
         try:
             replicas = self._discovery.query(shard_role(self._model, int(found[1])))
         except Exception as error:  # services raise their own error types
-            raise UnavailableError(f"push: the receivers of {sub_graph} cannot be asked for: {error}") from error
+            raise UnavailableError(f"push: the receivers of {sub_graph} cannot be resolved: {error}") from error
         return [address for _, address in sorted(replicas.items())]
 
     def open_pusher(self, ps_index: int) -> ParameterSyncClient:

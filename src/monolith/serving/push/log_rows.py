@@ -162,7 +162,7 @@ class LogRows:
         if good.all():
             return found
         self.num_left_out += int((~good).sum())
-        _log.error("push: %d rows of table %r are NaN or infinite, and are left out", (~good).sum(), found.table)
+        _log.error("push: skipped %d rows of table %r that are NaN or infinite", (~good).sum(), found.table)
         return TableRows(found.table, found.keys[good], found.buckets[good], found.rows[good])
 
 

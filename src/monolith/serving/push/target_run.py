@@ -107,7 +107,7 @@ class TargetRun:
         try:
             self._push_increments(part, position)
         except (GapError, DataLossError) as error:
-            _log.warning("push to %s: begins anew at a base: %s", self._target, error)
+            _log.warning("push to %s: restarts from a base: %s", self._target, error)
             reached, extent = position.numbers[part], self._rows.log.extent(part)
             if extent is not None and extent.next > reached:
                 self._begin(part, position, at_least=reached + 1, why=error)
@@ -158,7 +158,9 @@ class TargetRun:
         try:
             return self._rows.log.base(name)
         except NotFoundError as error:
-            raise GapError(f"push: a generation begins with base {name!r}, which has gone: {error.message}") from error
+            raise GapError(
+                f"push: a generation begins with base {name!r}, which does not exist: {error.message}"
+            ) from error
 
     def _give(self, rows: StoreRows) -> None:
         for part in split_rows(rows, at_most=self._sending.part_bytes):
@@ -173,7 +175,7 @@ class TargetRun:
         answer = self._sending.channels.predict(self._target, request, timeout).result()
         if answer.life is not None and answer.life != self._life:
             self._positions.forget(self._target)
-            raise AbortedError("push: the receiver has begun another life meanwhile, and begins at a base")
+            raise AbortedError("push: the receiver restarted during the push; the next run starts from a base")
         return answer
 
     def _reach(self, part: str, position: TargetPosition, number: int) -> None:

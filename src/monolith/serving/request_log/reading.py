@@ -95,7 +95,7 @@ def _sources(place: str, bad: BadRecords, settings: Mapping[str, str]) -> Iterab
     is_folder = Path(place).is_dir()
     paths = sorted(glob.glob(f"{glob.escape(place)}/*{SUFFIX}" if is_folder else place))  # noqa: PTH207 - it is a pattern
     if not paths:
-        told = f"has no files *{SUFFIX}" if is_folder else "is not there"
+        told = f"has no files *{SUFFIX}" if is_folder else "does not exist"
         raise NotFoundError(f"request log '{place}': {told}")
     return [FileInput(path, Framing.PLAIN, bad) for path in paths]
 

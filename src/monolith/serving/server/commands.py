@@ -56,12 +56,12 @@ def require_commander(client: str | None, headers: Mapping[bytes, bytes], *, kno
         return
     if not _is_own_machine(client):
         raise PermissionDeniedError(
-            "commands change what everybody is answered, and this server asks for no token: it takes them from its own"
-            " machine alone; start it with --token_file"
+            "commands change the answers of all clients, and this server requires no token: it accepts them only from"
+            " its own machine; start it with --token_file"
         )
     if b"origin" in headers:
         raise PermissionDeniedError(
-            "this server asks for no token, and takes no commands from web pages; start it with --token_file"
+            "this server requires no token, and accepts no commands from web pages; start it with --token_file"
         )
 
 

@@ -48,7 +48,7 @@ _NAMES = {
     _NULL: "null",
     _OBJECT: "an object",
     _REAL: "a number",
-    _WHOLE: "a whole number",
+    _WHOLE: "an integer",
 }
 
 
@@ -184,10 +184,10 @@ def _is_bool(spec: InputSpec | None) -> bool:
 
 def _wanted(spec: InputSpec | None) -> str:
     if spec is not None and spec.texts is not None:
-        return "texts, or whole numbers that are ids"
+        return "texts, or integer ids"
     if _is_bool(spec):
-        return "true, false or whole numbers"
-    return "whole numbers" if _is_whole(spec) else "numbers"
+        return "true, false or integers"
+    return "integers" if _is_whole(spec) else "numbers"
 
 
 def _numbers(name: str, decoded: _Decoded, spec: InputSpec | None) -> Tensor:

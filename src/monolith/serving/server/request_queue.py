@@ -145,7 +145,7 @@ class RequestQueue:
             return OverloadedError(text, retry_after_seconds=retry)
         if deadline is not None and now + wait > deadline:
             text = (
-                f"the server is overloaded: a request would wait {wait * 1e3:.0f} ms, and this one is given up in"
+                f"the server is overloaded: a request would wait {wait * 1e3:.0f} ms, and this one expires in"
                 f" {max(0.0, deadline - now) * 1e3:.0f} ms"
             )
             return OverloadedError(text, retry_after_seconds=retry)

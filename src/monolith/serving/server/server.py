@@ -77,7 +77,9 @@ class ModelServer:
             stack.callback(gauges.close)
             self._opened = stack.pop_all()
         if options.host != LOOPBACK and not credentials.knows_callers:
-            _log.warning("the server on %s asks for no token: whoever reaches it can ask its models", options.host)
+            _log.warning(
+                "the server on %s requires no token: any client that reaches it can query its models", options.host
+            )
 
     @property
     def port(self) -> int | None:

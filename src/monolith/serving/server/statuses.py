@@ -44,7 +44,7 @@ def refusal_of(error: BaseException) -> Refusal:
     """Returns the status of an error; an unexpected error is logged, and reported without details."""
     if not isinstance(error, OpError):
         _log.error("a request failed", exc_info=error)
-        error = InternalError(f"the model failed: {type(error).__name__}; the log of the server says more")
+        error = InternalError(f"the model failed: {type(error).__name__}; see the log of the server")
     sentence = " ".join(error.message.split())
     sentence = sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}..."
     code = error.error_code

@@ -66,7 +66,7 @@ class ShardCall:
         try:
             sparse = {str(part): int(number) for part, number in json.loads(told.get(SPARSE_KEY, "{}")).items()}
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise InternalError(f"{who}: {SPARSE_KEY} is not what a shard tells") from error
+            raise InternalError(f"{who}: {SPARSE_KEY} is malformed; is it a shard?") from error
         return ShardAnswer(response, told.get(LIFE_KEY), sparse)
 
 

@@ -128,7 +128,7 @@ class DiscoveredReplicas:
         try:
             found = self._discovery.query(self._roles[shard])
         except Exception as error:  # noqa: BLE001 - services raise their own error types; keep the last addresses
-            _log.warning("replicas of %s cannot be asked for now, the last answer holds: %s", self._roles[shard], error)
+            _log.warning("replicas of %s cannot be resolved, using the last known: %s", self._roles[shard], error)
             return self._known.get(shard, ())
         replicas = tuple(address for _, address in sorted(found.items()))
         with self._lock:

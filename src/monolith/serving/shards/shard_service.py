@@ -86,7 +86,7 @@ class ShardService:
             self._registering = threading.Thread(target=self._register, name="monolith-shard-registers", daemon=True)
             self._registering.start()
         if options.host != LOOPBACK and not options.credentials().knows_callers:
-            _log.warning("the shard on %s asks for no token: whoever reaches it can ask it", options.host)
+            _log.warning("the shard on %s requires no token: any client that reaches it can query it", options.host)
 
     @property
     def port(self) -> int | None:

@@ -138,7 +138,7 @@ class _TaskModel:
         restored = None if self._trainer.state is None else self._trainer.state.global_step
         if restored != self._step:  # an active run removes checkpoints
             raise FailedPreconditionError(
-                f"the checkpoint of step {self._step} is gone, the one that is there is of step {restored}; try again"
+                f"the checkpoint of step {self._step} was deleted, the remaining one is of step {restored}; try again"
             )
         return predicted if isinstance(predicted, Mapping) else {"predictions": predicted}
 
