@@ -43,7 +43,7 @@ def test_servers_are_taken_in_the_order_of_their_index() -> None:
         with PsCluster([first.address, second.address]) as cluster:
             assert cluster.num_ps == 2
             assert cluster.owned == (range(512), range(512, 1024))
-        with pytest.raises(FailedPreconditionError, match=r"server 0 at .* is index 1 of 2, expected index 0"):
+        with pytest.raises(FailedPreconditionError, match=r"server 0 at .* reports index 1 of 2, expected index 0"):
             PsCluster([second.address, first.address])
 
 
@@ -121,7 +121,7 @@ def test_a_server_that_was_started_anew_is_noticed() -> None:
     port = free_port()
     with PsServer(0, 1, port=port) as server, store_of([server]) as store:
         server.close(0.0)
-        with PsServer(0, 1, port=port), pytest.raises(FailedPreconditionError, match="was started anew"):
+        with PsServer(0, 1, port=port), pytest.raises(FailedPreconditionError, match="was restarted"):
             store.cut()
 
 
@@ -178,8 +178,8 @@ def test_a_server_can_be_found_at_another_address(caplog: pytest.LogCaptureFixtu
         store.cluster.on_move(listener.hear)
         store.cluster.move(0, after.address)
         assert (store.cluster.addresses, moved) == ((after.address,), [0])
-        assert "another process than before" in caplog.text
-        with pytest.raises(OpError, match="store 'rows' is not here"):
+        assert "is a new process, without the rows of the former one" in caplog.text
+        with pytest.raises(OpError, match="store 'rows' does not exist"):
             store.stats()
         with (
             PsServer(0, 2) as other,
@@ -270,7 +270,11 @@ def test_calls_that_cannot_be_meant_are_refused_as_such() -> None:
         mark = messages.Mark(generation=0, life=1, epoch=0)
         reader = messages.ReaderRequest(store="rows", name="log", opened_at=mark)
         for method, request, text in (
-            ("Moment", messages.StoreRequest(store="nobody"), "store 'nobody' is not here .there is rows."),
+            (
+                "Moment",
+                messages.StoreRequest(store="nobody"),
+                "store 'nobody' does not exist on this server .it has: rows.",
+            ),
             ("Hold", messages.HoldRequest(client=1, seconds=1e9), "seconds above 0"),
             ("Hold", messages.HoldRequest(client=1, seconds=float("nan")), "seconds above 0"),
             ("Level", messages.LevelRequest(client=1), "it is over"),

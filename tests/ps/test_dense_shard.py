@@ -89,14 +89,14 @@ def test_a_push_written_by_hand_moves_the_weights(servers: TrainedServers) -> No
         (Kind.PUSH, head(), GRADIENTS[:-1], "gradients of 2 pieces are 12 bytes, got 11"),
         (Kind.PUSH, head(), GRADIENTS + b"x", "12 bytes, got 13"),
         (Kind.PUSH, head(present="10"), GRADIENTS, "gradients of 1 pieces are 4 bytes, got 12"),
-        (Kind.PUSH, head(present="1"), GRADIENTS, "of 1 pieces whether they have gradients, this server has 2"),
+        (Kind.PUSH, head(present="1"), GRADIENTS, "gradients of 2 pieces, as this server has, got 1"),
         (Kind.PUSH, head(rates={}), GRADIENTS, r"must be of the optimizers \['dense'\], got \[\]"),
         (Kind.PUSH, head(rates={"dense": []}), GRADIENTS, "'dense' has 1 groups, got rates of 0"),
         (Kind.PUSH, head(rates={"dense": [{}]}), GRADIENTS, "a group takes lr, a number, and"),
         (Kind.PUSH, head(rates={"dense": [{"lr": 1.0, "params": []}]}), GRADIENTS, "a group takes lr, a number, and"),
         (Kind.PUSH, head(rates={"dense": [{"lr": "high"}]}), GRADIENTS, "a group takes lr, a number, and .* 'high'"),
         (Kind.PUSH, head(rates={"dense": 3}), GRADIENTS, "a call of kind PUSH that cannot be"),
-        (Kind.PUSH, head(step=None), GRADIENTS, "step must be a whole number"),
+        (Kind.PUSH, head(step=None), GRADIENTS, "step must be an integer"),
         (Kind.PUSH, head(stamp=[0, -1, "", 0]), GRADIENTS, "must be >= 0"),
         (Kind.PUSH, head(stamp=[0]), GRADIENTS, "a call of kind PUSH that cannot be"),
         (Kind.PUSH, b"\xff", GRADIENTS, "not the head of a call"),
@@ -110,7 +110,7 @@ def test_a_push_written_by_hand_moves_the_weights(servers: TrainedServers) -> No
         (Kind.LOAD, wire.encode(ticket=1, bytes=2**62, begin=0), b"1", "no memory for a state of"),
         (Kind.RESUME, wire.encode(ticket=1, index_bytes=1, stamps=[]), b"", "load it first"),
         (Kind.CONFIGURE, wire.encode(origin=1, layout_bytes=2), b"{}", "this one differs: num_ps"),
-        (Kind.CONFIGURE, wire.encode(origin=1), b"", "layout_bytes must be a whole number"),
+        (Kind.CONFIGURE, wire.encode(origin=1), b"", "layout_bytes must be an integer"),
         (99, b"", b"", "there is no call of kind 99"),
     ],
 )
@@ -150,7 +150,7 @@ def test_nothing_can_be_asked_before_a_client_has_said_what_the_weights_are() ->
     shard = DenseShard(0, 1, gate=OpenGate())
     assert not shard.has_state
     for kind, call in ((Kind.PULL, wire.encode_pull(0, 0)), (Kind.JOIN, wire.encode(worker=0)), (Kind.PUSH, head())):
-        with pytest.raises(FailedPreconditionError, match="no client has said yet what they are"):
+        with pytest.raises(FailedPreconditionError, match="no client has configured them yet"):
             shard.call(WORDS, kind, call, memoryview(b""))
 
 
@@ -204,7 +204,7 @@ def test_an_update_that_failed_half_way_stops_everything_until_a_state_is_put_ba
     with pytest.raises(RuntimeError, match="halfway"):
         client.push(STAMP, step=0).result()
     assert servers.gates[0].inside == 0
-    with pytest.raises(FailedPreconditionError, match=r"failed half way \(batch 0 of worker 0.*restore the last"):
+    with pytest.raises(FailedPreconditionError, match=r"failed halfway \(batch 0 of worker 0.*restore the last"):
         client.pull()
     client.scatter(saved)
     assert torch.equal(model.weight, saved.weights["weight"])

@@ -195,7 +195,7 @@ def test_without_its_home_server_a_member_says_so_and_is_woken_when_it_is_back(h
     assert hears(chief, lambda _: chief.is_connected)
     home.process.kill()
     assert hears(chief, lambda _: not chief.is_connected)
-    with pytest.raises(UnavailableError, match="worker 0 does not hear the coordinator on the home server"):
+    with pytest.raises(UnavailableError, match="worker 0 is not connected to the coordinator on the home server"):
         chief.require_connected()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(hears, chief, lambda state: state.step_offset == 7)

@@ -81,7 +81,7 @@ def test_a_damaged_log_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogC
     log.write_bytes(damaged)
     with caplog.at_level(logging.WARNING), opened(tmp_path) as queues:
         assert queues.workers == set()
-        assert "files.files: it is left out, and workers that took files of it need a checkpoint" in caplog.text
+        assert "files.files: skipped; workers that took files of this queue need a checkpoint" in caplog.text
         assert take(files(queues), 0, 0) == "a"
 
 

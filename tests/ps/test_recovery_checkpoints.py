@@ -182,7 +182,7 @@ def test_a_record_whose_checkpoint_is_gone_is_left_aside(tmp_path: Path, caplog:
         model.mkdir()
         with caplog.at_level(logging.WARNING):
             servers.bring_back(0)
-        assert "goes back to a checkpoint that is gone, and there is no other" in caplog.text
+        assert "is based on a deleted checkpoint, and there is no other" in caplog.text
         with chief(servers) as counter:
             assert cluster_of(counter).uninitialized("rows/rows") == [0]
             assert counter.counts(IDS) == [0.0] * len(IDS)

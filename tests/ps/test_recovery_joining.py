@@ -40,16 +40,16 @@ def test_nobody_joins_where_one_server_has_lost_its_rows(index: int, caplog: pyt
         servers[index].close()
         again = PsServer(index, num_ps=2)
         with again as servers[index], caplog.at_level(logging.WARNING), opened(addresses_of(servers)) as store:
-            with pytest.raises(UnavailableError, match=f"server {index}: started anew.*wait until it is restored"):
+            with pytest.raises(UnavailableError, match=f"server {index}: restarted without.*wait until it is restored"):
                 Worker(store)  # it comes before a chief
-            with pytest.raises(FailedPreconditionError, match="another life"):
+            with pytest.raises(FailedPreconditionError, match="run id of store"):
                 store.cut()
             moments = store.cluster.ask("Moment", messages.StoreRequest(store=store.name))
             assert moments[1 - index].life == kept
             assert store.owners.uninitialized() == [index]
             store.owners.set_initialized()  # a chief has restored it, or found nothing to restore
             Worker(store).train([1])
-        assert f"server {index} was started anew" in caplog.text
+        assert f"server {index} was restarted without its state" in caplog.text
 
 
 def test_who_has_seen_state_does_not_train_on_servers_that_have_all_lost_it() -> None:
@@ -62,7 +62,7 @@ def test_who_has_seen_state_does_not_train_on_servers_that_have_all_lost_it() ->
             store.cluster.move(0, again.address)
             with opened([again.address]) as other:  # somebody who has not; it makes the store
                 Worker(other)
-            with pytest.raises(UnavailableError, match="server 0: started anew"):
+            with pytest.raises(UnavailableError, match="server 0: restarted without"):
                 Worker(store)
 
 
@@ -77,7 +77,7 @@ def test_dense_weights_that_were_lost_are_noticed_as_well() -> None:
             with PsServer(1, num_ps=2) as servers[1]:
                 cluster.move(1, servers[1].address)
                 assert client.uninitialized() == [1]
-                with pytest.raises(UnavailableError, match=r"server 1: started anew.*'dense'"):
+                with pytest.raises(UnavailableError, match=r"server 1: restarted without.*'dense'"):
                     client.join(0)
                 client.set_initialized()
                 assert client.join(0).applied is None
@@ -101,7 +101,7 @@ def test_a_server_that_came_back_is_joined_and_takes_pushes(tmp_path: Path, capl
         servers.write()
         worker.train([1, 2, 3])
         store.cluster.move(1, servers.replace(1))
-        assert "which came back with what it had" in caplog.text
+        assert "is a new process, which recovered the state of the former one" in caplog.text
         again = Worker(store)
         lost = [None if each is None else each.seq for each in again.joined.applied_by_server]
         assert lost == [1, 0]

@@ -141,7 +141,7 @@ def test_places_outside_of_the_file_are_refused(tmp_path: Path) -> None:
     for place in (Place(HEADER.size, 1 << 40), Place(1 << 40, 1), Place(0, 4), Place(HEADER.size + len(BODY), 1)):
         text = json.dumps(meta(parts={"job": place}).to_json()).encode()
         (tmp_path / "made").write_bytes(framed(text, body=BODY))
-        with pytest.raises(DataLossError, match="it speaks of"):
+        with pytest.raises(DataLossError, match="its metadata refers to"):
             RecordFile(tmp_path / "made")
 
 

@@ -236,7 +236,7 @@ def flip_a_bit(path: Path) -> None:
     ("damage", "warning"),
     [
         (flip_a_bit, "the checksum of its bytes does not match"),
-        (Path.unlink, "a part before number 4 is missing; what came after it is left out"),
+        (Path.unlink, "a part before number 4 is missing; all later parts are skipped"),
     ],
 )
 def test_a_damaged_tail_costs_what_it_held_and_the_record_goes_on(
@@ -343,7 +343,7 @@ def test_rows_of_a_model_that_has_changed_are_dropped(tmp_path: Path, caplog: py
         with caplog.at_level(logging.WARNING), opened(servers, TWO_TABLES) as store:
             assert content(store) == {}
             assert store.cluster.uninitialized("rows/rows") == [0]
-        assert "of other tables than the model of now" in caplog.text
+        assert "recovered rows belong to tables that the model no longer has" in caplog.text
         with pytest.raises(FailedPreconditionError, match="had other tables"), opened(servers):
             pass
 

@@ -370,7 +370,7 @@ def test_a_reader_that_only_some_servers_know_is_not_gone_on_with() -> None:
         reader = store.open_reader("log")
         request = reader._message()
         store.cluster.ask_one(1, "CloseReader", request)
-        with pytest.raises(FailedPreconditionError, match="servers 1 do not know it"):
+        with pytest.raises(FailedPreconditionError, match="it is missing on servers 1"):
             store.open_reader("log")
         with store.cut() as cut:
             assert store.open_reader("log", at=cut.mark).mark == cut.mark

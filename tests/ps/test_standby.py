@@ -118,7 +118,7 @@ def test_a_server_of_another_job_is_named() -> None:
 
 def test_two_chiefs_do_not_give_one_server_two_places() -> None:
     with PsServer(0, 2, stands_by=True) as server, StandbyServers([server.address], 1, timeout_seconds=0.2) as servers:
-        with pytest.raises(DeadlineExceededError, match="were given their places and do not serve there"):
+        with pytest.raises(DeadlineExceededError, match="were assigned their indices and do not serve"):
             servers.give_places([server.address])  # its process does not do it
         assert server.wait(60)
         assert server.assigned == (0, 1)

@@ -115,7 +115,7 @@ def test_a_table_that_is_not_there_is_said(servers: list[PsServer]) -> None:
         for request, text in [
             (wire.LookRowRequest(store="rows", table="no"), f"has no table 'no'; it has {table}"),
             (wire.LookRowRequest(store="rows", table=table, bucket=1024), "one below 1024 expected, got 1024"),
-            (wire.LookRowRequest(store="other", table=table), "store 'other' is not here"),
+            (wire.LookRowRequest(store="other", table=table), "store 'other' does not exist"),
         ]:
             with pytest.raises((NotFoundError, InvalidArgumentError), match=text):
                 cluster.ask("LookRow", request)

@@ -156,8 +156,8 @@ class ControlChannel:
             return self._moved_error()
         if code == errors.DeadlineExceededError.error_code:
             return errors.DeadlineExceededError(
-                f"{self.title}: no answer to {method} within {timeout_seconds} s; is it up, and can it be reached from"
-                " here? What was asked for may still happen"
+                f"{self.title}: no answer to {method} within {timeout_seconds} s; is it up and reachable from here?"
+                " The server may still execute the request"
             )
         if code == errors.UnavailableError.error_code:
             return errors.UnavailableError(

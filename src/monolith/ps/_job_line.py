@@ -325,7 +325,7 @@ class JobLine:
     def _take_news(self, news: messages.News) -> None:
         with self._changed:
             if not self._is_connected:
-                _log.info("job: %s hears its coordinator at %s", self._title, self._cluster.addresses[0])
+                _log.info("job: %s is connected to its coordinator at %s", self._title, self._cluster.addresses[0])
             self._is_connected = True
             self._heard_at = time.monotonic()
             self._changed.notify_all()
@@ -364,7 +364,7 @@ class JobLine:
     def _disconnect(self, why: str) -> None:
         with self._changed:
             if self._is_connected and not self._is_closed:
-                _log.warning("job: %s does not hear its coordinator any more: %s", self._title, why)
+                _log.warning("job: %s lost the connection to its coordinator: %s", self._title, why)
             self._is_connected = False
             self._changed.notify_all()
 

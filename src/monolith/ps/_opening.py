@@ -31,11 +31,11 @@ def configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
     requests = [request if index in kept else configuration(name, agreement) for index in range(cluster.num_ps)]
     for index, answer in enumerate(cluster.ask("Configure", requests)):
         if index not in kept:
-            _log.warning("parameter servers: server %d was started anew; it is to be restored before it is used", index)
+            _log.warning("parameter servers: server %d was restarted without its state; restore it before use", index)
         elif answer.life != first.life:
             _log.warning(
-                "parameter servers: server %d has store %r of another life than server 0: one of them was started anew;"
-                " restore a checkpoint",
+                "parameter servers: on server %d, store %r has another run id than on server 0: one of them was"
+                " restarted; restore a checkpoint",
                 index,
                 name,
             )

@@ -72,8 +72,8 @@ class PushHold:
                 self._release()  # a slow worker continues, and a dead one blocks the others only briefly
         self._awaited_in_vain |= lacked
         _log.warning(
-            "parameter servers: a push to %s has not reached all servers; its worker may have died between them. What"
-            " is saved now restores into the same number of servers only, until that worker goes on",
+            "parameter servers: a push to %s has not reached all servers; its worker may have died in between. Until"
+            " that worker resumes, a checkpoint restores only into the same number of servers",
             ", ".join(sorted({owner for owner, _, _ in lacked})),
         )
 

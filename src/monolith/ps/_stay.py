@@ -65,8 +65,8 @@ class Stay:
         if answer.life != self._life:
             self.end()
             raise FailedPreconditionError(
-                f"{self._channel.title} was started anew since this client found it, and has none of the rows that it"
-                " had; connect to the servers again and restore a checkpoint"
+                f"{self._channel.title} was restarted after this client connected, and lost its rows; connect to the"
+                " servers again and restore a checkpoint"
             )
         self._is_known = True
 

@@ -59,6 +59,6 @@ def require_agreement(given: bytes, here: bytes, *, store: str) -> None:
         return
     shown = differences(json.loads(here), json.loads(given))
     raise FailedPreconditionError(
-        f"store {store!r}: whoever opened it first had other tables: {shown}. Give all clients the same tables, give"
-        " this one another store name, or start the servers anew"
+        f"store {store!r}: the client that opened it first had other tables: {shown}. Give all clients the same"
+        " tables, give this one another store name, or restart the servers"
     )

@@ -255,9 +255,11 @@ class PsCluster:
             raise
         if described.life != self._described[index].life:
             if described.was_recovered:
-                _log.info("%s is another process than before, which came back with what it had", channel.title)
+                _log.info("%s is a new process, which recovered the state of the former one", channel.title)
             else:
-                _log.warning("%s is another process than before, without its rows: restore a checkpoint", channel.title)
+                _log.warning(
+                    "%s is a new process, without the rows of the former one: restore a checkpoint", channel.title
+                )
         before, self._channels[index] = self._channels[index], channel
         self._described[index] = described
         stay, self._stays[index] = self._stays[index], Stay(channel, self.client, described.life, self._tell_loss)
@@ -299,8 +301,8 @@ class PsCluster:
         lost = [index for index, answer in enumerate(answers) if not answer.owners and not answer.resumed]
         if lost and owner in self._initialized:
             raise UnavailableError(
-                f"{_SUBJECT}: {', '.join(f'server {index}' for index in lost)}: started anew, without what it had of"
-                f" {owner!r}; wait until it is restored"
+                f"{_SUBJECT}: {', '.join(f'server {index}' for index in lost)}: restarted without the"
+                f" state of {owner!r}; wait until it is restored"
             )
 
     def set_initialized(self, owner: str) -> None:
@@ -388,7 +390,7 @@ class PsCluster:
             raise UnavailableError(f"{channel.title} stands by, and has no place yet; expected index {index}")
         if (described.index, described.num_ps) != (index, self.num_ps):
             raise FailedPreconditionError(
-                f"{channel.title} says that it is index {described.index} of {described.num_ps}, expected index"
+                f"{channel.title} reports index {described.index} of {described.num_ps}, expected index"
                 f" {index} of {self.num_ps}; give the addresses of all servers, in the order of their index"
             )
 

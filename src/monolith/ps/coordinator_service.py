@@ -234,7 +234,7 @@ class CoordinatorService(FileCalls):
             try:
                 self._streams.send(state)
             except Exception:  # noqa: BLE001 - keep notifying after a failure
-                _log.exception("members of the job could not be told")
+                _log.exception("members of the job could not be notified")
 
     def _next_state(self) -> JobState | None:
         """Waits for the next state to send; None: the server ends."""

@@ -215,7 +215,7 @@ class DenseShard:
         if size:
             given = json.loads(bytes(body[:size]))
             if self.is_unclaimed and given != self._layout:
-                _log.warning("dense weights: those that came back are of another model than that of now: dropped")
+                _log.warning("dense weights: the recovered weights belong to another model: dropped")
                 self._weights, self._clock = None, PushClock()
             self.is_unclaimed = False
             if self._weights is None:
@@ -223,7 +223,7 @@ class DenseShard:
                 self._origin = wire.field(values, "origin")
             elif given != self._layout:
                 raise FailedPreconditionError(
-                    "dense weights: another client has said before what they are, and this one differs:"
+                    "dense weights: another client has configured them, and the layout of this one differs:"
                     f" {differences(self._layout, given)}; build the same model and optimizers everywhere, or start"
                     " new servers"
                 )
@@ -315,7 +315,8 @@ class DenseShard:
         data, begin, end = self._frozen[1].data, wire.field(values, "begin"), wire.field(values, "end")
         if not 0 <= begin <= end <= data.numel():
             raise InvalidArgumentError(
-                f"dense weights: a frozen state of {data.numel()} bytes, asked for {begin} to {end}"
+                f"dense weights: the range must be within the {data.numel()} bytes of the frozen state, got {begin} to"
+                f" {end}"
             )
         return b"", (data[begin:end].numpy(),)
 
@@ -347,7 +348,7 @@ class DenseShard:
         if self._resumed_by == ticket:
             return b"", ()
         if self._arriving is None or self._arriving[0] != ticket:
-            raise FailedPreconditionError("dense weights: there is no state to go on with; load it first")
+            raise FailedPreconditionError("dense weights: there is no state to resume from; load it first")
         stamps = wire.decode_stamps(values["stamps"])
         weights.load(unpack(self._arriving[1], wire.field(values, "index_bytes")))
         self._clock.resume(stamps)
@@ -358,15 +359,15 @@ class DenseShard:
     def _require_layout(self) -> HostedWeights:
         if self._weights is None:
             raise FailedPreconditionError(
-                "dense weights: no client has said yet what they are, or the server was started anew; begin with a"
-                " DenseClient, and restore the last checkpoint"
+                "dense weights: no client has configured them yet, or the server was restarted; create a DenseClient,"
+                " and restore the last checkpoint"
             )
         return self._weights
 
     def _require_weights(self) -> HostedWeights:
         if self._failure is not None:
             raise FailedPreconditionError(
-                f"dense weights: an update failed half way ({self._failure}), so they are of no moment; restore the"
+                f"dense weights: an update failed halfway ({self._failure}), so they are inconsistent; restore the"
                 " last checkpoint"
             )
         return self._require_layout()

@@ -183,5 +183,5 @@ def field(values: Mapping[str, Any], name: str) -> int:
     """
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgumentError(f"dense weights: {name} must be a whole number, got {value!r}")
+        raise InvalidArgumentError(f"dense weights: {name} must be an integer, got {value!r}")
     return value

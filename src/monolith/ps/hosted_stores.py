@@ -102,8 +102,8 @@ class HostedStores:
             known = ", ".join(sorted(self._stores)) or "none"
         if rows is None:
             raise NotFoundError(
-                f"store {name!r} is not here (there is {known}): nobody has opened it, or this server was started anew"
-                " and has lost it; open it again and restore a checkpoint"
+                f"store {name!r} does not exist on this server (it has: {known}): no client has opened it, or this"
+                " server was restarted and lost it; open it again and restore a checkpoint"
             )
         return rows
 
@@ -174,7 +174,7 @@ class HostedStores:
 
     def _drop_recovered(self, rows: HostedRows) -> None:
         """Drops recovered rows of a model whose tables have changed. REQUIRES: the lock is held."""
-        _log.warning("store %r: the rows that came back are of other tables than the model of now: dropped", rows.name)
+        _log.warning("store %r: the recovered rows belong to tables that the model no longer has: dropped", rows.name)
         self._stores.pop(rows.name)
         self._initialized.discard(rows_owner(rows.name))
         self._end(rows)

@@ -75,8 +75,8 @@ class HostedWeights:
         """
         if len(present) != len(self.pieces):
             raise InvalidArgumentError(
-                f"dense weights: a push says of {len(present)} pieces whether they have gradients, this server has"
-                f" {len(self.pieces)}"
+                f"dense weights: a push must flag the gradients of {len(self.pieces)} pieces, as this server has, got"
+                f" {len(present)}"
             )
         _require_size(body, [each for each, there in zip(self.pieces, present, strict=True) if there], "gradients")
         if rates.keys() != self._optimizers.keys():

@@ -128,8 +128,8 @@ class JobClient:
         self._line.require()
         if not self._line.is_connected:
             raise UnavailableError(
-                f"job: {self.role} {self.index} does not hear the coordinator on the home server; it goes on when that"
-                " server is back"
+                f"job: {self.role} {self.index} is not connected to the coordinator on the home server; it resumes when"
+                " that server is available again"
             )
 
     def wait_for(

@@ -139,7 +139,7 @@ class JobQueues:
             InvalidArgumentError: there is none.
         """
         if name not in self._queues:
-            raise InvalidArgumentError(f"file queue {name!r}: nobody took a file of it yet")
+            raise InvalidArgumentError(f"file queue {name!r}: no worker has taken a file of it yet")
         return self._queues[name]
 
     def state_dict(self) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class PreparedRows:
         """
         with self._lock:
             if self._restore is None:
-                raise FailedPreconditionError("the restore was given up")
+                raise FailedPreconditionError("the restore was cancelled")
             return self._around(self._restore.load)
 
     def close(self) -> None:

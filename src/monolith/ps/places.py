@@ -82,8 +82,8 @@ def give_places(channels: Mapping[int, ControlChannel], num_ps: int, *, timeout_
         if time.monotonic() >= deadline:
             absent = ", ".join(channel.address for channel in missing.values())
             raise DeadlineExceededError(
-                f"parameter servers at {absent} were given their places and do not serve there after"
-                f" {timeout_seconds} s; look at their logs"
+                f"parameter servers at {absent} were assigned their indices and do not serve within"
+                f" {timeout_seconds} s; check their logs"
             )
         time.sleep(_LOOK_SECONDS)
 

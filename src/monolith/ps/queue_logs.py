@@ -94,7 +94,7 @@ class QueueLogs:
             try:
                 name, state = _read(path)
             except (DataLossError, KeyError, TypeError, ValueError) as error:
-                _log.warning("%s: it is left out, and workers that took files of it need a checkpoint: %s", path, error)
+                _log.warning("%s: skipped; workers that took files of this queue need a checkpoint: %s", path, error)
                 continue
             found[name] = state
         return found

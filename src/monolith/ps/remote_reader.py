@@ -102,7 +102,7 @@ def open_reader(store: PsStore, name: str, at: Mark | None) -> RemoteReader:
     if not all(known):
         some = ", ".join(str(index) for index, each in enumerate(known) if not each)
         raise FailedPreconditionError(
-            f"reader {name!r}: servers {some} do not know it, the others do: one was started anew, or whoever opened it"
+            f"reader {name!r}: it is missing on servers {some}: a server was restarted, or the client that opened it"
             " died meanwhile. Open it at the mark of a cut"
         )
     epoch = min(answer.epoch for answer in found)

@@ -190,7 +190,9 @@ class PsServer:
         self._control.start()
         self._limit.watch(split_address(self.address)[1])
         if options.host != _LOOPBACK and not self._credentials.knows_callers:
-            _log.warning("%s %d on %s asks for no token: whoever reaches it can train", _SUBJECT, index, self.address)
+            _log.warning(
+                "%s %d on %s requires no token: any client that reaches it can train", _SUBJECT, index, self.address
+            )
 
     address: str
     """Control address, ``host:port``: the address of the server."""
@@ -295,7 +297,7 @@ class PsServer:
             raise InvalidArgumentError(f"{_SUBJECT}: index must be from 0 to num_ps - 1 = {num_ps - 1}, got {index}")
         if self.assigned not in {None, (index, num_ps)}:
             raise FailedPreconditionError(
-                f"{_SUBJECT}: it was told to become {self.assigned}, index and number of servers, and cannot become"
+                f"{_SUBJECT}: it was assigned {self.assigned} (index, number of servers), and cannot become"
                 f" {(index, num_ps)}; is there a second chief?"
             )
         self.assigned = index, num_ps
@@ -313,7 +315,7 @@ class PsServer:
         found = self.handlers.get(purpose)
         if found is None:
             known = ", ".join(sorted(each.decode(errors="replace") for each in (b"rows", *self.handlers)))
-            raise NotFoundError(f"{_SUBJECT} {self.index}: nobody answers {purpose[:40]!r} here; it knows {known}")
+            raise NotFoundError(f"{_SUBJECT} {self.index}: no handler for {purpose[:40]!r}; it has {known}")
         return found
 
     def _start_frames(self) -> FrameServer:

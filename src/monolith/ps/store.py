@@ -326,8 +326,8 @@ class PsStore:
         for index, moment in enumerate(found):
             if moment.life != found[0].life:
                 raise FailedPreconditionError(
-                    f"{_SUBJECT}: server {index} has store {self.name!r} of another life than server 0: one of them was"
-                    " started anew, or resumed without the other; restore a checkpoint"
+                    f"{_SUBJECT}: the run id of store {self.name!r} on server {index} differs from that on server 0:"
+                    " one of them was restarted, or resumed without the other; restore a checkpoint"
                 )
         return found
 

@@ -59,7 +59,7 @@ class Visitors:
         for thing in things:
             self._close(thing)
         if things:
-            _log.warning("a client has left; %d of its cuts, loads and restores were given up", len(things))
+            _log.warning("a client has disconnected; %d of its cuts, loads and restores were cancelled", len(things))
         return True
 
     def keep(self, client: int, thing: Closable) -> int:
@@ -86,8 +86,7 @@ class Visitors:
             found = self._things.get(number)
         if found is None or not isinstance(found[1], kind):
             raise FailedPreconditionError(
-                f"{kind.TITLE} {number} is not open here: it was released, or given up when the connection of its"
-                " client ended"
+                f"{kind.TITLE} {number} is not open here: it was released, or cancelled when its client disconnected"
             )
         return found[1]
 

@@ -86,7 +86,7 @@ class Increment:
         finally:
             was_held = gates.release(_RECORDER)
         if not was_held:
-            raise AbortedError(f"recovery record: one moment took longer than {_HOLD_SECONDS} s")
+            raise AbortedError(f"recovery record: the consistent cut took longer than {_HOLD_SECONDS} s")
         for copy in self._copies.values():
             copy.give_rest()
 
@@ -185,5 +185,5 @@ class _StoreCopy:
 
     def _take(self, block: bytes) -> None:
         if self._make_way():
-            raise AbortedError("recovery record: somebody else needs it")
+            raise AbortedError("recovery record: another writer needs it")
         self._writer.append(block)

@@ -66,7 +66,7 @@ class Keeping:
             try:
                 dense.recover(self._came_back.dense)
             except OpError as error:
-                _log.warning("%s: the dense weights do not come back: %s", self._folder.title, error)
+                _log.warning("%s: the dense weights are not recovered: %s", self._folder.title, error)
                 self._came_back.without_dense()
         self.recovered = self._came_back.told
 

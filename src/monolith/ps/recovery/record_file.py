@@ -116,7 +116,7 @@ class RecordFile:
         try:
             self.size = path.stat().st_size
         except OSError as error:
-            raise DataLossError(f"{self._origin}: it cannot be looked at: {error}") from error
+            raise DataLossError(f"{self._origin}: it cannot be read: {error}") from error
         self._body_end, self._body_crc, self.meta = self._parse()
 
     size: int
@@ -151,7 +151,7 @@ class RecordFile:
             if not found:
                 wanted = block_bytes(run.data) if len(run) >= BLOCK_HEADER.size else end
                 if begin + wanted > end:
-                    raise DataLossError(f"{self._origin}: no whole row block at byte {begin}")
+                    raise DataLossError(f"{self._origin}: no complete row block at byte {begin}")
                 found, used = _split(self._read(begin, begin + wanted).data)  # the block is larger than `most_bytes`
             yield found
             begin += used
@@ -184,12 +184,15 @@ class RecordFile:
         if version != FORMAT_VERSION or last_version != FORMAT_VERSION:
             raise DataLossError(f"{self._origin}: version {version}, this build reads version {FORMAT_VERSION}")
         if footer != _footer(offset, size, body_crc, meta_crc):
-            raise DataLossError(f"{self._origin}: the checksum of its end does not match")
+            raise DataLossError(f"{self._origin}: the checksum of its footer does not match")
         if offset < HEADER.size or offset + size + FOOTER.size != self.size:
-            raise DataLossError(f"{self._origin}: {self.size} bytes, its end speaks of {offset} and {size}")
+            raise DataLossError(
+                f"{self._origin}: the file has {self.size} bytes, but its footer places the metadata at offset"
+                f" {offset}, length {size}"
+            )
         text = self._read(offset, offset + size).tobytes()
         if _core.crc32c(text) != meta_crc:
-            raise DataLossError(f"{self._origin}: the checksum of what it says does not match")
+            raise DataLossError(f"{self._origin}: the checksum of its metadata does not match")
         return offset, body_crc, self._meta(text, offset)
 
     def _meta(self, text: bytes, body_end: int) -> RecordMeta:
@@ -199,7 +202,9 @@ class RecordFile:
             raise DataLossError(f"{self._origin}: not the fields of a record: {error!r}") from error
         for place in meta.places:
             if place.offset < HEADER.size or place.offset + place.bytes > body_end:
-                raise DataLossError(f"{self._origin}: it speaks of {place}, its bytes end at {body_end}")
+                raise DataLossError(
+                    f"{self._origin}: its metadata refers to {place}, but its rows end at byte {body_end}"
+                )
         return meta
 
 

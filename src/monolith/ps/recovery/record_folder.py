@@ -75,7 +75,7 @@ class RecordFolder:
             try:
                 file = RecordFile(path)
             except DataLossError as error:
-                _log.warning("%s; it is left out, and what came after it", error)
+                _log.warning("%s; the file and all later ones are skipped", error)
                 continue
             # If two processes wrote one number, the file of the last owner counts.
             if file.meta.number not in files or file.meta.writer == owner:

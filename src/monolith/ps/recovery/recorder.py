@@ -205,7 +205,7 @@ class Recorder:
                 return False
             except FailedPreconditionError as error:
                 # The changes are unknown, as after a load that replaces rows: the next increment has all rows.
-                _log.info("%s: begun anew: %s", self._title, error)
+                _log.info("%s: restarted from scratch: %s", self._title, error)
                 self._followed.clear()
                 return False
             except (OpError, OSError) as error:
@@ -325,8 +325,8 @@ class Recorder:
         if now - self._last_warning >= _WARN_SECONDS:
             self._last_warning = now
             _log.warning(
-                "%s: it cannot be written (%s); training goes on, and the next increment has what is missing. Until"
-                " then more is lost if this server dies",
+                "%s: it cannot be written (%s); training continues, and the next increment includes the missing"
+                " changes. Until then, more updates are lost if this server dies",
                 self._title,
                 error,
             )

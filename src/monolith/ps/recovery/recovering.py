@@ -134,13 +134,11 @@ class _Recovery:
             try:
                 self._check(number)
             except DataLossError as error:
-                _log.warning("%s; it is left out, and what came after it", error)
+                _log.warning("%s; the file and all later ones are skipped", error)
                 return number
         cuts = [plan.cut_at for plan in plans if plan.cut_at is not None]
         if cuts:
-            _log.warning(
-                "%s: a part before number %d is missing; what came after it is left out", self._title, min(cuts)
-            )
+            _log.warning("%s: a part before number %d is missing; all later parts are skipped", self._title, min(cuts))
         return min(cuts, default=None)
 
     def _check(self, number: int) -> None:
@@ -154,8 +152,8 @@ class _Recovery:
 
     def _leave_aside(self, name: str) -> None:
         _log.warning(
-            "%s: store %r does not come back: its record goes back to a checkpoint that is gone, and %s. The server"
-            " begins without its rows, and whoever leads the job restores them from the last checkpoint",
+            "%s: store %r is not recovered: its record is based on a deleted checkpoint, and %s. The server starts"
+            " without its rows, and the chief restores them from the last checkpoint",
             self._title,
             name,
             "there is no other" if self._newest is None else f"'{self._newest.path}' is of another history",
@@ -170,7 +168,7 @@ class _Recovery:
         try:
             return bring_rows_back(name, last, plan, place=self._place, files=self._files, snapshot=snapshot)
         except OpError as error:
-            _log.warning("%s: store %r does not come back: %s", self._title, name, error)
+            _log.warning("%s: store %r is not recovered: %s", self._title, name, error)
             return None
 
     def _dense(self) -> CapturedDense | None:
@@ -196,7 +194,7 @@ class _Recovery:
         try:
             self._check(number)
         except DataLossError as error:
-            _log.warning("%s; dense weights of before come back", error)
+            _log.warning("%s; earlier dense weights are recovered instead", error)
             return False
         return True
 
