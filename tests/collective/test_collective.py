@@ -115,7 +115,7 @@ def test_a_process_group_of_the_program_is_joined_and_left_to_it(tmp_path: Path)
         ({"RANK": "0"}, "but WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set; start it with torchrun"),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "but RANK is not set"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "but MASTER_ADDR, MASTER_PORT are not set"),
-        ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK must be a whole number"),
+        ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK must be an integer"),
         ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, r"RANK must be in \[0, 2\)"),
     ],
 )

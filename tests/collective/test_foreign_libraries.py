@@ -176,7 +176,7 @@ def test_ranks_of_horovod_agree_by_its_calls_and_have_one_line(
     assert (agreed.sizes.tolist(), agreed.flags, agreed.active) == ([[7]] * 4, 5, [True] * 4)
     thread_names = {thread.name for thread in threading.enumerate()}
     assert "monolith-training" in thread_names
-    with pytest.raises(UnimplementedError, match=r"horovod\.torch has no second line.*unset MONOLITH_WITH_HOROVOD"):
+    with pytest.raises(UnimplementedError, match=r"horovod\.torch has no second sequence.*unset MONOLITH_WITH_HOROVOD"):
         collective.saving_line()
     collective.shutdown()
     assert "monolith-training" not in {thread.name for thread in threading.enumerate()}
@@ -294,7 +294,7 @@ def test_the_choice_is_made_at_first_use_and_kept_until_shutdown(
 
 def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "yes")
-    with pytest.raises(ValueError, match="MONOLITH_WITH_BYTEPS must be a whole number, got 'yes'"):
+    with pytest.raises(ValueError, match="MONOLITH_WITH_BYTEPS must be an integer, got 'yes'"):
         collective.init()
 
 
@@ -307,7 +307,7 @@ def test_a_missing_package_is_named_with_what_to_do(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setenv(variable, "1")
-    message = rf"{variable} asks for {package}\.torch.*install {package} with PyTorch support, or unset {variable}"
+    message = rf"{variable} requires {package}\.torch.*install {package} with PyTorch support, or unset {variable}"
     with pytest.raises(ModuleNotFoundError, match=message):
         collective.init()
 

@@ -104,7 +104,7 @@ def test_a_variable_leaves_averaging_out(value: str, is_sent: bool, monkeypatch:
 @pytest.mark.parametrize("variable", [HALF, SKIP])
 def test_a_switch_that_is_no_number_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "yes")
-    with pytest.raises(ValueError, match=f"{variable} must be a whole number, 0 for off, got 'yes'"):
+    with pytest.raises(ValueError, match=f"{variable} must be an integer, 0 for off, got 'yes'"):
         AveragingOptions.from_environment()
 
 
@@ -128,7 +128,7 @@ def test_more_gradients_than_a_number_has_bits_are_told() -> None:
 
 
 def test_what_ranks_told_must_fit_the_weights() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"2 gradients are told by 1 numbers of each rank, got \[1, 2\]"):
+    with pytest.raises(InvalidArgumentError, match=r"each rank must send 1 numbers for 2 gradients, got \[1, 2\]"):
         average_gradients(
             LoneWire(),
             [None, None],

@@ -73,7 +73,7 @@ def test_who_waits_in_vain_is_told() -> None:
     store = MemoryKeyStore()
     with pytest.raises(TimeoutError, match=r"rank 0 did not answer within 0\.05 s"):
         meet(store, 1, 2, timeout_seconds=0.05)
-    with pytest.raises(TimeoutError, match=r"monolith/start/.*/1 was not there within"):
+    with pytest.raises(TimeoutError, match=r"monolith/start/.*/1 was not set within"):
         meet(store, 0, 2, timeout_seconds=0.05)
 
 

@@ -47,7 +47,7 @@ def _number(name: str, text: str | None) -> int:
     try:
         return int(text or "")
     except ValueError as error:
-        raise ValueError(f"collective: {name} must be a whole number, got {text!r}") from error
+        raise ValueError(f"collective: {name} must be an integer, got {text!r}") from error
 
 
 def _are(names: list[str]) -> str:

@@ -63,4 +63,4 @@ def _is_on(variable: str) -> bool:
     try:
         return int(value) != 0
     except ValueError as error:
-        raise ValueError(f"collective: {variable} must be a whole number, 0 for off, got {value!r}") from error
+        raise ValueError(f"collective: {variable} must be an integer, 0 for off, got {value!r}") from error

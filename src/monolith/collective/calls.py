@@ -191,7 +191,7 @@ def _choose() -> CollectiveLibrary:
     try:
         wants_byteps = int(byteps) != 0
     except ValueError as error:
-        raise ValueError(f"collective: {BytePs.variable} must be a whole number, got {byteps!r}") from error
+        raise ValueError(f"collective: {BytePs.variable} must be an integer, got {byteps!r}") from error
     if wants_byteps:
         return BytePs()
     if (environment.get(Horovod.variable) or "0") != "0":

@@ -67,7 +67,7 @@ class Horovod:
     def saving_line(self) -> Line:
         """Raises `UnimplementedError`: the library has only one order of calls."""
         raise UnimplementedError(
-            f"collective: {self.module_name} has no second line of calls for what happens beside training; unset "
+            f"collective: {self.module_name} has no second sequence of calls for saves during training; unset "
             f"{self.variable} to use torch.distributed"
         )
 
@@ -142,7 +142,7 @@ class Horovod:
         except ImportError as error:
             kind = ModuleNotFoundError if isinstance(error, ModuleNotFoundError) else ImportError
             raise kind(
-                f"collective: {self.variable} asks for {self.module_name}, which cannot be imported: {error}; install "
+                f"collective: {self.variable} requires {self.module_name}, which cannot be imported: {error}; install "
                 f"{self.module_name.partition('.')[0]} with PyTorch support, or unset {self.variable} to use "
                 "torch.distributed",
                 name=error.name,

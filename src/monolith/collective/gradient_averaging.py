@@ -83,7 +83,7 @@ def average_gradients(
 def _unpacked(present: Tensor, num_gradients: int) -> list[list[bool]]:
     if present.shape[1:] != (num_told(num_gradients),):
         raise InvalidArgumentError(
-            f"collective: {num_gradients} gradients are told by {num_told(num_gradients)} numbers of each rank, got "
+            f"collective: each rank must send {num_told(num_gradients)} numbers for {num_gradients} gradients, got "
             f"{list(present.shape)}"
         )
     unpacked: dict[tuple[int, ...], list[bool]] = {}  # most ranks have the same

@@ -64,7 +64,7 @@ class MemoryKeyStore:
         with self._changed:
             if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
                 missing = sorted(set(keys) - self._values.keys())
-                raise TimeoutError(f"{missing[0]} was not there within {timeout.total_seconds():g} s")
+                raise TimeoutError(f"{missing[0]} was not set within {timeout.total_seconds():g} s")
 
     def compare_set(self, key: str, expected: str, value: str, /) -> bytes:
         """Writes a value if the current one is `expected` (``""``: or if there is none); returns the current value."""

@@ -209,7 +209,7 @@ class Line:
         with self._changed:
             self._refuse_all(
                 UnavailableError(
-                    f"collective: the {self.name} line ended when {what} failed, and the other ranks cannot go on "
+                    f"collective: the {self.name} line ended when {what} failed, and the other ranks cannot continue "
                     f"without this one; start the run again, as torchrun does. It failed with: {text}"
                 )
             )
