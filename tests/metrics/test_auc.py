@@ -234,7 +234,7 @@ def test_groups_of_one_label_have_no_say() -> None:
 
 
 def test_wrong_groups_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"groups must be whole numbers, got torch.float32"):
+    with pytest.raises(TypeError, match=r"groups must be integers, got torch.float32"):
         GroupedAUC().update(torch.rand(2), torch.tensor([0, 1]), torch.zeros(2))
     with pytest.raises(ValueError, match="groups must be as many as predictions, 2, got 3"):
         GroupedAUC().update(torch.rand(2), torch.tensor([0, 1]), torch.zeros(3, dtype=torch.int64))

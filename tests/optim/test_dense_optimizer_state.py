@@ -187,7 +187,7 @@ def test_options_out_of_bounds_are_refused(kind: type[Any], options: dict[str, A
         (Adamom, {"epsilon": "small"}, "Adamom: epsilon must be a number, got 'small'"),
         (Adamom, {"epsilon": True}, "Adamom: epsilon must be a number, got True"),
         (Adamom, {"learning_rate": None}, "Adamom: learning_rate must be a number, got None"),
-        (Shampoo, {"tau_1": 1.5}, "Shampoo: tau_1 must be a whole number, got 1.5"),
+        (Shampoo, {"tau_1": 1.5}, "Shampoo: tau_1 must be an integer, got 1.5"),
         (Shampoo, {"taw_1": 1}, "Shampoo: unknown option 'taw_1'; known are beta_1, beta_2"),
         (Adamom, {"adadecay": 1}, "adadecay"),
     ],

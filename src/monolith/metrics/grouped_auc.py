@@ -72,7 +72,7 @@ class GroupedAUC(Metric):
         samples = check_samples("GroupedAUC", predictions, labels, weights, self.device)
         require_binary("GroupedAUC", samples)
         if groups.dtype.is_floating_point or groups.dtype.is_complex:
-            raise TypeError(f"GroupedAUC: groups must be whole numbers, got {groups.dtype}")
+            raise TypeError(f"GroupedAUC: groups must be integers, got {groups.dtype}")
         if groups.numel() != predictions.numel():
             raise ValueError(
                 f"GroupedAUC: groups must be as many as predictions, {predictions.numel()}, got {groups.numel()}"

@@ -53,7 +53,7 @@ class Bounds:
         """
         kind = Integral if self.whole else Real
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise TypeError(f"{subject} must be a {'whole ' if self.whole else ''}number, got {value!r}")
+            raise TypeError(f"{subject} must be {'an integer' if self.whole else 'a number'}, got {value!r}")
         if not (self.low <= float(value) <= self.high and math.isfinite(value)):
             upper = "" if math.isinf(self.high) else f" and <= {self.high:g}"
             raise ValueError(f"{subject} must be >= {self.low:g}{upper}, got {value!r}")

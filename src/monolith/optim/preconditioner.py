@@ -74,7 +74,7 @@ def inverse_roots(mats: Tensor, p: int, kept: tuple[int, int], damping: float) -
     if not bool(torch.isfinite(mats).all()):
         raise ValueError(
             "eigen_inverse_root: the matrix holds NaN or infinity, so it has no eigenvalues;"
-            " look for the step whose gradient was not finite"
+            " find the step whose gradient was not finite"
         )
     count, dim = mats.shape[0], mats.shape[1]
     head, tail = kept if sum(kept) <= dim else (dim, 0)
