@@ -262,7 +262,9 @@ def test_wrong_shapes_are_refused(new_store: StoreFactory) -> None:
 
 def test_reading_after_a_batch_that_was_not_pushed_is_refused(new_store: StoreFactory) -> None:
     worker = Worker(new_store(ONE_TABLE))
-    with pytest.raises(FailedPreconditionError, match=r"after batch 3 of worker 0, but its last one applied is -1"):
+    with pytest.raises(
+        FailedPreconditionError, match="cannot read after batch 3 of worker 0: its last applied batch is -1"
+    ):
         worker.joined.read(worker.plan([1], 0), after=3, step=0, train=False).result()
 
 

@@ -54,7 +54,7 @@ def shown(number: int, counts: tuple[float, float], events: tuple[float, float] 
 
 
 def life(*answers: Asked) -> LifeOfAnswers:
-    return LifeOfAnswers("server-0, life 1", list(answers))
+    return LifeOfAnswers("server-0, incarnation 1", list(answers))
 
 
 # Clients
@@ -86,7 +86,12 @@ def test_answers_belong_to_the_life_that_they_lie_in() -> None:
     lives = {"server-0": [Life(0.0, 10.0), Life(12.0)], "server-1": [Life(0.0)]}
     answers = [asked(1.0), asked(9.8), asked(13.0), asked(2.0, server="server-1"), asked(11.0, error="refused")]
     found = {each.name: len(each.answers) for each in answers_by_life(answers, lives)}
-    assert found == {"server-0, life 1": 1, "server-0, life 2": 1, "server-1, life 1": 1, "server-0 at 9.8": 1}
+    assert found == {
+        "server-0, incarnation 1": 1,
+        "server-0, incarnation 2": 1,
+        "server-1, incarnation 1": 1,
+        "server-0 at 9.8": 1,
+    }
 
 
 @pytest.mark.parametrize("field", ["sparse", "dense", "export"])
@@ -97,7 +102,7 @@ def test_a_version_that_goes_back_within_a_life_shows(field: str) -> None:
     assert list(versions_going_back(life(asked(1.0, **at(4)), asked(2.0, **at(4)), asked(3.0, **at(5))))) == []
     name = PART if field == "sparse" else field
     back = life(asked(1.0, **at(4)), asked(2.0, **at(3)))
-    assert list(versions_going_back(back)) == [f"server-0, life 1: {name} went back from 4 to 3"]
+    assert list(versions_going_back(back)) == [f"server-0, incarnation 1: {name} went back from 4 to 3"]
     overlapping = life(asked(1.0, 5.0, **at(4)), asked(2.0, **at(3)))  # it was sent before the other came
     assert list(versions_going_back(overlapping)) == []
     late = life(asked(1.0, 5.0, **at(4)), asked(2.0, **at(3)), asked(6.0, **at(3)))
@@ -118,10 +123,10 @@ def test_rows_behind_the_version_of_their_answer_show() -> None:
     good = life(shown(2, (5, 2)), shown(4, (4, 3), sent=2.0))
     assert list(rows_too_old(good, history())) == []
     assert list(rows_too_old(life(shown(4, (3, 3))), history())) == [
-        "server-0, life 1: version 4: item 0 counts 3, it must be 4 at least"
+        "server-0, incarnation 1: version 4: item 0 counts 3, it must be 4 at least"
     ]
     assert list(rows_too_old(life(shown(4, (4, 3), events=(1, 0))), history())) == [
-        "server-0, life 1: version 4: event 1 is not there"
+        "server-0, incarnation 1: version 4: event 1 is missing"
     ]
 
 
@@ -152,11 +157,11 @@ def test_weights_with_their_rows_are_good() -> None:
 def test_weights_ahead_of_the_rows_that_they_need_show() -> None:
     named = life(shown(1, (9, 9), dense=2, total=7.0))
     assert list(weights_ahead(named, history())) == [
-        "server-0, life 1: dense 2 needs rows 4, and the answer names 1",
+        "server-0, incarnation 1: dense 2 needs rows 4, and the answer names 1",
     ]
     inside = life(shown(4, (4, 2), dense=2, total=7.0))
     assert list(weights_ahead(inside, history())) == [
-        "server-0, life 1: dense 2, which needs rows 4: item 1 counts 2, it must be 3 at least"
+        "server-0, incarnation 1: dense 2, which needs rows 4: item 1 counts 2, it must be 3 at least"
     ]
     hidden = life(shown(1, (2, 1), dense=0, total=7.0), shown(1, (2, 1), sent=2.0, dense=0, total=3.0))
     assert len(list(weights_ahead(hidden, history()))) > 1  # weights of increment 2 under the name of the first
@@ -165,7 +170,7 @@ def test_weights_ahead_of_the_rows_that_they_need_show() -> None:
 @pytest.mark.parametrize(("dense", "total"), [(-1, 3.0), (0, 4.0), (2, 3.0), (1, 2.0)])
 def test_weights_that_are_none_of_their_version_or_older_show(dense: int, total: float) -> None:
     found = list(weights_ahead(life(shown(4, (4, 3), dense=dense, total=total)), history()))
-    assert "as no increment behind it" in found[0]
+    assert "as no increment after it has" in found[0]
 
 
 def test_a_log_whose_weights_count_more_than_the_rows_that_they_need_shows() -> None:

@@ -133,9 +133,9 @@ def test_rows_that_are_missing_left_over_or_other_bits_show() -> None:
     assert list(row_differences(trained, dict(trained))) == []
     found = list(row_differences(trained, {"t 1 5": "00", "t 2 6": "01", "t 3 5": "03", "t 4 5": "00"}))
     assert found == [
-        "row t 2 5 of the trainer is not there",
-        "row t 2 6 is there, and the trainer has none",
-        "row t 4 5 is there, and the trainer has none",
+        "row t 2 5 of the trainer is missing",
+        "row t 2 6 exists, but not at the trainer",
+        "row t 4 5 exists, but not at the trainer",
         "row t 3 5 is 03, and the trainer's 02",
     ]
 
@@ -160,8 +160,8 @@ def test_rows_that_expired_and_are_there_and_rows_that_did_not_and_are_gone_show
     good = Passing.of(kept, TRAFFIC)
     assert list(good.problems(TRAFFIC)) == []
     assert 0 < len(good.gone) < TRAFFIC.num_events
-    assert "rows that have expired are there" in "".join(Passing.of(rows, TRAFFIC).problems(TRAFFIC))
-    assert "rows that have not expired are gone" in "".join(Passing.of({}, TRAFFIC).problems(TRAFFIC))
+    assert "expired rows still exist" in "".join(Passing.of(rows, TRAFFIC).problems(TRAFFIC))
+    assert "rows that have not expired are missing" in "".join(Passing.of({}, TRAFFIC).problems(TRAFFIC))
 
 
 def test_events_are_a_function_of_the_seed_and_come_in_the_order_of_time() -> None:

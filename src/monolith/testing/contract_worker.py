@@ -47,9 +47,9 @@ class ContractWorker:
     def _join(self) -> None:
         engine, reference = (store.join(self._number) for store in self._sides.stores)
         self._joined: tuple[Joined, Joined] = engine, reference
-        stamp = self._sides.same("applied of who joins", self._joined, lambda each: each.applied)
+        stamp = self._sides.same("applied of the joining worker", self._joined, lambda each: each.applied)
         self._last = NOTHING_APPLIED if stamp is None else stamp.seq
-        self._next_seq = self._sides.same("next_seq of who joins", self._joined, lambda each: each.next_seq)
+        self._next_seq = self._sides.same("next_seq of the joining worker", self._joined, lambda each: each.next_seq)
         require_same("worker", self._sides.same("worker", self._joined, lambda each: each.worker), self._number)
 
     # Operations
@@ -85,7 +85,7 @@ class ContractWorker:
         for side, joined in enumerate(self._joined):
             said = refusal("a gap", joined, lambda each: self._apply(each, side, [lost], Apply(), wrong))  # noqa: B023
             if self._last != NOTHING_APPLIED and str(self._last) not in said:
-                raise AssertionError(f"a gap: must say that the last batch is {self._last}, got {said!r}")
+                raise AssertionError(f"a gap: the error must name the last batch, {self._last}, got {said!r}")
             joined.discard(lost.plans[side])
 
     def evict(self, now: int) -> None:
@@ -96,7 +96,7 @@ class ContractWorker:
         """Joins again: its batches continue after the last applied one."""
         former, last = self._joined, self._last
         self._join()
-        require_same("last batch of who came back", self._last, last)
+        require_same("last batch of the rejoined worker", self._last, last)
         self._refuse(former)
 
     def resume(self, *, in_place: bool) -> None:

@@ -55,7 +55,7 @@ class ReferenceClocks:
         """Raises if an incarnation has ended."""
         if self._present.get(worker) != incarnation:
             raise FailedPreconditionError(
-                f"worker {worker}: this incarnation ({incarnation}) is over; the worker or the store began anew:"
+                f"worker {worker}: this incarnation ({incarnation}) is over; the worker or the store was restarted:"
                 " join again"
             )
 
@@ -110,7 +110,7 @@ class ReferenceJoined:
             seen = self._clocks.last_of(self.worker)
             if after > seen:
                 raise FailedPreconditionError(
-                    f"read after batch {after} of worker {self.worker}, but its last one applied is {seen}"
+                    f"cannot read after batch {after} of worker {self.worker}: its last applied batch is {seen}"
                 )
             if train:
                 self._require_current()

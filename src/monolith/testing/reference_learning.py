@@ -43,7 +43,7 @@ def stored_type(segment: Segment) -> str:
         return "<f4"
     if isinstance(segment.compressor, compressors.Fp16):
         return "<f2"
-    raise InvalidArgumentError(f"ReferenceStore knows the compressors Fp32 and Fp16, got {segment.compressor!r}")
+    raise InvalidArgumentError(f"ReferenceStore supports the compressors Fp32 and Fp16, got {segment.compressor!r}")
 
 
 def initial_weights(segment: Segment, seed: int) -> NDArray[np.float32]:
@@ -60,7 +60,7 @@ def initial_weights(segment: Segment, seed: int) -> NDArray[np.float32]:
         draws = np.array([_draw(seed, number) for number in range(segment.dim)], np.float32)
         values: NDArray[np.float32] = np.minimum(low + draws * (high - low), np.nextafter(high, low))
         return values
-    raise InvalidArgumentError(f"ReferenceStore knows Zeros, Ones, Constant and RandomUniform, got {initializer!r}")
+    raise InvalidArgumentError(f"ReferenceStore supports Zeros, Ones, Constant and RandomUniform, got {initializer!r}")
 
 
 def combine(first: int, second: int) -> int:
@@ -82,7 +82,7 @@ def initial_state(segment: Segment) -> NDArray[np.float32]:
     if isinstance(optimizer, row_optimizers.Adagrad) and optimizer.hessian_compression_times == 1:
         return np.full(segment.dim, optimizer.initial_accumulator_value, np.float32)
     raise InvalidArgumentError(
-        f"ReferenceStore knows Sgd and Adagrad, also under DelayCompensated, got {segment.optimizer!r}"
+        f"ReferenceStore supports Sgd and Adagrad, also under DelayCompensated, got {segment.optimizer!r}"
     )
 
 

@@ -264,5 +264,5 @@ class ReferenceStore:
 def _known(config: TableConfig) -> TableConfig:
     """Raises for features that dictionaries do not support."""
     if config.serving or config.max_rows is not None or config.max_bytes is not None:
-        raise InvalidArgumentError(f"table {config.name!r}: ReferenceStore knows no serving tables and no cap on rows")
+        raise InvalidArgumentError(f"table {config.name!r}: ReferenceStore supports no serving tables and no row cap")
     return config

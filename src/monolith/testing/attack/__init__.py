@@ -28,7 +28,7 @@ __all__ = ["ATTACKS", "Attack", "Attempt", "Report", "run_attack"]
 ATTACKS = (
     Attack(
         name="signals",
-        does="SIGTERM and Ctrl-C at random moments, most inside a save",
+        does="SIGTERM and Ctrl-C at random times, most inside a save",
         must="every example counted once",
         attempts=signals.attempts,
         count=14,
@@ -63,7 +63,7 @@ ATTACKS = (
     ),
     Attack(
         name="inputs",
-        does="hostile command lines, and spoilt files behind right ones",
+        does="hostile command lines, and damaged files after valid ones",
         must="a status and a line, no traceback",
         attempts=inputs.attempts,
         count=150,
@@ -91,7 +91,7 @@ ATTACKS = (
     ),
     Attack(
         name="traffic",
-        does=f"right requests for a server of models, looked at every {traffic.REQUESTS_PER_ATTEMPT}",
+        does=f"valid requests for a server of models, checked every {traffic.REQUESTS_PER_ATTEMPT}",
         must="right answers, and no more memory, objects, threads or descriptors",
         attempts=traffic.attempts,
         count=3,
@@ -99,13 +99,13 @@ ATTACKS = (
     Attack(
         name="threads",
         does=f"right and wrong calls on a table from {threads.NUM_THREADS} threads",
-        must="rows whole, sums exact",
+        must="rows consistent, sums exact",
         attempts=threads.attempts,
         count=20,
     ),
     Attack(
         name="steps",
-        does=f"one training, looked at every {steps.STEPS_PER_ATTEMPT} steps",
+        does=f"one training run, checked every {steps.STEPS_PER_ATTEMPT} steps",
         must="no more memory, objects, threads or descriptors",
         attempts=steps.attempts,
         count=6,

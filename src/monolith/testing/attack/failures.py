@@ -72,7 +72,7 @@ def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
 
 def _attempt(fault: _Fault, error: type[BaseException], what: str, model_dir: Path, saving: Any) -> Attempt:
     seed = len(what)
-    outcome = "the run went on by itself"
+    outcome = "the run continued by itself"
     try:
         _FaultyTask.fault = fault
         train(make_task(seed, _FaultyTask), model_dir, saving, [_FaultyHook(fault)])

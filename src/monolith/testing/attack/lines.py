@@ -40,7 +40,7 @@ def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
 
 def _attempt(line: int, model_dir: Path) -> Attempt:
     interrupt = _Interrupt(at=line)
-    outcome = "the run went on"
+    outcome = "the run continued"
     try:
         train(_task(), model_dir, _SAVING, [interrupt])
     except KeyboardInterrupt:

@@ -167,14 +167,16 @@ class ClusterCountingTask(Task):
             missing = {given.num_examples - count for count in self._rows("mark", given.marks(worker))}
             told = {size * lost.get((worker, server), 0) for server in range(num_ps)}
             if missing != told:
-                found.append(f"worker {worker}: rows miss {sorted(missing)} examples, the job says {sorted(told)}")
+                found.append(f"worker {worker}: rows miss {sorted(missing)} examples, the job reported {sorted(told)}")
         every = given.num_workers * given.num_examples
         told = {
             size * sum(lost_dense.get((worker, server), 0) for worker in range(given.num_workers))
             for server in range(num_ps)
         }
         if every - self.total.weight.item() not in told:
-            found.append(f"the dense weight misses {every - self.total.weight.item():g}, the job says one of {told}")
+            found.append(
+                f"the dense weight misses {every - self.total.weight.item():g}, the job reported one of {told}"
+            )
         return found if any(lost.values()) else [*found, *self._miscounts(given)]
 
     def miscounts(self) -> list[str]:

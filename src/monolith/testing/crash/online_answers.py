@@ -102,7 +102,7 @@ def answers_by_life(asked: Sequence[Asked], lives: Mapping[str, Sequence[Life]])
         if each.error is not None:
             continue
         known = [n for n, life in enumerate(lives[each.server]) if life.begun <= each.sent and each.came <= life.ended]
-        found[f"{each.server}, life {known[0] + 1}" if known else f"{each.server} at {each.sent}"].append(each)
+        found[f"{each.server}, incarnation {known[0] + 1}" if known else f"{each.server} at {each.sent}"].append(each)
     return [LifeOfAnswers(name, answers) for name, answers in found.items()]
 
 
@@ -141,7 +141,7 @@ def weights_ahead(life: LifeOfAnswers, history: LogHistory) -> Iterator[str]:
     for each, end in zip(life.answers, _ends(life, history), strict=True):
         needs = _needs(each, history)
         if needs is None:
-            yield f"{life.name}: dense {each.dense} has a weight of {each.rows.total:g}, as no increment behind it"
+            yield f"{life.name}: dense {each.dense} has a weight of {each.rows.total:g}, as no increment after it has"
             continue
         named = each.sparse.get(history.part, -1)
         if named < needs:
@@ -187,7 +187,7 @@ def _behind(where: str, each: Asked, history: LogHistory, *, begin: int, end: in
             yield f"{where}: item {item} counts {min(row):g}, it must be {items[item]:g} at least"
     for event, count in each.rows.event.items():
         if count < events[event]:
-            yield f"{where}: event {event} is not there"
+            yield f"{where}: event {event} is missing"
 
 
 def _needs(each: Asked, history: LogHistory) -> int | None:

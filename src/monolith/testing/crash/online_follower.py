@@ -112,7 +112,7 @@ def _stores(log: DeltaLog, asked: list[int]) -> dict[str, LocalStore]:
             return stores
         time.sleep(_POLL_SECONDS)
         if asked:
-            raise NotFoundError(f"delta log '{log.place}': there is none, and nobody will write it")
+            raise NotFoundError(f"delta log '{log.place}': it does not exist, and no process will write it")
 
 
 class _Seen:

@@ -136,9 +136,9 @@ def miscounts(task: StreamCountingTask, traffic: OnlineTraffic) -> Iterator[str]
 def row_differences(trained: dict[str, str], followed: dict[str, str]) -> Iterator[str]:
     """Yields the differences between the rows of a follower and the serving rows of the trainer."""
     for key in sorted(trained.keys() - followed.keys())[:_MOST]:
-        yield f"row {key} of the trainer is not there"
+        yield f"row {key} of the trainer is missing"
     for key in sorted(followed.keys() - trained.keys())[:_MOST]:
-        yield f"row {key} is there, and the trainer has none"
+        yield f"row {key} exists, but not at the trainer"
     both = trained.keys() & followed.keys()
     for key in sorted(key for key in both if trained[key] != followed[key])[:_MOST]:
         yield f"row {key} is {followed[key]}, and the trainer's {trained[key]}"
@@ -183,6 +183,6 @@ class Passing:
         old = [event for event, seen in self.times.items() if seen < end]
         young = [event for event in self.gone if traffic.time_ms(event) // 1000 > end]
         if old:
-            yield f"passing {old[:_MOST]}: rows that have expired are there ({len(old)})"
+            yield f"passing {old[:_MOST]}: expired rows still exist ({len(old)})"
         if young:
-            yield f"passing {young[:_MOST]}: rows that have not expired are gone ({len(young)})"
+            yield f"passing {young[:_MOST]}: rows that have not expired are missing ({len(young)})"

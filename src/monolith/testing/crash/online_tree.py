@@ -203,7 +203,7 @@ class OnlineTree:
         faulthandler.register(signal.SIGUSR1, file=out, all_threads=True)
         torch.set_num_threads(1)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True)
-        logging.getLogger(__name__).info("life %d of %s", len(self.lives[role]), role)
+        logging.getLogger(__name__).info("incarnation %d of %s", len(self.lives[role]), role)
         if role == PRODUCER:
             return self._produce(tell)
         if role in FOLLOWERS:

@@ -88,7 +88,7 @@ class TreeWatch:
             if now != news:
                 begun, news = time.monotonic(), now
             if time.monotonic() - begun > self._longest_seconds:
-                raise StuckError(f"{what} did not come: no news for {self._longest_seconds:g} s; told: {now}")
+                raise StuckError(f"{what} did not happen: no progress for {self._longest_seconds:g} s; reported: {now}")
             time.sleep(_POLL_SECONDS)
 
     def look(self) -> None:

@@ -116,9 +116,7 @@ def run_worker_trial(
             counting = [worker for worker in counting if not worker.look()]
             time.sleep(_POLL_SECONDS)
     if max(trial.torn) > job.in_flight:
-        trial.problems.append(
-            f"{max(trial.torn)} batches of a worker were torn, only {job.in_flight} were on their way"
-        )
+        trial.problems.append(f"{max(trial.torn)} batches of a worker were torn, only {job.in_flight} were in flight")
     judged = _judge(job, open_store)
     trial.deviation = judged["deviation"]
     if job.deterministic:
@@ -126,7 +124,7 @@ def run_worker_trial(
     elif trial.deviation > sum(trial.torn) * job.batch_size:
         trial.problems.append(
             f"{trial.deviation} occurrences lost or doubled, but only {sum(trial.torn)} batches of {job.batch_size}"
-            " were on their way when workers ended"
+            " were in flight when workers ended"
         )
     return trial
 
@@ -227,7 +225,9 @@ class _Worker:
             self._trial.torn.append(told["torn"])
         refused = told.get("result", {}).get("refused")
         if refused is not None:
-            self._trial.problems.append(f"worker {self._number} was refused, but nobody had replaced it: {refused}")
+            self._trial.problems.append(
+                f"worker {self._number} was refused, but no other process had replaced it: {refused}"
+            )
 
     def _end_replaced(self, child: Child, *, stopped_at: int) -> None:
         told = child.told()
