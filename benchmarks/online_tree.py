@@ -1,4 +1,4 @@
-"""Measures a whole online tree: from what a user does to the rows of both followers or servers, in real time.
+"""Measures a complete online tree: from what a user does to the rows of both followers or servers, in real time.
 
     python benchmarks/online_tree.py                # 2,000 events a second for ten seconds, over files
     python benchmarks/online_tree.py --kafka        # over Kafka's mock

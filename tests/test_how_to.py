@@ -85,7 +85,7 @@ def test_a_page_of_a_discovery_service_answers_four_questions(page: str) -> None
     text = (HOW_TO / page).read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     titles, bodies = zip(*(section.split("\n", 1) for section in sections), strict=True)
-    assert titles == ("What to set", "What it writes", "How to look at it", "How it fails")
+    assert titles == ("What to set", "What it writes", "How to inspect it", "How it fails")
     assert all(body.strip() for body in bodies)
     assert "| You see | Because | Do |" in bodies[-1]
 

@@ -68,9 +68,9 @@ def test_limits_of_the_page_are_those_of_the_options() -> None:
         number = re.match(r"\d+", told)
         assert (default == -1) if number is None else (default == float(number[0])), name
     assert Task.params().train.max_pending_seconds_for_barrier == 30
-    assert "| look at the servers' memory | 30 s |" in table
+    assert "| check of the servers' memory | 30 s |" in table
     assert EVERY_SECONDS == 30
-    assert "| look for processes that are missing | 5 s |" in table
+    assert "| poll for missing processes | 5 s |" in table
     assert POLL_SECONDS == 5
     assert NodeAliveCheckerError.__name__ in table
 
