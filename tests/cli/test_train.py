@@ -185,7 +185,7 @@ def test_the_config_is_printed_with_its_origins(
         (["monolith.testing:ExampleTsk", "--model_dir", "m"], "has no 'ExampleTsk'; its tasks are ExampleTask"),
         ([TASK], "--model_dir: set the directory"),
         ([TASK, "--model_dir", "m", "--num_extra_ps", "3"], "option num_extra_ps=3 (from flag) is refused"),
-        ([TASK, "--model_dir", "m", "--index", "x"], "index must be a whole number, got 'x'"),
+        ([TASK, "--model_dir", "m", "--index", "x"], "index must be an integer, got 'x'"),
         ([TASK, "--model_dir", "m", "--params_override", '{"num_batche": 1}'], "did you mean: [num_batches]"),
         ([TASK, "--model_dir", "m", "--config_file", "no.toml"], "config file 'no.toml'"),
     ],

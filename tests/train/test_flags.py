@@ -47,7 +47,7 @@ def test_a_boolean_needs_no_value() -> None:
         (["--modeldir", "m"], r"flags: '--modeldir' is no option; did you mean --model_dir\?"),
         (["--modeldir=m"], r"did you mean --model_dir\?"),
         (["extra"], "flags: 'extra' is no option$"),
-        (["--index", "x"], "index must be a whole number, got 'x'"),
+        (["--index", "x"], "index must be an integer, got 'x'"),
         (["--config_file", "no.toml"], "config file 'no.toml'"),
         (["--save_checkpoints_secs", "1", "--save_checkpoints_steps", "1"], "contradict each other"),
     ],

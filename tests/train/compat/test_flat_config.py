@@ -136,7 +136,7 @@ class TestPrecedence:
     @pytest.mark.parametrize(
         ("name", "text", "said"),
         [
-            ("index", "three", "index must be a whole number, got 'three'"),
+            ("index", "three", "index must be an integer, got 'three'"),
             ("sort_id", "maybe", "sort_id must be true or false, got 'maybe'"),
             ("discovery_type", "dns", "discovery_type must be one of primus, consul, zk, mlp, host, ray, got 'dns'"),
             ("reload_alias_map", "{", "reload_alias_map must be JSON"),

@@ -240,7 +240,7 @@ def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any) -> Any:
     try:
         return _names_by_name(text) if kind is dict else kind(text)
     except ValueError:
-        wanted = {int: "a whole number", float: "a number", dict: 'JSON such as {"name": "other name"}'}[kind]
+        wanted = {int: "an integer", float: "a number", dict: 'JSON such as {"name": "other name"}'}[kind]
         raise ValueError(f"{subject} must be {wanted}, got {text!r}") from None
 
 

@@ -293,7 +293,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     model_dir: Annotated[str, Sets("model_dir", none_if_empty)] = ""
     """Directory of checkpoints."""
     tensorboard_log_path: Annotated[
-        str, Refused("the original declared it and never read it; give the summary hook its folder")
+        str, Refused("ByteDance Monolith declares it and never reads it; give the summary hook its folder")
     ] = ""
     """Another folder for summaries."""
     intra_op_parallelism_threads: Annotated[
@@ -364,8 +364,10 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Which addresses of replicas are watched there, ipv4 or ipv6."""
     is_local: Annotated[bool, Sets("restoring.alone"), InRunnerSettings()] = False
     """Run as a single process without discovery; `monolith train` sets it."""
-    enable_fid_dedup: Annotated[bool, Refused("ids are always made distinct; the original declared it only")] = False
-    """Nothing: ids are always made distinct."""
+    enable_fid_dedup: Annotated[bool, Refused("ids are always deduplicated; ByteDance Monolith only declares it")] = (
+        False
+    )
+    """No effect: ids are always deduplicated."""
     bzid: Annotated[str | None, Refused(reasons.REPLICAS)] = None
     """Business id of serving."""
     base_name: Annotated[str | None, Refused(reasons.REPLICAS)] = None
@@ -397,7 +399,7 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Share of the samples that are sent."""
     unified_serving: Annotated[bool, Refused(reasons.REPLICAS)] = False
     """Find serving by the unified backend."""
-    use_estimator: Annotated[bool, Refused("the original declared it only")] = False
+    use_estimator: Annotated[bool, Refused("ByteDance Monolith only declares it")] = False
     """No effect: declared only, in upstream too."""
     kafka_topics: Annotated[str | None, Sets("input.kafka_topics"), InRunnerSettings()] = None
     kafka_group_id: Annotated[str | None, Sets("input.kafka_group_id"), InRunnerSettings()] = None

@@ -43,7 +43,7 @@ def require_partial_sync(config: DistributedCpuTrainingConfig) -> None:
     if not config.enable_sync_training:
         raise ValueError(
             f"option enable_partial_sync_training=True (from {config.origin('enable_partial_sync_training')}) needs"
-            " enable_sync_training: it says what becomes of the rows of ranks; set both, or neither"
+            " enable_sync_training: it keeps the rows of the ranks on servers; set both, or neither"
         )
     for name, reason in _REFUSED.items():
         value, default = getattr(config, name), config.default_of(name)

@@ -13,10 +13,10 @@ REPLICAS: Final = (
     " monolith.serving.DiscoverySyncBackend finds them"
 )
 DATA_CENTRES: Final = (
-    "replicas are not told apart by data centre; give each its own discovery service, and a DiscoverySyncBackend of it"
+    "replicas are not separated by data centre; give each its own discovery service and DiscoverySyncBackend"
 )
 LOOKUP_DEADLINE: Final = (
-    "who looks rows up says how long it waits: monolith.serving.RemoteRows(max_rpc_deadline_millis=...)"
+    "the reader of the rows sets the deadline: monolith.serving.RemoteRows(max_rpc_deadline_millis=...)"
 )
 FOUNTAIN: Final = "the external data service is not public"
 TENSORFLOW: Final = "it tunes TensorFlow, which is not used"
@@ -25,5 +25,5 @@ INSIGHT: Final = "messages about single samples are not part of this version"
 EXCHANGE: Final = "how ranks exchange is for torch.distributed to decide: Gloo on CPUs, NCCL on GPUs"
 DEVICES: Final = "a task places its modules itself, with .to('cuda') in build()"
 EXPORT_ON_GPU: Final = "an exported graph is run on the CPU"
-EXPORT_DEVICES: Final = "an exported graph names no device that could be forgotten"
+EXPORT_DEVICES: Final = "an exported graph names no device that could be cleared"
 REMOTE_GPU: Final = "the dense part is not served apart from the entry"

@@ -61,12 +61,12 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "mode",
         "train",
         "What the task is run for: train, eval or predict.",
-        Refused("what a task is run for is said by the call, Trainer.evaluate or predict, or by the option mode"),
+        Refused("the call, Trainer.evaluate or predict, or the option mode sets what a task is run for"),
     ),
     Parameter(
         "accelerator",
         None,
-        "None: as the options say; 'horovod': train in step with the other ranks, as enable_sync_training does.",
+        "None: as the options specify; 'horovod': train in step with the other ranks, as enable_sync_training does.",
         ReadBy("`Trainer`, which trains in step with other ranks; 'tpu' is refused there"),
     ),
     Parameter("clip_norm", None, "Limit of the norm of all gradients, dense and rows together; None: no limit.", _STEP),
@@ -101,12 +101,8 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter("train.file_pattern", None, "What files to read; for the task to read.", FOR_THE_TASK),
     Parameter("train.repeat", False, "Begin again at the end of the data; for the task to read.", FOR_THE_TASK),
     Parameter("train.label_key", "label", "The column of the label; for the task to read.", FOR_THE_TASK),
-    Parameter(
-        "train.save_checkpoints_steps", None, "Steps between checkpoints, where the config says nothing.", _INTERVAL
-    ),
-    Parameter(
-        "train.save_checkpoints_secs", None, "Seconds between checkpoints, where the config says nothing.", _INTERVAL
-    ),
+    Parameter("train.save_checkpoints_steps", None, "Steps between checkpoints, if the config sets none.", _INTERVAL),
+    Parameter("train.save_checkpoints_secs", None, "Seconds between checkpoints, if the config sets none.", _INTERVAL),
     Parameter("train.dense_only_save_checkpoints_secs", None, "Seconds between dense-only checkpoints.", _INTERVAL),
     Parameter("train.dense_only_save_checkpoints_steps", None, "Steps between dense-only checkpoints.", _INTERVAL),
     Parameter(
@@ -153,7 +149,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "metrics.enable_tf2_profiler_hook",
         True,
-        "False: no steps are profiled, whatever the run says.",
+        "False: no steps are profiled, whatever the run configures.",
         ReadBy("`trainer_config_of`"),
     ),
     Parameter("metrics.enable_file_metrics", False, "Write them to files.", _INSIGHT),
@@ -174,7 +170,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "serving.export_with_cleared_entry_devices",
         False,
-        "Forget the devices of the entry model.",
+        "Clear the devices of the entry model.",
         Refused(reasons.EXPORT_DEVICES),
     ),
     Parameter(
