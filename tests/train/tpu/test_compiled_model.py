@@ -286,7 +286,7 @@ def test_whole_numbers_that_jax_cannot_hold_are_refused_unless_only_embeddings_u
         return spec
 
     task.model_fn = model_fn  # type: ignore[method-assign]
-    with pytest.raises(InvalidArgumentError, match="column 'user': JAX computes with whole numbers of 32 bits"):
+    with pytest.raises(InvalidArgumentError, match="column 'user': JAX computes with integers of 32 bits"):
         train_by_jax(task)
 
 

@@ -95,7 +95,7 @@ def test_train_and_eval_is_a_type_error() -> None:
 
 
 def test_a_task_that_is_missing_is_said() -> None:
-    with pytest.raises(ValueError, match="--task: say which task to run"):
+    with pytest.raises(ValueError, match="--task: name the task to run"):
         main(CPU)
     with pytest.raises(ValueError, match="no module"):
         main(TpuOptions(cpu_test=True, task="nowhere_at_all:Task"))
@@ -218,14 +218,14 @@ def test_what_the_runner_needs_and_does_not_find_is_said(tmp_path: Path) -> None
     with pytest.raises(FailedPreconditionError, match=r"JAX finds no TPU on this machine .*--cpu_test"):
         TPURunner(params_for()).run()
     runner = TPURunner(params_for(), devices=load_backend().jax.devices("cpu")[:1])
-    with pytest.raises(ValueError, match=r"train\.per_replica_batch_size must say"):
+    with pytest.raises(ValueError, match=r"train\.per_replica_batch_size must be the number of examples"):
         runner.run()
     options = TpuOptions(cpu_test=True, mode="eval", model_dir=str(tmp_path))
     with pytest.raises(ValueError, match=r"needs input\.eval_examples and eval\.per_replica_batch_size, got None"):
         TPURunner(params_for(input__eval_examples=None), options).run()
     with pytest.raises(ValueError, match="do not fill one batch of 1 x 32 examples"):
         TPURunner(params_for(input__eval_examples=31), options).run()
-    with pytest.raises(ValueError, match="--model_dir: say where the checkpoints"):
+    with pytest.raises(ValueError, match="--model_dir: name the folder of the checkpoints"):
         TPURunner(params_for(), TpuOptions(cpu_test=True, mode="eval")).run()
 
 
@@ -261,7 +261,7 @@ def test_an_evaluation_passes_over_a_checkpoint_that_is_gone(
     monkeypatch.setattr("monolith.train.tpu.estimator.TPUEstimator.evaluate", gone)
     options = TpuOptions(cpu_test=True, mode="eval", model_dir=str(tmp_path))
     assert TPURunner(params_for(), options, clock=FakeClock()).run() == {}
-    assert "is not there any more and is passed over: it was removed" in caplog.text
+    assert "no longer exists and is skipped: it was removed" in caplog.text
 
 
 def test_checkpoints_are_seen_once(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_try_without_a_model_dir_says_that_nothing_is_saved(capsys: pytest.Cap
     ("arguments", "text"),
     [
         ([*TASK], "--model_dir: set the directory of the model"),
-        (["tpu", "--cpu_test"], "--task: say which task to run"),
+        (["tpu", "--cpu_test"], "--task: name the task to run"),
         ([*TASK, "--cpu_test", "--mode", "train_and_eval"], "--mode train_and_eval is not supported"),
         ([*TASK, "--cpu_test", "--partition_strategy", "div"], "is refused"),
         (["tpu", "--cpu_test", "--task", "monolith.testing:ExamplTask"], "ExampleTask"),

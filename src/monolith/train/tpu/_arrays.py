@@ -47,6 +47,6 @@ def require_fitting(name: str, tensor: Tensor) -> None:
     low, high = (int(bound) for bound in torch.aminmax(tensor))
     if low < _INT32.min or high > _INT32.max:
         raise InvalidArgumentError(
-            f"column {name!r}: JAX computes with whole numbers of 32 bits, got values from {low} to {high}; ids belong"
-            " to slots of the embeddings, other numbers are to be made smaller, or floats, in input_fn"
+            f"column {name!r}: JAX computes with integers of 32 bits, got values from {low} to {high}; pass ids through"
+            " slots of the embeddings, and make other numbers smaller, or floats, in input_fn"
         )

@@ -39,7 +39,7 @@ class HostColumn:
             raise AttributeError(attribute)
         raise FailedPreconditionError(
             f"column {self._name!r}: a {self._kind} cannot enter a compiled step, as its size changes from batch to"
-            f" batch; model_fn asked for its {attribute!r}. Give it to a slot of the embeddings (FirstN keeps the"
+            f" batch; model_fn read its {attribute!r}. Give it to a slot of the embeddings (FirstN keeps the"
             " places of a list), or let input_fn make it a tensor"
         )
 

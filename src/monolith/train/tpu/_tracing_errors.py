@@ -47,7 +47,7 @@ def explained(backend: Backend, last: LastOperation, name: str) -> Iterator[None
     except (jax_errors.ConcretizationTypeError, jax_errors.NonConcreteBooleanIndexError) as error:
         raise FailedPreconditionError(
             f"task {name}: model_fn needs the values of a tensor while it is compiled, where only shapes are known"
-            f" ({_operation(last)}{str(error).splitlines()[0]}); leave out .item(), float(), if and masks that depend"
+            f" ({_operation(last)}{str(error).splitlines()[0]}); avoid .item(), float(), if and masks that depend"
             " on values, use torch.where, or train with `monolith train`"
         ) from error
     except AssertionError as error:

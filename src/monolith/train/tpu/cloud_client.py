@@ -108,8 +108,8 @@ class CloudTpu:
                 return
             if clock.monotonic() >= deadline:
                 raise DeadlineExceededError(
-                    f"cloud: TPU {self.tpu!r} is {health!r} after {HEALTHY_SECONDS:.0f} s, not healthy; look at it in"
-                    " the cloud's console, or leave out this step with --enable_tpu_version_config=false"
+                    f"cloud: TPU {self.tpu!r} is {health!r} after {HEALTHY_SECONDS:.0f} s, not healthy; check it in"
+                    " the cloud's console, or skip this step with --enable_tpu_version_config=false"
                 )
             _log.info("cloud: TPU %s is %s; waiting until it is healthy", self.tpu, health)
             clock.sleep(LOOK_SECONDS)

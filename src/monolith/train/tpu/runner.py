@@ -86,7 +86,7 @@ class TPURunner:
         if task_param.train.repeat and self.options.enable_stopping_signals:
             raise ValueError(
                 f"--enable_stopping_signals: task {task_param.name} repeats its data without end (train.repeat), and"
-                " would never see the signal; leave out one of them"
+                " would never see the signal; remove one of the two"
             )
 
     # Estimators
@@ -116,8 +116,8 @@ class TPURunner:
         per_replica = task.p.train.per_replica_batch_size
         if per_replica is None:
             raise ValueError(
-                f"task {task.p.name}: train.per_replica_batch_size must say how many examples a replica has in a step,"
-                " got None"
+                f"task {task.p.name}: train.per_replica_batch_size must be the number of examples of a replica in a"
+                " step, got None"
             )
         train_batch = total_replicas * int(per_replica)
         per_replica = task.p.eval.per_replica_batch_size
@@ -162,7 +162,7 @@ class TPURunner:
         if self.options.mode == "train_and_eval":
             raise TypeError(
                 f"--mode {self.options.mode} is not supported: start one process with --mode train and another with"
-                " --mode eval, which looks for its checkpoints"
+                " --mode eval, which polls for its checkpoints"
             )
         if self.options.cpu_test and self.task_param.train.per_replica_batch_size is None:
             self.task_param.train.per_replica_batch_size = CPU_BATCH_SIZE
@@ -193,7 +193,7 @@ class TPURunner:
                 try:
                     results = estimator.evaluate(steps=steps, checkpoint_path=path)
                 except NotFoundError as error:
-                    _log.info("evaluation: %s is not there any more and is passed over: %s", path, error)
+                    _log.info("evaluation: %s no longer exists and is skipped: %s", path, error)
                     continue
                 step = int(results.get("global_step", step_of(path) or 0))
                 _log.info("evaluation: step %d: %s", step, results)
@@ -225,7 +225,9 @@ class TPURunner:
 
     def _require_model_dir(self) -> str:
         if self.options.model_dir is None:
-            raise ValueError("--model_dir: say where the checkpoints to evaluate are, such as --model_dir /tmp/model")
+            raise ValueError(
+                "--model_dir: name the folder of the checkpoints to evaluate, such as --model_dir /tmp/model"
+            )
         return self.options.model_dir
 
     def _current_step(self) -> int:
@@ -237,10 +239,10 @@ class TPURunner:
         if not options.enable_tpu_version_config:
             return
         if options.tpu is None and self._client is None:
-            _log.info("tpu: --tpu names no Cloud TPU, so its version is left as it is and its health not asked for")
+            _log.info("tpu: --tpu names no Cloud TPU, so no version is set and no health is checked")
             return
         client = self._cloud()
-        _log.info("tpu: %s is told to have version %s", options.tpu, options.tf_version)
+        _log.info("tpu: setting %s to version %s", options.tpu, options.tf_version)
         client.configure_tpu_version(options.tf_version)
         client.wait_for_healthy()
 
@@ -306,7 +308,7 @@ def main(options: TpuOptions, *, hooks: Sequence[Hook] = ()) -> SessionState | d
         ValueError: no task is named, or there is none of this name.
     """
     if not options.task:
-        raise ValueError("--task: say which task to run, such as --task my_module:MyTask")
+        raise ValueError("--task: name the task to run, such as --task my_module:MyTask")
     params = find_task(options.task)
     for name, value in options.to_dict().items():
         _log.info("flag %s: %s", name, value)
