@@ -66,7 +66,7 @@ def test_a_discovery_that_is_down_is_asked_until_it_answers(caplog: pytest.LogCa
         ServersBack(cluster, discovery, clock=FakeClock()).wait(60)
         assert cluster.addresses[1] == new.address
         assert discovery.asked == 3
-    assert "discovery cannot say where parameter servers are: zookeeper is away" in caplog.text
+    assert "discovery failed to return the addresses of parameter servers: zookeeper is away" in caplog.text
 
 
 def test_entries_that_come_and_go_are_looked_at_again() -> None:

@@ -151,7 +151,9 @@ def test_calls_that_nobody_runs_are_refused_in_the_end() -> None:
     push = AsyncFunctionMgr().add_async_function(target)
     for number in range(16):
         push(number)
-    with pytest.raises(FailedPreconditionError, match="16 calls wait and nobody runs them; attach the manager's hooks"):
+    with pytest.raises(
+        FailedPreconditionError, match="16 calls are queued and no session runs them; attach the manager's hooks"
+    ):
         push(16)
 
 

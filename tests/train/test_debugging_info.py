@@ -55,7 +55,7 @@ def test_the_file_has_the_original_s_fields(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"debugging_info.pb is not there: the chief of a job"):
+    with pytest.raises(NotFoundError, match=r"debugging_info.pb does not exist: the chief of a job"):
         read_debugging_info(str(tmp_path))
     (tmp_path / "debugging_info.pb").write_bytes(b"\xff\xff")
     with pytest.raises(DataLossError, match=r"debugging_info.pb is damaged, or something else"):

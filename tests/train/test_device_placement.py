@@ -67,7 +67,7 @@ class TestWhichGpu:
     def test_a_rank_that_is_no_number_is_refused(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         fake_gpus(monkeypatch, count=4)
         monkeypatch.setenv("LOCAL_RANK", text)
-        with pytest.raises(ValueError, match=f"LOCAL_RANK must be a whole number >= 0, got '{text}'"):
+        with pytest.raises(ValueError, match=f"LOCAL_RANK must be an integer >= 0, got '{text}'"):
             placement_of(DeviceConfig(gpu=True))
 
     def test_without_cuda_it_is_refused_when_the_trainer_is_made(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,7 +307,9 @@ class TestPatience:
         for part in parts:
             part.ask_to_stop()
         for index in (0, 1):
-            with pytest.raises(CancelledError, match="stopped without a last save, because a parameter server is away"):
+            with pytest.raises(
+                CancelledError, match="stopped without a last save, because a parameter server is unavailable"
+            ):
                 job.roles["worker", index].result(60)
 
     def test_servers_that_never_come_are_waited_for_so_long(self, tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"model_dir": ""}, "model_dir must say where checkpoints go"),
+            ({"model_dir": ""}, "model_dir must name the folder of checkpoints"),
             ({"num_ps": 0}, "num_ps must be >= 1"),
             ({"num_workers": 0}, "num_workers must be >= 1"),
             ({"restart_input": True, "restore_dir": "x"}, "restart_input.* is for a run of one process"),

@@ -72,4 +72,4 @@ def test_a_loss_that_could_not_be_told_is_told_by_the_next_attempt(caplog: pytes
         part.resume(0, known)
     assert part.resume(0, known).next_seq == 10
     assert client.reports == [(0, 1, range(8, 10))]
-    assert caplog.text.count("server 1 came back without 2 of its updates") == 1
+    assert caplog.text.count("server 1 recovered without 2 of its updates") == 1

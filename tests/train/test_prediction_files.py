@@ -217,7 +217,7 @@ def test_one_batch_in_predictions_out() -> None:
     assert trainer.predict(plain).shape == (2,)
     assert trainer.state is not None
     assert trainer.state.embeddings["emb"].num_rows == rows
-    with pytest.raises(ValueError, match="steps are batches of the input, got 3 beside a batch"):
+    with pytest.raises(ValueError, match="steps counts batches of the input, got 3 together with a batch"):
         trainer.predict(batch, steps=3)  # type: ignore[call-overload]
 
 

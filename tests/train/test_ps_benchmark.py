@@ -186,7 +186,7 @@ def test_only_some_workers_of_many_measure() -> None:
         ((PAIR, 3, 1, 0), "num_ps_required must be from 1 to 2"),
         ((PAIR, 0, 1, 0), "num_ps_required must be from 1 to 2"),
         ((PAIR, 1, 1, 1), "index must be from 0 to num_workers - 1 = 0, got 1"),
-        ((PAIR, 1, 2, 0), "2 workers need servers by which they hear of each other"),
+        ((PAIR, 1, 2, 0), "2 workers need servers to coordinate through"),
     ],
 )
 def test_what_cannot_work_is_refused(arguments: tuple[list[str], int, int, int], text: str) -> None:

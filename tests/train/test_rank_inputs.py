@@ -197,12 +197,12 @@ def test_two_ranks_never_go_on_with_the_same_worker(days: str, caplog: pytest.Lo
         each.load_state_dict(state)
         each.begin({0: stamp(0, b"{}")})
     adopted = [now[0].adopt_worker()]
-    assert "rank 0: goes on with the input of worker" in caplog.text
+    assert "rank 0: continues with the input of worker" in caplog.text
     adopted.append(now[1].adopt_worker())
     assert sorted(filter(None, adopted)) == [2, 3]
     assert now[0].adopt_worker() is None
     assert now[1].adopt_worker() is None
-    assert caplog.text.count("goes on with the input of worker") == 2
+    assert caplog.text.count("continues with the input of worker") == 2
 
 
 def test_an_end_that_the_rows_do_not_have_is_read_again(days: str) -> None:

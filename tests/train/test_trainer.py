@@ -545,7 +545,7 @@ def test_what_is_logged_says_from_where_it_goes_on(tmp_path: Path, caplog: pytes
     Trainer(ExampleTask(), config).train(steps=2)
     with caplog.at_level(logging.INFO):
         Trainer(ExampleTask(), config).train(steps=2)
-    assert f"goes on from {tmp_path}/model.ckpt-2" in caplog.text
+    assert f"resumes from {tmp_path}/model.ckpt-2" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_the_chief_of_a_job_predicts_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("items", "names", "said"),
     [
-        ([1, 2, 1], {}, f"item {int(item_ids([1])[0])} is there twice"),
+        ([1, 2, 1], {}, f"item {int(item_ids([1])[0])} occurs twice"),
         ([], {}, "there are none"),
         ([1], {"item_id": "id"}, "item_id"),
         ([1], {"fids": "ids"}, "fids"),

@@ -101,7 +101,7 @@ def test_a_run_that_resumes_at_the_end_of_the_data_says_so(tmp_path: Path, caplo
     state = again.train()
     assert (state.global_step, again.history.num_steps, again.history.ended_by) == (20, 0, "data")
     (warning,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert "the input has no more data behind step 20, so that nothing was trained" in warning.getMessage()
+    assert "the input has no more data after step 20, so nothing was trained" in warning.getMessage()
 
 
 # TensorBoard

@@ -97,7 +97,8 @@ class BatchFeed:
             thread.join(_JOIN_SECONDS)
             if thread.is_alive():
                 _log.warning(
-                    "input: its thread has not come back from the source within %g s and is left", _JOIN_SECONDS
+                    "input: the reader thread did not return from the source within %g s; it is abandoned",
+                    _JOIN_SECONDS,
                 )
                 return
         reading, self._reading = self._reading, None

@@ -85,7 +85,9 @@ class JobEnd:
         number = self._part.client.adopt_worker()
         if number is None:
             return False
-        _log.warning("worker %d is gone: worker %d trains the rest of its input", number, self._part.client.index)
+        _log.warning(
+            "worker %d is no longer in the job: worker %d trains the rest of its input", number, self._part.client.index
+        )
         self._adopted = number
         self._session.take_worker(number)
         return True

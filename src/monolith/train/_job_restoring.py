@@ -57,7 +57,7 @@ def restore_in_job(
     owners = owners_of(state)
     lost = sorted({server for each in owners for server in each.uninitialized()})
     if part.client.state.restored and not lost:
-        _log.info("the servers have the model: going on at step %d", part.client.state.global_step)
+        _log.info("the servers have the model: resuming at step %d", part.client.state.global_step)
         _restore_some(saver, state, [])
         begin_at(state, part.client.state.global_step)
         return

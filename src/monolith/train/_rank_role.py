@@ -95,7 +95,7 @@ class RankRole(WorkerRole):
         return [PsHealthHook(servers, BarrierOp(1)), info]
 
     def _stop(self, number: int, trainer: Trainer, stop: StopRequest) -> None:
-        _log.warning("rank %d: asks all ranks to stop; the next signal ends this process", self._place.index)
+        _log.warning("rank %d: requests all ranks to stop; the next signal ends this process", self._place.index)
         self._signal = number
         trainer.request_stop()
         stop.set()

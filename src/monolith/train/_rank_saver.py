@@ -163,7 +163,7 @@ class RankSaver(Saver):
 
     def _candidates(self) -> list[str]:
         look = super()._candidates
-        found: list[str] = self._words.decide("the checkpoints to go on from", look)
+        found: list[str] = self._words.decide("the checkpoints to resume from", look)
         return found
 
     def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:

@@ -56,13 +56,13 @@ def go_on(
     restored = saver.restore(state, path, options=_left_by_the_task(state))
     if restored is None:
         return False
-    _log.info("session: goes on from %s", restored.path)
+    _log.info("session: resumes from %s", restored.path)
     if restoring.restart_input and split_path(restored.path)[0] != saver.model_dir:
         _restart_input(state)
     elif state.global_step and not any(stamp.position for stamp in state.applied.values()):
         _log.warning(
-            "session: %s has no position of the input, which starts over; let input_fn return a Dataset to go on"
-            " where it was",
+            "session: %s has no position of the input, which starts over; let input_fn return a Dataset to resume"
+            " at that position",
             restored.path,
         )
     return True

@@ -92,7 +92,7 @@ def _require_registered(place: RolePlace, server: PsServer) -> None:
     try:
         other = _other_server(place, server)
     except Exception as error:  # noqa: BLE001 - the service may recover, whatever it answers until then
-        _log.warning("discovery cannot say who is parameter server %d: %s", place.index, error)
+        _log.warning("discovery failed to return the address of parameter server %d: %s", place.index, error)
         return
     if other is not None:
         raise AbortedError(

@@ -309,7 +309,7 @@ class TablePipeline:
             try:
                 self._pushes[0].finish()
             except Exception as later:  # noqa: BLE001 - noted on the first error
-                error.add_note(f"and so, behind it: {later}")
+                error.add_note(f"a later push failed too: {later}")
             self._pushes.popleft()
 
     def _runner(self, *, is_remote: bool) -> Executor:

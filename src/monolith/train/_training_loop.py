@@ -144,7 +144,7 @@ class TrainingLoop:
         job.finish(self._session.worker_index)
         number = job.adopt_worker()
         if number is not None:
-            _log.info("session: goes on with the input of worker %d, which is not here any more", number)
+            _log.info("session: continues with the input of worker %d, which is no longer in the job", number)
             self._session.take_worker(number)
         return number is not None
 
@@ -180,8 +180,8 @@ class TrainingLoop:
         self._history.ended_by, self._history.num_steps = by, step - first_step
         if by == "data" and step and not self._history.num_steps:
             _log.warning(
-                "session: the input has no more data behind step %d, so that nothing was trained; give it more data, or"
-                " train on the same again with another model_dir",
+                "session: the input has no more data after step %d, so nothing was trained; add data, or train on the"
+                " same data again with another model_dir",
                 step,
             )
         elif by == "data":

@@ -290,14 +290,14 @@ class WorkerRole:
             if not servers.is_closed:
                 raise
             raise CancelledError(
-                f"worker {self._place.index}: stopped without a last save, because a parameter server is away"
+                f"worker {self._place.index}: stopped without a last save, because a parameter server is unavailable"
                 f" ({error}); training resumes at the last checkpoint"
             ) from error
 
     def _on_signal(self, number: int, part: JobPart) -> None:
         """Stops the job on Ctrl-C, or on any signal to the chief; otherwise only this worker."""
         if number == signal.SIGINT or part.is_chief:
-            _log.warning("worker %d: asks the job to stop; the next signal ends this process", self._place.index)
+            _log.warning("worker %d: requests the job to stop; the next signal ends this process", self._place.index)
             part.ask_to_stop()
         else:
             _log.warning("worker %d: leaves the job after this step", self._place.index)

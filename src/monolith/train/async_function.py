@@ -113,8 +113,8 @@ class _AsyncCall:
             self.queue.enqueue(element, timeout_seconds=0)
         except DeadlineExceededError:
             raise FailedPreconditionError(
-                f"{self._name!r}: {_MAX_WAITING} calls wait and nobody runs them; attach the manager's hooks to the "
-                "session"
+                f"{self._name!r}: {_MAX_WAITING} calls are queued and no session runs them; attach the manager's hooks "
+                "to the session"
             ) from None
 
     def run_next(self) -> Any:

@@ -53,10 +53,10 @@ class CandidateItems(Config):
 
     def __post_init__(self) -> None:
         if not self.path:
-            raise ValueError("CandidateItems: path must not be empty; say where the items are")
+            raise ValueError("CandidateItems: path must not be empty; set it to the file or folder of the items")
         framed = [name for name in _FRAMING if getattr(self, name)]
         if self.parquet and framed:
-            raise ValueError(f"CandidateItems: Parquet has no framing, got {framed[0]}=True; leave it out")
+            raise ValueError(f"CandidateItems: Parquet has no framing, got {framed[0]}=True; remove it")
 
     def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
         """Yields items with their ids and the requested columns ``fc_slot_<slot>``: v2 ids, empty if absent.

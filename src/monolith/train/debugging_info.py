@@ -59,7 +59,7 @@ def read_debugging_info(model_dir: str) -> DebuggingInfo:
     path = get_debugging_info_file_name(model_dir)
     content = text_files.read_bytes(path)
     if content is None:
-        raise NotFoundError(f"{path} is not there: the chief of a job with parameter servers writes it when it begins")
+        raise NotFoundError(f"{path} does not exist: the chief of a job with parameter servers writes it at its start")
     try:
         message = messages.DebuggingInfo.FromString(content)
     except DecodeError as error:

@@ -157,7 +157,7 @@ def _local_rank() -> int:
     except ValueError:
         rank = -1
     if rank < 0:
-        raise ValueError(f"enable_gpu_training: LOCAL_RANK must be a whole number >= 0, got {text!r}")
+        raise ValueError(f"enable_gpu_training: LOCAL_RANK must be an integer >= 0, got {text!r}")
     return rank
 
 

@@ -181,7 +181,7 @@ def _require_job(config: DistributedCpuTrainingConfig, role: str, index: int) ->
     if role not in {"ps", "worker"}:
         raise ValueError(f"distributed_train: server_type must be ps or worker, got {role!r}")
     if not config.model_dir:
-        raise ValueError("distributed_train: model_dir must say where checkpoints go, got ''")
+        raise ValueError("distributed_train: model_dir must name the folder of checkpoints, got ''")
     if config.num_ps < 1:
         raise ValueError(f"distributed_train: num_ps must be >= 1: servers keep the rows of a job, got {config.num_ps}")
     if config.num_workers < 1:
@@ -222,4 +222,4 @@ def _end_job(place: RolePlace, settings: JobSettings) -> None:
         if settings.shut_down_servers and place.settings.ends_servers:
             ServerPlaces(place).stop_all()
     except Exception:  # noqa: BLE001 - the scheduler must see how the job ended
-        _log.exception("the servers could not be told to stop")
+        _log.exception("the servers could not be stopped")

@@ -82,6 +82,6 @@ def num_shards(params: Params, config: TrainerConfig, *, share_rows: bool) -> in
     if mode is not ExportMode.DISTRIBUTED:
         raise ValueError(
             f"task {params.name}: parameter serving.export_mode must be STANDALONE or DISTRIBUTED for an export, got"
-            f" {mode!r}; an export is left out by serving.export_when_saving=False"
+            f" {mode!r}; set serving.export_when_saving=False to skip exports"
         )
     return max(1, config.tables.num_ps, config.num_workers if share_rows else 1)

@@ -108,7 +108,7 @@ class JobPart:
             self.client.end_job()
             self.client.wait_for(_is_alone, timeout_seconds=_GOODBYE_SECONDS)
         except OpError as error:
-            _log.warning("the workers could not be told that the job is over: %s", error)
+            _log.warning("the workers could not be notified that the job has ended: %s", error)
 
     def stop_here(self) -> None:
         """Ends this worker after its step."""
@@ -131,7 +131,7 @@ class JobPart:
         try:
             self.client.request_stop()
         except OpError as error:
-            _log.warning("the job could not be asked to stop: %s", error)
+            _log.warning("the request to stop the job failed: %s", error)
 
     # What a model is built with
 
@@ -170,7 +170,7 @@ class JobPart:
     def _tell_lost(self, worker: int, server: int, updates: int, *, is_counted: bool) -> None:
         """Reports lost updates of rows; of a model without rows, those of its weights."""
         _log.warning(
-            "worker %d: server %d came back without %d of its updates%s, which are lost; the other servers have them",
+            "worker %d: server %d recovered without %d of its updates%s, which are lost; the other servers have them",
             worker,
             server,
             updates,

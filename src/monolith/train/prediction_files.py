@@ -50,7 +50,7 @@ def prediction_file_for(path: str | os.PathLike[str]) -> type[PredictionFile]:
     end = Path(path).suffix.lower()
     if end not in _FILES:
         raise InvalidArgumentError(
-            f"file '{os.fspath(path)}': the end of the name says the format, expected one of {', '.join(_FILES)}, got"
+            f"file '{os.fspath(path)}': the suffix sets the format, expected one of {', '.join(_FILES)}, got"
             f" {end or 'none'!r}"
         )
     if end == ".parquet":

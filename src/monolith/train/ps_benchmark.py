@@ -135,7 +135,7 @@ class BenchmarkConfig:
         if self.servers is None:
             if self.num_workers > 1:
                 raise InvalidArgumentError(
-                    f"BenchmarkConfig: {self.num_workers} workers need servers by which they hear of each other, got"
+                    f"BenchmarkConfig: {self.num_workers} workers need servers to coordinate through, got"
                     " none; give StandbyServers, or num_workers=1"
                 )
             self.servers = LocalServers(len(self.ps_list))

@@ -192,7 +192,7 @@ class RankInputs(LocalJob):
             worker, rank = content
             self._adopted.add(worker)
             if rank == self._rank:
-                _log.info("rank %d: goes on with the input of worker %d, which is not here any more", rank, worker)
+                _log.info("rank %d: continues with the input of worker %d, which is no longer in the job", rank, worker)
         else:
             super()._apply(kind, content)
 

@@ -124,7 +124,7 @@ def find_task(text: str) -> Params:
         close = difflib.get_close_matches(error.name, here, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(
-            f"task {text!r}: there is no module {error.name!r} where Python looks for modules{hint}"
+            f"task {text!r}: there is no module {error.name!r} on Python's module search path{hint}"
         ) from None
     found = getattr(module, class_name, None)
     if isinstance(found, type) and issubclass(found, Task):

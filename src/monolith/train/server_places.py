@@ -94,7 +94,7 @@ class ServerPlaces:
         addresses = sorted(self._place.discovery.query("ps").values())
         failed = stop_servers(addresses, token=self._place.token)
         if failed:
-            _log.warning("servers at %s could not be told to stop; they are gone, or cannot be reached", failed)
+            _log.warning("servers at %s could not be stopped; they have ended, or are unreachable", failed)
 
     def _assign(self, places: Mapping[int, str]) -> None:
         assign_places(places, self._place.num_ps, token=self._place.token, timeout_seconds=_ASSIGN_SECONDS)

@@ -68,7 +68,7 @@ class ServerWatch:
             self._lost.clear()
             while not self._closed.is_set() and not self._is_whole():
                 if self._gives_up():
-                    _log.warning("a parameter server is away, and this process is to end: it is not waited for")
+                    _log.warning("a parameter server is unavailable; this process is stopping and does not wait for it")
                     self._cluster.close()
                     return
                 self._closed.wait(_LOOK_SECONDS)
@@ -89,6 +89,6 @@ class ServerWatch:
         try:
             self._cluster.require_stay(timeout_seconds=_ANSWER_SECONDS)
         except OpError as error:
-            _log.debug("a parameter server was there and is not: %s", error)
+            _log.debug("a parameter server is unavailable or was restarted: %s", error)
             return False
         return True

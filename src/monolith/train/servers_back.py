@@ -50,7 +50,7 @@ class ServersBack:
         while missing := self.look():
             waited = self._clock.monotonic() - begin
             if self._cluster.is_closed:
-                raise CancelledError(f"parameter servers {missing} are away, and this process is to end")
+                raise CancelledError(f"parameter servers {missing} are unavailable, and this process is stopping")
             if waited >= timeout_seconds:
                 raise DeadlineExceededError(
                     f"parameter servers {missing} did not answer for {waited:.0f} s; start them again, under the same"
@@ -73,7 +73,7 @@ class ServersBack:
         try:
             known = self._addresses()
         except Exception as error:  # noqa: BLE001 - the service may recover, whatever it answers until then
-            _log.warning("discovery cannot say where parameter servers are: %s", error)
+            _log.warning("discovery failed to return the addresses of parameter servers: %s", error)
             return missing
         return [index for index in missing if not self._move(index, known.get(index))]
 

@@ -98,5 +98,5 @@ def _push_hooks(backend: SyncBackend | None, config: TrainerConfig) -> list[Hook
 
 
 def _on_signal(trainer: Trainer) -> None:
-    _log.warning("rank %d: asks all ranks to stop; the next signal ends this process", collective.rank())
+    _log.warning("rank %d: requests all ranks to stop; the next signal ends this process", collective.rank())
     trainer.request_stop()

@@ -274,7 +274,7 @@ class Trainer:
             return self._predictions(steps, hooks)
         if steps is not None:
             raise ValueError(
-                f"Trainer.predict: steps are batches of the input, got {steps} beside a batch; leave it out"
+                f"Trainer.predict: steps counts batches of the input, got {steps} together with a batch; remove one"
             )
         with self._looking("predict", hooks) as session:
             return session.run(batch).predictions

@@ -335,8 +335,8 @@ class TrainerConfig(Config):
             raise ValueError("TrainerConfig: only_feature_engineering writes into the model directory; give model_dir")
         if self.only_feature_engineering and self.device.gpu:
             raise ValueError(
-                "TrainerConfig: only_feature_engineering computes nothing, and device.gpu (enable_gpu_training) says"
-                " where; leave one out"
+                "TrainerConfig: only_feature_engineering computes nothing, and device.gpu (enable_gpu_training) sets"
+                " where to compute; remove one of the two"
             )
         if self.saving.best_metric is not None and (self.model_dir is None or self.sync is not None):
             raise ValueError(

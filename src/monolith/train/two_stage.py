@@ -120,11 +120,11 @@ def cache_items(session: Session, items: CandidateItems) -> CachedItems:
             ids.append(numbers)
             values.append(_checked(task.item_fn(batch), numbers))
     if not ids:
-        raise InvalidArgumentError("candidate items: there are none; look at the path")
+        raise InvalidArgumentError("candidate items: there are none; check the path")
     found = CachedItems(torch.cat(ids), torch.cat(values))
     distinct, counts = np.unique(found.ids.numpy(), return_counts=True)
     if len(distinct) != len(found.ids):
-        raise InvalidArgumentError(f"candidate items: item {distinct[counts > 1][0]} is there twice; give each once")
+        raise InvalidArgumentError(f"candidate items: item {distinct[counts > 1][0]} occurs twice; give each item once")
     return found
 
 

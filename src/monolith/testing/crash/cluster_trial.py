@@ -417,7 +417,7 @@ def _run_role(
     return {"status": 0}
 
 
-_LOST = re.compile(r"worker (\d+): server (\d+) came back without (\d+) of its updates( of dense weights)?")
+_LOST = re.compile(r"worker (\d+): server (\d+) recovered without (\d+) of its updates( of dense weights)?")
 
 
 def _lost_updates(folder: Path) -> tuple[Lost, Lost]:
