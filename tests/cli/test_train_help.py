@@ -99,7 +99,7 @@ def test_a_refused_option_still_gets_its_reason(capsys: pytest.CaptureFixture[st
         (["--batch_size", "64"], "--params_override '{\"batch_size\": 512}'"),
         (["--epochs", "3"], "repeat it in input_fn"),
         (["--output_dir", "m"], "did you mean --model_dir?"),
-        (["--resume"], "the same command goes on by itself"),
+        (["--resume"], "the same command resumes automatically"),
     ],
 )
 def test_what_users_of_other_programs_write_is_answered_with_what_they_mean(

@@ -14,7 +14,7 @@ MAX_RESTARTS = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments by which ``monolith train`` starts the processes of a job."""
-    group = parser.add_argument_group("who starts the processes of a job")
+    group = parser.add_argument_group("how the processes of a job are started")
     group.add_argument(
         "--launcher",
         choices=("local", "ray"),

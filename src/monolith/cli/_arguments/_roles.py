@@ -15,7 +15,7 @@ PLACE = {
         Option(name="num_ps", metavar="N", default=0, help="parameter servers of the job"),
         Option(name="num_workers", metavar="N", default=1, help="workers of the job, the chief among them"),
         Option(name="host", metavar="HOST", help="interface to listen on and to be found at (default: this machine's)"),
-        Option(name="token_file", metavar="FILE", help="file with a secret that all processes of the job know"),
+        Option(name="token_file", metavar="FILE", help="file with a secret that all processes of the job share"),
     ),
     "how the processes find each other": (
         Option(

@@ -30,7 +30,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_task(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--task", metavar="[NAME=]MODULE:CLASS", help="serve this task from its newest checkpoint")
-    group.add_argument("--model_dir", metavar="DIR", help="where its checkpoints are; newer ones take over")
+    group.add_argument("--model_dir", metavar="DIR", help="where its checkpoints are; newer ones are loaded")
 
 
 def _add_shards(group: argparse._ArgumentGroup) -> None:
@@ -43,7 +43,10 @@ def _add_shards(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--max_rpc_deadline_millis", type=float, metavar="MS", help="of a lookup (default: 3000)")
     group.add_argument(
-        "--hedge_millis", type=float, metavar="MS", help="then another replica is asked (default: a third of that)"
+        "--hedge_millis",
+        type=float,
+        metavar="MS",
+        help="delay before a hedged request (default: a third of that)",
     )
     group.add_argument(
         "--lost_shards", choices=("fail", "zeros"), help="what a shard without replicas means (default: fail)"

@@ -24,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stream_partitions", type=int, metavar="N", help="how many there are (default: what the topic has)"
     )
     group.add_argument(
-        "--stream_max_lag", type=float, metavar="S", help="leave out, and count, older examples (default: none)"
+        "--stream_max_lag", type=float, metavar="S", help="skip and count older examples (default: skip none)"
     )
     group.add_argument(
         "--stream_missing", choices=("raise", "count"), help="what to do about missing numbers (default: raise)"
     )
-    group.add_argument("--stream_stop_at_end", action="store_true", default=None, help="end with what is there now")
+    group.add_argument("--stream_stop_at_end", action="store_true", default=None, help="stop at the current end")
     group.add_argument(
         "--stream_kafka", action="append", metavar="KEY=VALUE", help="a setting of librdkafka; repeatable"
     )

@@ -15,7 +15,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Declares the arguments of ``monolith bench``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "bench",
-        description="Measures the tables and their peers in turns, in one run, and prints ratios and what they mean. "
+        description="Measures the tables and their peers alternately in one run, and prints ratios and what they mean. "
         "Takes a quarter of an hour and up to 10 GiB of memory; --quick takes a minute or two.",
         epilog="example: monolith bench --quick --rows training one_id",
     )

@@ -12,8 +12,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Declares the arguments of ``monolith checkpoint``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "checkpoint",
-        description="Looks at checkpoints. Nothing is unpickled, and no model is needed but to export one. A path is a"
-        " model directory, whose newest checkpoint is meant, or the prefix of one: models/a/model.ckpt-60.",
+        description="Inspects checkpoints. Nothing is unpickled, and only an export needs the model. A path is a model"
+        " directory, whose newest checkpoint is used, or the prefix of a checkpoint: models/a/model.ckpt-60.",
         epilog="example: monolith checkpoint verify models/a",
     )
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 _ACTIONS = {
     "status": "show the step, and which workers train and which wait",
     "stop": "make all workers wait before their next step",
-    "resume": "let them go on",
+    "resume": "resume training on all workers",
     "save": "save a checkpoint between two steps, and wait until it is written",
     "debug": "show a row as the parameter servers of a job have it",
 }
@@ -51,9 +51,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--token_file", metavar="PATH", help="file with the secret of the controller, or of the servers"
     )
     parser.add_argument("--tls_ca", metavar="PEM", help="authorities of the controller's certificate; turns TLS on")
-    parser.add_argument(
-        "--tls_certificate", metavar="PEM", help="certificate to show, where the controller asks for one"
-    )
+    parser.add_argument("--tls_certificate", metavar="PEM", help="client certificate, if the controller requires one")
     parser.add_argument("--tls_key", metavar="PEM", help="private key of that certificate")
     parser.add_argument(
         "--timeout_seconds", type=float, metavar="S", help="how long to wait (default: 10, and 3600 for a save)"

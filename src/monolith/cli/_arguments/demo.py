@@ -18,7 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "demo",
         description="Generates clicks that drift, trains online in time order (predict, then learn), and compares with"
         " a frozen model and with hashed ids of the same memory. Writes a report with plots. A run that is stopped"
-        " before its last example says so and compares nothing.",
+        " before its last example reports that and compares nothing.",
         epilog="example: monolith demo --examples 400000 --out report.html",
     )
     parser.add_argument("--examples", type=int, default=EXAMPLES, help=f"how many there are (default: {EXAMPLES:,})")

@@ -20,8 +20,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "joiner",
         allow_abbrev=False,
         description="Joins impressions and actions by request and item into examples, each exactly once. A place is"
-        " kafka://HOST:PORT[,HOST:PORT]/TOPIC or a path with {partition} in it. It ends on SIGTERM or SIGINT, and goes"
-        " on where it was when it is started again. Left out options have the defaults of JoinRules and JoinerConfig.",
+        " kafka://HOST:PORT[,HOST:PORT]/TOPIC or a path with {partition} in it. It ends on SIGTERM or SIGINT, and"
+        " resumes where it left off when restarted. Options default to the values of JoinRules and JoinerConfig.",
         epilog="example: monolith joiner --impressions kafka://10.0.0.7:9092/shown --actions"
         " kafka://10.0.0.7:9092/done --output kafka://10.0.0.7:9092/examples --state_dir /data/joiner",
     )
@@ -47,7 +47,7 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--late_seconds", type=float, metavar="S", help="how long they are known (default: a window)")
     group.add_argument("--disorder_seconds", type=float, metavar="S", help="of events of one input (default: 5)")
     group.add_argument("--idle_seconds", type=float, metavar="S", help="silence that ends waiting (default: 10)")
-    group.add_argument("--max_ahead_seconds", type=float, metavar="S", help="left out beyond (default: 3600)")
+    group.add_argument("--max_ahead_seconds", type=float, metavar="S", help="skip events further ahead (default: 3600)")
     group.add_argument("--negative_rate", type=float, metavar="R", help="share of negatives kept (default: 1)")
     group.add_argument("--seed", type=int, metavar="N", help="of that draw (default: 0)")
     group.add_argument("--negative_action", type=int, metavar="A", help="action that stands for none")
@@ -68,7 +68,7 @@ def _add_process(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--framing", metavar="NAME", help="of input files (default: plain)")
     group.add_argument("--memory_bytes", type=int, metavar="B", help="for what is undecided (default: 1 GiB)")
     group.add_argument("--max_state_bytes", type=int, metavar="B", help="on disk, of one partition (default: no limit)")
-    group.add_argument("--max_bad_records", type=int, metavar="N", help="that may be left out (default: 0)")
+    group.add_argument("--max_bad_records", type=int, metavar="N", help="that may be skipped (default: 0)")
     group.add_argument("--stop_at_end", action="store_true", help="end with the inputs, and close all windows")
     group.add_argument(
         "--kafka", action="append", default=[], metavar="KEY=VALUE", help="a setting of librdkafka; repeatable"

@@ -47,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add_option(job, PARAMS_OVERRIDE)
     job.add_argument("--config_file", metavar="FILE", help="a TOML or JSON file with options")
     job.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
-    finding = parser.add_argument_group("how the processes find each other (k8s: by names of pods, if nothing is said)")
+    finding = parser.add_argument_group("how the processes find each other (k8s: by pod names, by default)")
     for name in FINDING:
         add_option(finding, shown_options()[name])
     add_mattering(parser)

@@ -14,8 +14,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Declares the arguments of ``monolith log``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "log",
-        description="Looks at delta logs: what a training run tells those that keep tables up to date from it. No"
-        " training code is needed. A place is a folder, kafka://HOST:PORT/TOPIC, or any URL that fsspec knows.",
+        description="Inspects delta logs, which a training run writes and followers read to keep tables up to date."
+        " No training code is needed. A place is a folder, kafka://HOST:PORT/TOPIC, or any URL that fsspec supports.",
         epilog="example: monolith log verify models/a/delta_log",
     )
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         if name in {"show", "verify", "follow"}:
             action.add_argument("--part", metavar="NAME", help="one part of the log (default: all)")
         if name in {"show", "follow"}:
-            action.add_argument("--last", type=int, metavar="N", help="begin so many increments before the end")
+            action.add_argument("--last", type=int, metavar="N", help="start N increments before the end")
         _ADDED.get(name, lambda _: None)(action)
         action.add_argument(
             "--kafka", action="append", default=[], metavar="KEY=VALUE", help="a setting of librdkafka; repeatable"
@@ -55,7 +55,7 @@ _ACTIONS = {
     ),
     "follow": ("print increments as they come, until interrupted", "monolith log follow models/a/delta_log --last 0"),
     "compact": (
-        "save what the log comes to as a base, beside its writer, and remove what nobody needs then",
+        "save the state of the log as a base while its writer runs, and remove what no follower needs then",
         "monolith log compact models/a/delta_log --keep_bases 2",
     ),
 }

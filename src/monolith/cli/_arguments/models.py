@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import argparse
 
 _ACTIONS = {
-    "list": ("show versions, labels, canary, shadow and what the gate says", "list"),
+    "list": ("show versions, labels, canary, shadow and results of the gate", "list"),
     "label": ("move a label to a version, which is loaded if it is not, or take it away", "label ranker next 7"),
     "canary": ("send a share of the requests that name no version to one", "canary ranker 7 --share 0.05"),
     "shadow": ("let a version score what others answer, and compare", "shadow ranker 7"),
@@ -24,7 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Declares the arguments of ``monolith models``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "models",
-        description="Tells a server of models (monolith serve) which versions answer, and shows how things stand.",
+        description="Sets which versions a model server (monolith serve) answers with, and shows its state.",
         epilog="example: monolith models canary ranker 7 --share 0.05 --url http://127.0.0.1:8501",
     )
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
@@ -48,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 
 def _add_fields(made: dict[str, argparse.ArgumentParser]) -> None:
-    made["label"].add_argument("label", metavar="LABEL", help="stable answers who names no version")
+    made["label"].add_argument("label", metavar="LABEL", help="stable answers requests that name no version")
     made["label"].add_argument("version", nargs="?", type=int, metavar="VERSION", help="number of a version")
     made["label"].add_argument("--remove", action="store_true", help="take the label away")
     for name in ("canary", "shadow"):
@@ -57,7 +57,7 @@ def _add_fields(made: dict[str, argparse.ArgumentParser]) -> None:
     made["canary"].add_argument("--share", type=float, metavar="S", help="from 0 to 1, of requests without version")
     made["rollback"].add_argument("version", type=int, metavar="VERSION", help="number of the version")
     made["rollback"].add_argument(
-        "--follow", action="store_true", help="go on with the delta log (default: rows and weights as exported)"
+        "--follow", action="store_true", help="keep following the delta log (default: rows and weights as exported)"
     )
     for name in ("label", "canary", "rollback"):
         made[name].add_argument("--force", action="store_true", help=_FORCE)

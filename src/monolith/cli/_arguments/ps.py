@@ -39,8 +39,8 @@ class ServerOfAJob:
             subparsers,
             "ps",
             description="Runs one parameter server of a job, for schedulers that start every process themselves. It"
-            " serves until the job has ended; one that comes back restores what it had. Exit codes: 0 done, 130"
-            " stopped, 75 start it again, else an error.",
+            " serves until the job has ended, and restores its state after a restart. Exit codes: 0 done, 130 stopped,"
+            " 75 start it again, else an error.",
             example="--model_dir /shared/ranker --num_ps 2 --num_workers 2 --index 1 --discovery_type host"
             " --discovery_dir /shared/run-7",
         )
@@ -52,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "ps",
         allow_abbrev=False,  # or --token would be taken for --token_file
         description="Runs one parameter server: it keeps rows and dense weights for the workers of a job. It prints its"
-        " address, and serves until it gets SIGTERM or SIGINT, or a client asks it to stop. With a task, as in monolith"
+        " address, and serves until it gets SIGTERM or SIGINT, or a client stops it. With a task, as in monolith"
         " ps TASK --help, it is a server of a job: it finds the others itself, and recovers what it held.",
         epilog="example: monolith ps --index 0 --num_ps 2 --host 10.0.0.7 --port 7000 --token_file secret.txt",
     )
@@ -63,7 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     parser.add_argument("--port", type=int, default=0, metavar="P", help="port to listen on (default: a free one)")
     parser.add_argument("--frame_port", type=int, default=0, metavar="P", help="port for batches (default: a free one)")
-    parser.add_argument("--token_file", metavar="PATH", help="file with a secret that clients must know")
+    parser.add_argument("--token_file", metavar="PATH", help="file with a secret shared with the clients")
     parser.add_argument("--tls_certificate", metavar="PEM", help="certificate of this server; turns TLS on")
     parser.add_argument("--tls_key", metavar="PEM", help="private key of that certificate")
     parser.add_argument("--tls_client_ca", metavar="PEM", help="authorities whose certificates clients must show")
@@ -84,20 +84,20 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser.add_argument(
         "--recovery_dir",
         metavar="DIR",
-        help="folder for the recovery record, from which a server that was lost comes back; the same for all servers"
-        " (default: what it has is lost with it)",
+        help="folder for the recovery record, from which a lost server is restored; the same for all servers (default:"
+        " its state is lost with it)",
     )
     parser.add_argument(
         "--recovery_interval_seconds",
         type=float,
         metavar="S",
-        help="how often the record is written: at most so much is lost (default: 10; 0: never)",
+        help="how often the record is written, and the most that is lost (default: 10; 0: never)",
     )
     parser.add_argument(
-        "--model_dir", metavar="DIR", help="with --recovery_dir: the job's checkpoints, from which most rows come back"
+        "--model_dir", metavar="DIR", help="with --recovery_dir: checkpoints of the job, to restore most rows from"
     )
     parser.add_argument(
-        "--drain_seconds", type=float, default=5.0, metavar="S", help="for calls under way at the end (default: 5)"
+        "--drain_seconds", type=float, default=5.0, metavar="S", help="for calls in flight at the end (default: 5)"
     )
     parser.add_argument("--json", action="store_true", help="print the address as JSON instead of a line")
     return parser

@@ -28,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         allow_abbrev=False,  # or --token would be taken for --token_file
         description="Serves exported models as TF-Serving does: REST under /v1/models/NAME, and the services"
         " PredictionService and ModelService over gRPC. With --follow a model has what training learned within a"
-        " second or so. It ends on SIGTERM or SIGINT, when what it was asked is answered.",
+        " second or so. On SIGTERM or SIGINT it answers the requests in flight and ends.",
         epilog="example: monolith serve ranker=models/a/export --follow models/a/delta_log --grpc_port 8500",
     )
     parser.add_argument(
@@ -83,7 +83,7 @@ def _add_promotion(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--promotion_file",
         metavar="PATH",
-        help="keeps what monolith models decided over restarts; made if it is not there (default: nothing is kept)",
+        help="keeps the decisions of monolith models over restarts; created if missing (default: nothing is kept)",
     )
     group.add_argument(
         "--gate",

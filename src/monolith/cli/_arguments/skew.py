@@ -38,8 +38,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         help="exit with 1 when a larger share of scores differs, or none could be compared (default: never)",
     )
     parser.add_argument("--show", type=int, default=10, metavar="N", help="of the largest differences (default: 10)")
-    parser.add_argument("--examples", type=int, metavar="N", help="end behind so many (default: with the log)")
-    parser.add_argument("--max_bad_records", type=int, default=0, metavar="N", help="left out (default: 0)")
+    parser.add_argument("--examples", type=int, metavar="N", help="stop after N (default: at the end of the log)")
+    parser.add_argument("--max_bad_records", type=int, default=0, metavar="N", help="that may be skipped (default: 0)")
     parser.add_argument(
         "--kafka", action="append", default=[], metavar="KEY=VALUE", help="further settings of librdkafka"
     )

@@ -25,16 +25,16 @@ FLAGS = (
     Flag("save_checkpoints_steps", int, None, "steps between checkpoints; the task's own number goes first"),
     Flag("iterations_per_loop", int, 10000, "steps between two looks of the host, which logs and saves"),
     Flag("host_call_every_n_steps", int, 500, "steps between two summaries; 0: none"),
-    Flag("pipeline_execution", bool, False, "read the rows of the next batch beside this one: they are one step old"),
-    Flag("enable_stopping_signals", bool, False, "end by a signal in the batches behind the data, and save"),
+    Flag("pipeline_execution", bool, False, "read the rows of the next batch during this one: they are one step old"),
+    Flag("enable_stopping_signals", bool, False, "end by a signal in the batches after the data, and save"),
     Flag("overwrite_end_date", str, "", "instead of the task's train.end_date"),
     Flag("partition_strategy", str, "mod", "how rows are spread: mod, by their ids"),
     Flag("cpu_test", bool, False, "run by JAX on the CPU, with one replica"),
     Flag("tpu", str, None, "name of the Cloud TPU that this machine is part of"),
-    Flag("gcp_project", str, None, "its project; left out: that of this machine"),
-    Flag("tpu_zone", str, None, "its zone; left out: that of this machine"),
-    Flag("tf_version", str, "nightly", "runtime version that it is told to have"),
-    Flag("enable_tpu_version_config", bool, True, "tell it so, and wait until it is healthy"),
+    Flag("gcp_project", str, None, "its project (default: that of this machine)"),
+    Flag("tpu_zone", str, None, "its zone (default: that of this machine)"),
+    Flag("tf_version", str, "nightly", "runtime version to set on it"),
+    Flag("enable_tpu_version_config", bool, True, "set that version, and wait until it is healthy"),
 )
 """All but the task and the mode."""
 

@@ -28,7 +28,7 @@ class Option:
 
 MATTERING = {
     "where the model is kept": (
-        Option(name="model_dir", metavar="DIR", help="checkpoints and logs; a run that finds some there goes on"),
+        Option(name="model_dir", metavar="DIR", help="checkpoints and logs; a run resumes from those it finds"),
         Option(name="save_checkpoints_steps", metavar="N", help="steps between checkpoints (default: one at the end)"),
         Option(name="save_checkpoints_secs", metavar="S", help="seconds between checkpoints"),
         Option(name="checkpoints_max_to_keep", metavar="N", default=10, help="newest checkpoints that stay"),
@@ -40,7 +40,7 @@ MATTERING = {
             help="with --restore_dir: read the input from its beginning, such as a stream after files",
         ),
         Option(name="restore_ckpt", metavar="NAME", help="begin with this checkpoint instead of the latest"),
-        Option(name="clear_nn", metavar="BOOL", default=False, help="keep the rows, start the dense weights anew"),
+        Option(name="clear_nn", metavar="BOOL", default=False, help="keep the rows, reset the dense weights"),
         Option(
             name="leave_out",
             metavar="NAMES",
@@ -68,11 +68,11 @@ MATTERING = {
         Option(
             name="feature_evict_every_n_hours",
             metavar="H",
-            help="drop them within so much event time (default: an hour for each day of expire_days); 0: do not",
+            help="drop them within this event time (default: an hour for each day of expire_days); 0: do not",
         ),
         Option(name="embedding_prefetch_capacity", metavar="N", default=0, help="batches whose rows are read ahead"),
         Option(
-            name="enable_embedding_postpush", metavar="BOOL", default=False, help="update rows beside the next step"
+            name="enable_embedding_postpush", metavar="BOOL", default=False, help="update rows during the next step"
         ),
         Option(name="intra_op_parallelism_threads", metavar="N", help="threads of torch (default: what torch takes)"),
     ),
@@ -119,7 +119,7 @@ MEANT = {
     "--num_epochs": "the data is read once, in time order; for more, repeat it in input_fn, or give --max_steps",
     "--optimizer": "optimizers belong to the task: Slot(optimizer=...) for rows, Task.optimizers for dense weights",
     "--seed": "a run is repeated bit for bit by --deterministic, which fixes the seed",
-    "--resume": "the same command goes on by itself, from the latest checkpoint of --model_dir",
+    "--resume": "the same command resumes automatically, from the latest checkpoint of --model_dir",
     "--gpu": _GPU,
     "--device": _GPU,
     "--output": "did you mean --model_dir?",
@@ -156,7 +156,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "train",
         description="Trains a task: in this process, or with --num_workers in several of this machine. The same command"
-        " goes on where the model directory says; Ctrl-C finishes the step and saves. A model directory is never"
+        " resumes from the model directory; Ctrl-C finishes the step and saves. A model directory is never"
         " removed. Options of a run come from flags, from variables MONOLITH_<OPTION>, and from --config_file, in this"
         " order.",
         epilog="example: monolith train my_module:MyTask --model_dir /tmp/ranker --save_checkpoints_steps 1000",
@@ -167,16 +167,16 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     what = parser.add_argument_group("what to do")
     what.add_argument("task", metavar="TASK", help="module:Class of a monolith.Task, or a registered name")
     add_option(what, MODE)
-    what.add_argument("--steps", metavar="N", type=int, help="so many steps more (default: to the end of the data)")
+    what.add_argument("--steps", metavar="N", type=int, help="run N more steps (default: to the end of the data)")
     what.add_argument("--max_steps", metavar="N", type=int, help="train until the global step is this")
     what.add_argument("--out", metavar="FILE", help="of --mode predict: write .parquet, .csv or .jsonl, by the name")
     what.add_argument(
-        "--key", action="append", metavar="COLUMN", help="of --out: a column of the input beside it; may be repeated"
+        "--key", action="append", metavar="COLUMN", help="of --out: also write this input column; may be repeated"
     )
     add_option(what, PARAMS_OVERRIDE)
     what.add_argument("--config_file", metavar="FILE", help="a TOML or JSON file with options")
     what.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
-    what.add_argument("--dry-run", action="store_true", help="build the task, look at one batch, write nothing")
+    what.add_argument("--dry-run", action="store_true", help="build the task, read one batch, write nothing")
     what.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
     what.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
     add_mattering(parser)

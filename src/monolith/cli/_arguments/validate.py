@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 MEANT = {
-    "--interval": "how often a copy takes over what was trained is --take_over, for any number of copies",
-    "--model_dir": "nothing is saved: the task is trained anew, in the order of time",
+    "--interval": "how often a copy loads the trained state is --take_over, for any number of copies",
+    "--model_dir": "nothing is saved: the task is trained from scratch, in the order of time",
 }
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -21,8 +21,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "validate",
         allow_abbrev=False,
         description="Trains a task on what it reads, in the order of time, and has every example predicted before it is"
-        " learned from: by copies of the model that take over what was trained as often as they are told. A time is"
-        " event time, of the column req_time: 90, 90s, 30min, 5h or 2d.",
+        " learned from: by copies of the model, each of which loads the trained state at an interval of its own. A time"
+        " is event time, of the column req_time: 90, 90s, 30min, 5h or 2d.",
         epilog="example: monolith validate my_task:Ranker --take_over 1min 1h never --warm_up 5d --out report.html",
     )
     parser.add_argument("task", metavar="TASK", help="module:Class of a monolith.Task, or a registered name")
@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         type=interval,
         default=[60.0],
         metavar="TIME",
-        help="one copy for each: how often it takes over; 0: before every batch, never: once, behind the warm-up"
+        help="one copy for each: how often it loads the state; 0: before every batch, never: once, after the warm-up"
         " (default: 1min)",
     )
     parser.add_argument("--dense", type=interval, metavar="TIME", help="the same of dense weights (default: with rows)")
@@ -47,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         help="expired rows leave within it (default: 1h a day of expire_days); 0: they stay",
     )
     parser.add_argument("--disorder", type=seconds, default=3600.0, metavar="TIME", help="of batches (default: 1h)")
-    parser.add_argument("--examples", type=int, metavar="N", help="end behind so many (default: with the input)")
+    parser.add_argument("--examples", type=int, metavar="N", help="stop after N (default: at the end of the input)")
     parser.add_argument("--head", metavar="NAME", help="what is measured, where a task predicts several things")
     parser.add_argument("--seed", type=int, default=0, help="of torch, before the model is made (default: 0)")
     parser.add_argument("--params_override", metavar="JSON", help="parameters of the task by name")

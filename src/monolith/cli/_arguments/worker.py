@@ -19,9 +19,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         subparsers,
         "worker",
         description="Runs one worker of a job, for schedulers that start every process themselves; worker 0 is the"
-        " chief, which restores and saves. It waits for the others, trains until the job ends, and goes on after a"
-        " restart. SIGTERM or SIGINT lets the whole job save and end; once more ends this process. Exit codes: 0 done,"
-        " 130 stopped, 75 start it again, else an error.",
+        " chief, which restores and saves. It waits for the others, trains until the job ends, and resumes after a"
+        " restart. SIGTERM or SIGINT lets the job save and end; a second one ends this process. Exit codes: 0 done, 130"
+        " stopped, 75 start it again, else an error.",
         example="--model_dir /shared/ranker --num_ps 2 --num_workers 2 --index 1 --discovery_type host"
         " --discovery_dir /shared/run-7",
     )
