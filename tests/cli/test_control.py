@@ -57,7 +57,7 @@ def test_what_goes_wrong_is_one_line(run: Training, tmp_path: Path, capsys: pyte
     capsys.readouterr()
     run.saver.error = OSError("disk\nfull")
     for action, folder, text in [
-        ("stop", tmp_path, "training is stopped already; 'monolith control resume' lets it go on"),
+        ("stop", tmp_path, "training is stopped already; 'monolith control resume' resumes it"),
         ("status", tmp_path / "elsewhere", "is one running with this model_dir, and has it grpcio"),
         ("save", tmp_path, "OSError: disk full"),
     ]:

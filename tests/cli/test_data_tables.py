@@ -71,7 +71,7 @@ def test_peek_tells_a_label_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_column_that_is_left_out_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pq.write_table(pa.table({"s": [{"a": 1}], "n": [1]}), tmp_path / "x.parquet")
-    assert "left out: it has no place in a batch" in peeked(capsys, str(tmp_path / "x.parquet"), "-n", "0")
+    assert "skipped: it has no place in a batch" in peeked(capsys, str(tmp_path / "x.parquet"), "-n", "0")
 
 
 def test_a_csv_file_becomes_parquet_that_gives_the_same_batch(tmp_path: Path) -> None:

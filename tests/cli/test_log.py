@@ -171,7 +171,7 @@ def test_verify_reads_bases_and_says_where_nobody_can_begin(place: Path, capsys:
     file.write_bytes(data)
     assert f"base: '{base.name}'" in call(capsys, "verify", place, status=1)
     DeltaLog(place).remove_base(base.name)
-    assert "nobody can begin to follow it" in call(capsys, "verify", place, status=1)
+    assert "no follower can start from it" in call(capsys, "verify", place, status=1)
 
 
 def test_nothing_says_that_it_is_complete_at_a_damaged_or_unfinished_end(
@@ -190,8 +190,8 @@ def test_nothing_says_that_it_is_complete_at_a_damaged_or_unfinished_end(
     newest.write_bytes(whole[:-9])
     torn = len(records(newest)[-1])
     assert main(["log", "follow", str(place), "--until_caught_up"]) != 0
-    assert f"part '{PART}': not caught up: 1 increments ({torn} bytes) behind file" in capsys.readouterr().err
-    assert f"unfinished: {torn} bytes at the end are no whole record" in call(capsys, "verify", place)
+    assert f"part '{PART}': not caught up: 1 increments ({torn} bytes) after file" in capsys.readouterr().err
+    assert f"unfinished: {torn} bytes at the end, an incomplete record, are not read" in call(capsys, "verify", place)
     assert main(["log", "compact", str(place)]) == 0
     assert f"1 unfinished increments ({torn} bytes) are not in the base" in capsys.readouterr().err
 
@@ -262,7 +262,7 @@ def test_what_a_killed_compaction_has_left_goes_with_the_next_one(
     lock = PartitionLock(str(place / "bases" / "compact.lock"))
     assert lock.acquire()
     assert main(["log", "compact", str(place)]) != 0
-    assert "another compaction is under way" in capsys.readouterr().err
+    assert "another compaction is in progress" in capsys.readouterr().err
     assert left.exists(), "it may be the one that is under way"
     lock.release()
     second = json.loads(call(capsys, "compact", place, "--keep_bases", 2, "--json"))["base"]

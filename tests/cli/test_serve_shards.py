@@ -289,8 +289,8 @@ def test_a_task_that_cannot_be_exported_is_served_with_its_code(
     ("arguments", "sentence"),
     [
         ([], "give what to serve"),
-        (["--task", "json:dumps"], "--model_dir: say where the checkpoints of --task are"),
-        (["--task", "a=m:T", "--model_dir", "x", "--follow", "log"], "newer checkpoints of --model_dir take over"),
+        (["--task", "json:dumps"], "--model_dir: must name the folder of the checkpoints of --task"),
+        (["--task", "a=m:T", "--model_dir", "x", "--follow", "log"], "newer checkpoints of --model_dir are loaded"),
         (["x", "--model_dir", "y"], "--model_dir: it has the checkpoints of --task"),
         (["x", "--shard", "0/3", "--shards", "a:1"], "--shards: it is for the entry"),
         (["x", "--shards", "a:1", "--discovery_type", "host"], "listed, or found by --discovery_type"),
@@ -303,7 +303,7 @@ def test_a_task_that_cannot_be_exported_is_served_with_its_code(
         (["x", "--shard", "0/3", "--gate", "g.toml"], "--gate: it is for exports whose rows this process has"),
         (["x", "--shards", "a:1", "--keep_versions", "2"], "--keep_versions: it is for exports whose rows"),
         (["--task", "a:B", "--model_dir", "m", "--promotion_file", "p"], "--promotion_file: it is for exports"),
-        (["x", "--hedge_millis", "7"], "--hedge_millis: it says how shards are asked, and this asks none"),
+        (["x", "--hedge_millis", "7"], "--hedge_millis: it configures requests to shards, and this process sends none"),
         (
             ["x", "--shards", "a:1", "--max_rpc_deadline_millis", "10000"],
             "does not end before its request, which has 10 s",

@@ -113,7 +113,10 @@ def test_predictions_go_to_a_file_with_key_columns(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--mode", "predict", "--key", "user"], "--key: key columns stand beside predictions in a file; give --out"),
+        (
+            ["--mode", "predict", "--key", "user"],
+            "--key: columns are written next to predictions in a file; give --out",
+        ),
         (["--out", "p.csv"], "--out and --key are of --mode predict, got --mode train"),
         (["--mode", "eval", "--key", "user"], "--out and --key are of --mode predict, got --mode eval"),
         (["--mode", "predict", "--out", "p.txt"], "expected one of .parquet, .csv, .jsonl, got '.txt'"),
@@ -139,7 +142,7 @@ def test_an_interrupted_prediction_leaves_nothing_and_says_that_it_begins_anew(
 
     monkeypatch.setattr("monolith.cli.train.PredictionProgress.after_run", interrupt)
     assert main([*command, "--mode", "predict", "--out", out]) == 130
-    assert f"nothing was written to {out}; this command begins anew: monolith train" in capsys.readouterr().err
+    assert f"nothing was written to {out}; this command starts from scratch: monolith train" in capsys.readouterr().err
     assert not Path(out).exists()
 
 
@@ -303,7 +306,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) ->
     _, said = process.communicate(timeout=240)
     assert process.returncode == 130, said
     assert "SIGINT: stopping after this step and saving" in said
-    assert "go on with: monolith train endless:Endless --model_dir 'm 1' --save_checkpoints_steps 1000000" in said
+    assert "resume with: monolith train endless:Endless --model_dir 'm 1' --save_checkpoints_steps 1000000" in said
     (step,) = steps_of(tmp_path / "m 1")
     assert f"step {step:,} with " in said
 

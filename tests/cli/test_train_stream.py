@@ -101,7 +101,7 @@ def test_a_signal_ends_a_silent_stream_with_a_checkpoint_and_its_rows_are_out(
     thread.join()
     told = capsys.readouterr().err
     assert f"{number.name}: stopping after this step" in told
-    assert "go on with: monolith train" in told
+    assert "resume with: monolith train" in told
     assert re.search(r"lag 0\.0 s \(0 bytes\)", told)
     assert ends_with(tmp_path, 10)
     write(tmp_path, range(11, 13))

@@ -87,7 +87,7 @@ def test_a_job_survives_deaths_stops_with_a_save_and_goes_on(tmp_path: Path) -> 
     assert "[job]      worker 1 was ended by SIGKILL; it is started again" in log
     saved = steps_of(tmp_path / "m")[-1]
     assert re.search(rf"step {saved:,} with [\d,]+ rows is saved in {tmp_path}/m", log)
-    assert f"go on with: monolith train {TASK}" in log
+    assert f"resume with: monolith train {TASK}" in log
     more = ["--max_steps", str(saved + 7), *job, *ENDLESS[:2], "--json"]
     command = [sys.executable, "-m", "monolith", "train", TASK, "--model_dir", str(tmp_path / "m"), *more]
     told = subprocess.run(command, check=True, capture_output=True, timeout=ENDS_HANGS_SECONDS).stdout

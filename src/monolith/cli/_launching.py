@@ -64,11 +64,11 @@ def _way_of(options: RunnerConfig, launcher: Literal["local", "ray"] | None) -> 
 def _require_training(options: RunnerConfig, args: argparse.Namespace) -> None:
     if MODES[options.mode] != "train":
         raise ValueError(
-            f"--mode {options.mode}: a job of several processes trains; leave out --num_workers and --launcher, and one"
+            f"--mode {options.mode}: a job of several processes trains; omit --num_workers and --launcher, and one"
             " process reads what the job has saved"
         )
     if args.out is not None or args.key:
-        raise ValueError(f"--out and --key are of --mode predict, got --mode {options.mode}; leave them out")
+        raise ValueError(f"--out and --key are of --mode predict, got --mode {options.mode}; omit them")
     if args.steps is not None:
         raise ValueError("--steps: the processes of a job end at one global step; give it as --max_steps")
 
@@ -77,7 +77,7 @@ def _require_no_place(options: RunnerConfig) -> None:
     for name in ("server_type", "index"):
         if options.is_set(name):
             raise ValueError(
-                f"--{name}: says which process this is, and a launcher starts all of them; leave it out, or leave out"
+                f"--{name}: specifies which process this is, and a launcher starts all of them; omit it, or omit"
                 " --launcher"
             )
 
@@ -143,5 +143,5 @@ def launch(plan: LaunchPlan, args: argparse.Namespace, *, body: Body | None = No
         expired = expired_text(result.get("expired_rows", 0))
         tell(f"step {result['global_step']:,}{rows} is saved in {model_dir}{expired}")
     if exit_code == INTERRUPTED:
-        tell(f"go on with: {command_of(args)}")
+        tell(f"resume with: {command_of(args)}")
     return exit_code

@@ -29,7 +29,7 @@ def require_service(options: RunnerConfig) -> None:
         options.update({"tf_config": environment.get(_TF_CONFIG)}, Origin.CODE)
     if not options.is_set("discovery_type") and not options.uuid:
         hint = "; TF_CONFIG is set: did you mean --discovery_type primus?" if environment.get(_TF_CONFIG) else ""
-        raise ValueError(f"--discovery_type: say how the processes of the job find each other: {_SERVICES}{hint}")
+        raise ValueError(f"--discovery_type: specify how the processes of the job find each other: {_SERVICES}{hint}")
 
 
 def take_place(options: RunnerConfig, service: ServiceDiscovery | None, *, command: str | None) -> None:

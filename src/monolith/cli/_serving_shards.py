@@ -49,27 +49,27 @@ def refuse_options(args: argparse.Namespace) -> None:
         ValueError: names the option.
     """
     if args.shard is not None and args.shards is not None:
-        raise ValueError("--shards: it is for the entry, which asks shards, and --shard makes this one of them")
+        raise ValueError("--shards: it is for the entry, which queries shards, and --shard makes this process a shard")
     if args.shards is not None and args.discovery_type is not None:
         raise ValueError("--shards: shards are listed, or found by --discovery_type; give one of them")
     if (args.shard is not None or is_entry(args)) and (len(args.models) != 1 or args.task is not None):
         raise ValueError("with shards a process serves one export: monolith serve NAME=PATH --shard I/N, or --shards")
     if args.shard is not None:
         _refuse(args, _OF_A_QUEUE, "a shard has no queue: each lookup is answered as it comes")
-        _refuse(args, ("request_log",), "a shard sees ids alone; let the entry that asks it log its requests")
+        _refuse(args, ("request_log",), "a shard sees ids alone; log requests at the entry that queries it")
     if args.shard is not None or is_entry(args) or not args.models:
         _refuse(args, _PROMOTION, "it is for exports whose rows this process has; a shard, an entry or a task has none")
     _refuse_of_graphs(args)
     if args.shard is None or args.discovery_type is None:
         _refuse(args, ("replica",), "it is the number that a --shard registers with, at --discovery_type")
     if not is_entry(args):
-        _refuse(args, ENTRY_OPTIONS, "it says how shards are asked, and this asks none; give --shards")
+        _refuse(args, ENTRY_OPTIONS, "it configures requests to shards, and this process sends none; give --shards")
     _refuse_late_lookups(args)
     if args.task is None:
         _refuse(args, ("model_dir",), "it has the checkpoints of --task; an export is the argument itself")
     _refuse_staleness(args)
     if args.discovery_type is None:
-        _refuse(args, _DISCOVERY, "it is of a discovery service; say which by --discovery_type")
+        _refuse(args, _DISCOVERY, "it is of a discovery service; name one with --discovery_type")
 
 
 def _refuse_late_lookups(args: argparse.Namespace) -> None:
@@ -150,7 +150,7 @@ def _replicas(name: str | None, path: str, args: argparse.Namespace, stack: cont
         return ListedReplicas([[each.strip() for each in shard.split(",")] for shard in args.shards.split(";")])
     manifest = open_export(path).manifest
     if not manifest.shards:
-        raise ValueError(f"'{path}': it was not exported for shards; export it with shards=N, or leave out discovery")
+        raise ValueError(f"'{path}': it was not exported for shards; export it with shards=N, or omit --discovery_type")
     return DiscoveredReplicas(stack.enter_context(_discovery(args)), name or manifest.name, manifest.shards)
 
 

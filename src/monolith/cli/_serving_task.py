@@ -18,11 +18,11 @@ def open_task(task: str, model_dir: str | None, *, follow: str | None) -> TaskMo
         ValueError: an option is missing, or has no effect.
     """
     if model_dir is None:
-        raise ValueError("--model_dir: say where the checkpoints of --task are")
+        raise ValueError("--model_dir: must name the folder of the checkpoints of --task, got none")
     if follow is not None:
         raise ValueError(
             "--follow: a log has rows for serving, and --task has those of training; newer checkpoints of --model_dir"
-            " take over instead. Export the model to follow a log"
+            " are loaded instead. Export the model to follow a log"
         )
     # Serving of exports needs no training code.
     importlib.import_module("monolith.cli._run_options").find_tasks_here()

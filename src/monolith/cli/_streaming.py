@@ -29,11 +29,11 @@ def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> Exam
     if args.stream is None:
         for name in STREAM_ONLY:
             if getattr(args, name) is not None:
-                raise ValueError(f"--{name}: is of --stream PLACE; give that, too, or leave it out")
+                raise ValueError(f"--{name}: is of --stream PLACE; give that, too, or omit --{name}")
         return None
     _require_alone(options, way)
     if args.deterministic:
-        raise ValueError("--deterministic: batches of a stream are cut as examples come; leave out one of the two")
+        raise ValueError("--deterministic: batches of a stream are cut as examples arrive; omit one of the two")
     given: dict[str, Any] = {
         "partitions": args.stream_partitions,
         "max_lag_seconds": args.stream_max_lag,
@@ -56,6 +56,6 @@ def stream_result(stream: ExampleStream | None) -> dict[str, Any]:
 
 def _require_alone(options: RunnerConfig, way: Way) -> None:
     if way != "alone" or options.enable_sync_training:
-        raise ValueError("--stream: one process trains on a stream; leave out the options of a job")
+        raise ValueError("--stream: one process trains on a stream; omit the options of a job")
     if MODES[options.mode] != "train":
-        raise ValueError(f"--stream: is of --mode train, got --mode {options.mode}; leave it out")
+        raise ValueError(f"--stream: is of --mode train, got --mode {options.mode}; omit it")

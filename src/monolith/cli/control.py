@@ -36,8 +36,7 @@ def _call(args: argparse.Namespace) -> int:
             _CALLS[args.action](client)
         except AlreadyExistsError as error:
             raise AlreadyExistsError(
-                "training is stopped already; 'monolith control resume' lets it go on (a save also stops it for a"
-                " moment)"
+                "training is stopped already; 'monolith control resume' resumes it (a save also stops it briefly)"
             ) from error
         try:
             report = _Report(args.action, client.get_global_step(), *client.get_block_status())

@@ -63,7 +63,7 @@ def _add_convert(inner: argparse._SubParsersAction[Any]) -> None:
         "convert",
         help="write samples in another format, framing or compression",
         description="Reads any input and writes one file of any format; the way from one to another is by Example."
-        " What a format has no place for is refused by name, unless --drop-unfit leaves it out.",
+        " What a format has no place for is refused by name, unless --drop-unfit skips it.",
         epilog="example: monolith data convert 'old/*.snappy' --framing sort_id --out clicks.parquet",
     )
     add_input(parser)
@@ -75,7 +75,7 @@ def _add_stats(inner: argparse._SubParsersAction[Any]) -> None:
     parser = inner.add_parser(
         "stats",
         help="count ids per feature, different ids, labels, and estimate a table",
-        description="Counts what samples hold, and what a table with a row for each id would take in memory.",
+        description="Counts what samples hold, and estimates the memory of a table with a row for each id.",
         epilog="example: monolith data stats clicks.tfrecord --dim 32 --optimizer adam --json",
     )
     add_input(parser)
@@ -104,7 +104,7 @@ def _add_generate(inner: argparse._SubParsersAction[Any]) -> None:
     add_output(parser)
     parser.add_argument("--examples", type=int, default=100_000, metavar="N", help="how many (default: 100000)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
-    parser.add_argument("--users", type=int, default=10_000, metavar="N", help="users who come back (default: 10000)")
+    parser.add_argument("--users", type=int, default=10_000, metavar="N", help="returning users (default: 10000)")
     parser.add_argument("--items", type=int, default=4_000, metavar="N", help="items on offer (default: 4000)")
     parser.add_argument(
         "--examples-per-day", type=int, default=25_000, metavar="N", help="how fast time passes (default: 25000)"

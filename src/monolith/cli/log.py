@@ -110,7 +110,7 @@ def _follow(log: DeltaLog, args: argparse.Namespace) -> int:
 
 def _unfinished(reader: PartReader) -> str:
     return (
-        f"part {reader.part!r}: not caught up: {reader.lag.increments} increments ({reader.lag.bytes} bytes) behind"
+        f"part {reader.part!r}: not caught up: {reader.lag.increments} increments ({reader.lag.bytes} bytes) after"
         f" {reader.where or 'the beginning'} are unfinished; their writer is writing them or was killed"
     )
 

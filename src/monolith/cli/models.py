@@ -159,5 +159,5 @@ def _compared(scores: dict[str, Any] | None) -> str:
     apart = "" if mean is None else f", mean absolute difference {mean:.4g} of {scores['scores']} scores"
     return (
         f" scored {scores['requests']} requests{apart}, {scores['not_finite']} NaN or infinite; {scores['dropped']}"
-        f" left out, {scores['failed']} failed"
+        f" skipped, {scores['failed']} failed"
     )

@@ -83,7 +83,7 @@ def _told(server: PsServer, *, as_json: bool) -> str:
             "recovered_rows": None if server.recovered is None else server.recovered.rows,
         }
         return json.dumps(told)
-    came_back = "" if server.recovered is None else f"; it came back with {server.recovered.rows} rows"
+    came_back = "" if server.recovered is None else f"; it recovered {server.recovered.rows} rows"
     return (
         f"parameter server {server.index} of {server.options.num_ps} serves on {server.address}"
         f" (batches on {server.frame_address}){came_back}"

@@ -60,7 +60,7 @@ def _judge(report: SkewReport, limit: float | None) -> int:
 def _require_sense(args: argparse.Namespace) -> None:
     if (args.task is None) != (args.model_dir is None):
         given, missing = ("--task", "--model_dir") if args.model_dir is None else ("--model_dir", "--task")
-        raise ValueError(f"{given}: needs {missing}, too; without both the export itself is asked")
+        raise ValueError(f"{given}: needs {missing}, too; without both, requests are replayed on the export")
     if args.params_override is not None and args.task is None:
         raise ValueError("--params_override: are parameters of a task; give --task")
     if args.fail_above is not None and not 0 <= args.fail_above < 1:

@@ -55,7 +55,7 @@ def _train(options: TpuOptions, args: argparse.Namespace) -> int:
             stop.restore()
             if stop.received is not None:
                 bar.close()
-                tell(f"go on with: {command_of(args)}")
+                tell(f"resume with: {command_of(args)}")
     assert not isinstance(state, dict)  # noqa: S101 - what training returns
     rows = sum(each.num_rows for each in state.embeddings.values())
     if args.json:

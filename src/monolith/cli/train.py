@@ -111,7 +111,7 @@ def _train(trainer: Trainer, args: argparse.Namespace, stream: ExampleStream | N
             stop.restore()
             if stop.received is not None and is_first:
                 bar.close()
-                tell(f"go on with: {command_of(args)}")
+                tell(f"resume with: {command_of(args)}")
     rows = sum(each.num_rows for each in state.embeddings.values())  # ranks count them together
     _tell_result(trainer, state, rows, as_json=args.json, stream=stream, was_stopped=stop.received is not None)
     return 0 if stop.received is None else _INTERRUPTED
@@ -168,7 +168,7 @@ def _predict(trainer: Trainer, args: argparse.Namespace) -> int:
     if args.out is not None:
         return _write_predictions(trainer, args)
     if args.key:
-        raise ValueError("--key: key columns stand beside predictions in a file; give --out FILE, too")
+        raise ValueError("--key: columns are written next to predictions in a file; give --out FILE, too")
     for predictions in trainer.predict(steps=args.steps):
         sys.stdout.write(f"{json.dumps(_plain(predictions))}\n")
     return 0
@@ -182,7 +182,7 @@ def _write_predictions(trainer: Trainer, args: argparse.Namespace) -> int:
             hooks = [PredictionProgress(bar)]
             rows = trainer.write_predictions(args.out, keys=args.key or (), steps=args.steps, hooks=hooks)
     except KeyboardInterrupt:
-        tell(f"interrupted: nothing was written to {args.out}; this command begins anew: {command_of(args)}")
+        tell(f"interrupted: nothing was written to {args.out}; this command starts from scratch: {command_of(args)}")
         return _INTERRUPTED
     if args.json:
         sys.stdout.write(f"{json.dumps({'rows': rows, 'out': args.out})}\n")

@@ -25,8 +25,8 @@ def add_input(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="INPUT",
-        help="files, globs, URLs that fsspec knows, or kafka://host:port/topic; CSV and JSON lines are known by their"
-        " endings (.csv, .tsv, .jsonl, .ndjson, also compressed), Parquet by its first bytes",
+        help="files, globs, URLs that fsspec supports, or kafka://host:port/topic; CSV and JSON lines are recognized by"
+        " extension (.csv, .tsv, .jsonl, .ndjson, also compressed), Parquet by its first bytes",
     )
     parser.add_argument("--framing", metavar="NAME", help=f"of the input: {_FRAMINGS} (default: found out)")
     parser.add_argument(
@@ -38,19 +38,19 @@ def add_input(parser: argparse.ArgumentParser) -> None:
         "--compression", default="from_name", metavar="NAME", help=f"of the input: {_COMPRESSIONS} (default: found out)"
     )
     parser.add_argument(
-        "--max-bad", type=int, default=0, metavar="N", help="leave out up to N bad records and count them (default: 0)"
+        "--max-bad", type=int, default=0, metavar="N", help="skip up to N bad records and count them (default: 0)"
     )
     parser.add_argument(
         "--ids",
         default="",
         metavar="A,B",
-        help="columns of Parquet and features of tf.train.Example whose integers are ids, where the file does not say",
+        help="columns of Parquet and features of tf.train.Example whose integers are ids, if not marked in the file",
     )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """What is written."""
-    parser.add_argument("--out", required=True, metavar="FILE", help="the file to write; it appears when it is whole")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the file to write; it appears once complete")
     parser.add_argument(
         "--to",
         choices=FORMATS,
@@ -81,7 +81,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drop-unfit",
         action="store_true",
-        help="leave out features that the format has no place for, such as doubles in an instance (default: refuse)",
+        help="skip features that the format has no place for, such as doubles in an instance (default: refuse)",
     )
     parser.add_argument("--force", action="store_true", help="write over a file that exists")
 
@@ -112,7 +112,7 @@ def finish_output(args: argparse.Namespace) -> None:
     if ending not in _FORMAT_OF_ENDING:
         known = ", ".join(f"{each} ({name})" for each, name in _FORMAT_OF_ENDING.items() if each)
         raise InvalidArgumentError(
-            f"file '{args.out}': no format that is written is known by the ending '{ending}'; use one of {known}, or"
-            f" say --to {{{','.join(FORMATS)}}}"
+            f"file '{args.out}': no format to write has the extension '{ending}'; use one of {known}, or"
+            f" give --to {{{','.join(FORMATS)}}}"
         )
     args.to = _FORMAT_OF_ENDING[ending]

@@ -81,7 +81,7 @@ def _in_a_batch(kind: pa.DataType) -> str:
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     if not has_place(kind):
-        return "left out: it has no place in a batch"
+        return "skipped: it has no place in a batch"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         inner = _in_a_batch(kind.value_type)
         return f"lists of {'ids, by a hash of the text' if inner == 'bytes' else inner}"

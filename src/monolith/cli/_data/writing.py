@@ -115,7 +115,7 @@ class SampleSink(Sink):
         try:
             message = self._message_of(example, drop_what_does_not_fit=self._drop)
         except ValueError as error:
-            raise InvalidArgumentError(f"{place}: {error}; --drop-unfit leaves out what has no place") from error
+            raise InvalidArgumentError(f"{place}: {error}; --drop-unfit skips what has no place") from error
         self._writer.write(message.SerializeToString(deterministic=True))
 
     def close(self) -> None:

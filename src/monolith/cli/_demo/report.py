@@ -23,7 +23,7 @@ from monolith.observe.charts import Axes, Series, line_chart
 if TYPE_CHECKING:
     from monolith.cli._demo.race import Progress
 
-_MEANS = "The numbers, here and above, are means of the shaded last\nquarter of the run: one day alone says little."
+_MEANS = "The numbers, here and above, are means of the shaded last\nquarter of the run: one day alone means little."
 _PAGE = Path(__file__).with_name("page.html")
 
 
@@ -105,7 +105,7 @@ def html_of(progress: Progress, *, docs: str | None = None) -> str:
         "budget": f"{MEMORY_BYTES / 1e6:.1f}",
         "user_days": str(USER_DAYS),
         "item_days": str(ITEM_DAYS),
-        "expiry": "That is why the table stops growing while the traffic goes on."
+        "expiry": "That is why the table stops growing while the traffic continues."
         if summary["expired"]
         else "The run was too short for that to happen.",
         "frozen": "It had not happened yet when the run ended."
@@ -132,7 +132,7 @@ def write_report(path: Path, progress: Progress) -> None:
 
 
 _TO_READ = {
-    "tutorial.md": "from a task of your own to a run that was stopped and goes on",
+    "tutorial.md": "from a task of your own to a run that is stopped and resumed",
     "how-to/embeddings.md": "what a slot can do: combiners, admission, expiry, shared rows",
     "how-to/train.md": "tasks, trainers and hooks, or the same parts in your own loop",
     "README.md": "all pages",
@@ -263,7 +263,7 @@ def _settings(progress: Progress) -> str:
     rows = {
         "command": _command(progress),
         "traffic": f"{WORLD.num_users:,} users and {WORLD.num_items:,} items at any one time, "
-        f"{WORLD.visitors:.0%} of impressions to visitors who never return, {WORLD.examples_per_day:,} examples a day",
+        f"{WORLD.visitors:.0%} of impressions to one-time visitors, {WORLD.examples_per_day:,} examples a day",
         "lifetimes": f"a user leaves after {WORLD.user_life_days:g} days, an item after {WORLD.item_life_days:g};"
         f" tastes come round in {WORLD.drift_days:g} days",
         "batches": f"{BATCH_SIZE:,} examples, in time order, each seen once",

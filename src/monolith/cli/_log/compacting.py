@@ -64,7 +64,7 @@ def _alone(log: DeltaLog) -> Iterator[None]:
     lock = PartitionLock(str(folder / _LOCK))
     if not lock.acquire():
         raise FailedPreconditionError(
-            f"delta log '{log.place}': another compaction is under way, which holds '{lock.path}'; wait for its end"
+            f"delta log '{log.place}': another compaction is in progress, which holds '{lock.path}'; wait for its end"
         )
     try:
         yield

@@ -68,7 +68,7 @@ class Report:
         lines = [f"{each.fault.value}: {each.text}" for each in self.findings]
         lines += [f"base: {text}" for text in self.lost_bases]
         if self.unfinished_bytes:
-            lines.append(f"unfinished: {self.unfinished_bytes} bytes at the end are no whole record; they are not read")
+            lines.append(f"unfinished: {self.unfinished_bytes} bytes at the end, an incomplete record, are not read")
         read = f"{self.place}: {self.records:,} records ({self.bytes / 1e6:,.1f} MB) and {self.bases} bases read"
         wrong = len(self.findings) + len(self.lost_bases)
         return "\n".join([*lines, f"{read}, {f'{wrong} faults' if wrong else 'all as written'}"])
@@ -144,6 +144,6 @@ def _verify_beginning(log: DeltaLog, part: str, bases: list[Base], report: Repor
     if not any(base.holds(part) and base.numbers[part] + 1 >= extent.first for base in bases):
         text = (
             f"delta log '{log.place}', part {part!r}: it begins at increment {extent.first}, and no base holds what was"
-            " before; nobody can begin to follow it"
+            " before; no follower can start from it"
         )
         report.findings.append(Finding(fault=Fault.GAP, part=part, text=text, number=0))
