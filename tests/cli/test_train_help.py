@@ -82,7 +82,7 @@ def test_help_all_adds_every_other_option_with_its_meaning_and_none_that_is_refu
     assert shown.isdisjoint(REFUSED)
     assert len(REFUSED) > 20
     assert shown >= set(flags.flag_names(RunnerConfig)) - set(REFUSED) - {"task", "is_local"}
-    meaning = "Rows that a table has room for at once; 0: it begins small. (default: 0)"
+    meaning = "Initial capacity of a table in rows; 0: starts small. (default: 0)"
     assert f"--hashtable_init_capacity VALUE {meaning}" in " ".join(text.split())
 
 
@@ -125,5 +125,5 @@ def test_a_program_of_ones_own_describes_its_flags(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         flags.parse(RunnerConfig(), ["--help"])
     shown = capsys.readouterr().out
-    assert "Where checkpoints are." in shown
+    assert "Directory of checkpoints." in shown
     assert "--dc_aware" not in shown
