@@ -80,7 +80,7 @@ ROWS = (
     ),
     Row(
         key="save",
-        title="save against a plain write, and training beside a background save",
+        title="save against a plain write, and training during a background save",
         needed_bytes=lambda setting: setting.large_rows * 400,
     ),
     Row(
@@ -248,12 +248,12 @@ SERVING_ROWS = (
     ),
     Row(
         key="serving_server",
-        title="what a server costs beside its model, over HTTP and gRPC",
+        title="overhead of a server over its model, over HTTP and gRPC",
         needed_bytes=lambda _: 400_000_000,
     ),
     Row(
         key="serving_load",
-        title="answers of a server on one core: how many, how late, beside a log, under overload",
+        title="answers of a server on one core: how many, how late, following a log, under overload",
         needed_bytes=lambda setting: setting.small_rows * 700,
     ),
     Row(

@@ -42,11 +42,11 @@ def follower_process(log: str) -> Iterator[list[Arrival]]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program
         assert process.stdout is not None  # noqa: S101 - requested above
         if process.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"the follower of '{log}' did not begin; it says why above")
+            raise RuntimeError(f"the follower of '{log}' did not start; its error is above")
         yield arrivals
         told, _ = process.communicate("")
     if process.returncode:
-        raise RuntimeError(f"the follower of '{log}' ended with {process.returncode}; it says why above")
+        raise RuntimeError(f"the follower of '{log}' ended with {process.returncode}; its error is above")
     arrivals += [Arrival(*each) for each in json.loads(told)]
 
 

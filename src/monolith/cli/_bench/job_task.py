@@ -33,7 +33,7 @@ class JobDeepFm(DeepFm):
         p = super().params()
         p.define("setting", {}, "Fields of the benchmark's setting.")
         p.define("folder", "", "Where times of steps go.")
-        p.define("new_ids", False, "Whether every batch has ids that no other one has, until all rows are there.")
+        p.define("new_ids", False, "Whether every batch has ids that no other one has, until all rows exist.")
         return p
 
     def build(self) -> None:

@@ -68,7 +68,7 @@ class Job:
         while not is_so():
             if self._launcher.poll() is not None or time.monotonic() > end:
                 log = (self._folder / "log").read_text(encoding="utf-8", errors="replace")
-                raise RuntimeError(f"the job ended or hangs; it said last: {log[-2000:]}")
+                raise RuntimeError(f"the job ended or hangs; end of its log: {log[-2000:]}")
             time.sleep(_POLL_SECONDS)
         return time.monotonic()
 

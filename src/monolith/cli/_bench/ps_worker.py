@@ -103,7 +103,7 @@ def running_workers(
 def _answer_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     line = cast("IO[str]", process.stdout).readline()
     if not line:
-        raise RuntimeError("a worker of the benchmark ended; what it had to say is above")
+        raise RuntimeError("a worker of the benchmark ended; its error is above")
     answer: dict[str, Any] = json.loads(line)
     return answer
 

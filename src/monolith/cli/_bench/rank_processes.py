@@ -155,7 +155,7 @@ class _Rank:
         """
         line = self._lines.readline()
         if not line:
-            raise RuntimeError("a rank of the benchmark ended; what it had to say is above")
+            raise RuntimeError("a rank of the benchmark ended; its error is above")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

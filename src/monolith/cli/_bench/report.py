@@ -19,8 +19,8 @@ MEASURED = HEADINGS[:4]
 
 _HOW_TO_READ = (
     "Workload A is ids as traffic has them, few of them often; workload B is random rows, the worst case. "
-    "A ratio is ours over the peer's, measured in turns of one run, so that a slow machine slows both; figures without"
-    " a ratio hold for this machine only. monolith bench --check adds what we hold ourselves to."
+    "A ratio is ours over the peer's, measured alternately in one run, so that a slow machine slows both; figures"
+    " without a ratio hold for this machine only. monolith bench --check adds what we hold ourselves to."
 )
 
 

@@ -96,9 +96,9 @@ class Buffers {
     const double begun = Seconds(CLOCK_PROCESS_CPUTIME_ID);
     for (uint64_t step = 0; step < turn.steps; ++step) {
       char* buffer = buffers.of_step(step);
-      if (!Receive(fd, buffer, turn.ask)) Fail("socket_loop: the other end is gone");
+      if (!Receive(fd, buffer, turn.ask)) Fail("socket_loop: the peer closed the connection");
       Send(fd, buffer, turn.rows);
-      if (!Receive(fd, buffer, turn.push)) Fail("socket_loop: the other end is gone");
+      if (!Receive(fd, buffer, turn.push)) Fail("socket_loop: the peer closed the connection");
       Send(fd, buffer, kAnswer);
     }
     const double spent = Seconds(CLOCK_PROCESS_CPUTIME_ID) - begun;
@@ -115,14 +115,14 @@ void Work(int fd, const Turn& turn) {
   for (uint64_t step = 0; step < turn.steps; ++step) {
     char* buffer = buffers.of_step(step);
     Send(fd, buffer, turn.ask);
-    if (!Receive(fd, buffer, turn.rows)) Fail("socket_loop: the other end is gone");
+    if (!Receive(fd, buffer, turn.rows)) Fail("socket_loop: the peer closed the connection");
     Send(fd, buffer, turn.push);
-    if (!Receive(fd, buffer, kAnswer)) Fail("socket_loop: the other end is gone");
+    if (!Receive(fd, buffer, kAnswer)) Fail("socket_loop: the peer closed the connection");
   }
   const double wall = Seconds(CLOCK_MONOTONIC) - began;
   const double spent = Seconds(CLOCK_PROCESS_CPUTIME_ID) - begun;
   double of_server = 0;
-  if (!Receive(fd, &of_server, sizeof of_server)) Fail("socket_loop: the other end is gone");
+  if (!Receive(fd, &of_server, sizeof of_server)) Fail("socket_loop: the peer closed the connection");
   std::printf("%.9f %.9f\n", spent + of_server, wall);
   std::fflush(stdout);
 }

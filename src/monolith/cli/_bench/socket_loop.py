@@ -55,7 +55,7 @@ class SocketLoop:
             self._ask.flush()
         answer = self._answers.readline().split()
         if len(answer) != 2:
-            raise RuntimeError("the socket loop ended; what it had to say is above")
+            raise RuntimeError("the socket loop ended; its error is above")
         return Moved(float(answer[0]) / steps, float(answer[1]) / steps)
 
     def close(self) -> None:

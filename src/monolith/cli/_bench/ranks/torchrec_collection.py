@@ -35,7 +35,7 @@ def opened(setting: Setting) -> Iterator[dict[str, Callable[[int], object]]]:
     try:
         torchrec = importlib.import_module("torchrec")
     except (ImportError, OSError) as error:
-        raise RowSkippedError(f"torchrec is not installed ({error}); benchmarks/README.md says how") from error
+        raise RowSkippedError(f"torchrec is not installed ({error}); see benchmarks/README.md") from error
     dist.init_process_group("gloo")
     try:
         yield {"step": _step(torchrec, setting, _sharded(torchrec, setting))}

@@ -56,7 +56,7 @@ def measure(setting: Setting) -> list[Measurement]:
 
 def _measurement(setting: Setting, name: str, figures: dict[str, list[float]]) -> Measurement:
     trains = name == TRAINING
-    beside = f"; memory {spread(figures[FRESH])}, cleared in turns with each call; time over time" if trains else ""
+    beside = f"; memory {spread(figures[FRESH])}, cleared alternately with each call; time over time" if trains else ""
     return Measurement(
         row="insert",
         measure=f"insert of {setting.large_rows:,} unseen ids by {name}, from empty",

@@ -122,7 +122,7 @@ def _measure_background(
             figure=min(rates),
             unit="MB/s",
             limit=RATE_LIMIT,
-            note=f"asked for {ASKED_BYTES_PER_SECOND / 1e6:.0f} MB/s; the slower of {len(rates)}",
+            note=f"requested {ASKED_BYTES_PER_SECOND / 1e6:.0f} MB/s; the slower of {len(rates)}",
         ),
     ]
 

@@ -42,5 +42,5 @@ def _judge(measure: str, found: dict[str, list[float]], *, limit: float | None) 
         limit=limit,
         sense=Sense.AT_MOST,
         note=f"ours also compares the calls of the ranks; ours {spread(found['collective'])}, bare"
-        f" {spread(found['bare'])}; of the rows alone, into a buffer that is there, {spread(found['rows alone'])}",
+        f" {spread(found['bare'])}; of the rows alone, into an existing buffer, {spread(found['rows alone'])}",
     )
