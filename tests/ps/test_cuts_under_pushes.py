@@ -108,7 +108,7 @@ def test_a_worker_that_died_between_two_servers_leaves_a_checkpoint_for_as_many(
             counter.step()
     (warning,) = caplog.messages
     assert "has not reached all servers" in warning
-    assert "restores into the same number of servers only" in warning
+    assert "restores only into the same number of servers" in warning
     with served(clusters[2]):
         again = Counter([*OURS, *BOTH])
         Saver(tmp_path).restore(again.state)
