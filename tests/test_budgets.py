@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,18 +9,14 @@ from types import ModuleType
 
 import pytest
 
+from script_module import load_script
+
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "check-budgets"
 
 
 @pytest.fixture(scope="module")
 def budgets() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("check_budgets", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("check_budgets", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["check_budgets"] = module
-    loader.exec_module(module)
-    return module
+    return load_script("check-budgets")
 
 
 def test_the_project_keeps_to_its_hard_limits() -> None:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "check-words"
+from script_module import load_script
+
 WORDS = "[limits]\ndocuments = 1\nmessages = 0\ncomments = 0\n\n[words]\n'\\banew\\b' = \"from scratch\"\n"
 
 
 @pytest.fixture(scope="module")
 def checker() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("check_words", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("check_words", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["check_words"] = module
-    loader.exec_module(module)
-    return module
+    return load_script("check-words")
 
 
 @pytest.fixture
@@ -71,3 +63,15 @@ def test_limits_only_fall(checker: ModuleType, project: Path) -> None:
     (project / "README.md").write_text("Begins anew.\n", encoding="utf-8")
     assert checker.main(["--update"], root=project) == 1
     assert "documents = 0" in (project / "scripts/words.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["absent.md"], "no such file or folder: absent.md"), (["--update", "README.md"], "give no paths")],
+)
+def test_arguments_without_effect_are_refused(
+    checker: ModuleType, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        checker.main(arguments)
+    assert message in capsys.readouterr().err

@@ -39,7 +39,7 @@ void Group::CheckSince(uint64_t since, uint64_t floor) const {
   }
   if (since < floor) {
     throw Error(Code::kFailedPrecondition, "the history after epoch " + std::to_string(since) +
-                                               " was forgotten; read everything from a cut or from epoch 0 instead");
+                                               " was discarded; read everything from a cut or from epoch 0 instead");
   }
 }
 
@@ -104,7 +104,7 @@ void Group::FollowHistory(bool followed) {
 void Group::Forget(uint64_t before) {
   Gate::Alone alone(gate_);
   if (before >= Now()) {
-    throw Error(Code::kInvalidArgument, "only closed epochs can be forgotten: expected less than " +
+    throw Error(Code::kInvalidArgument, "only closed epochs can be discarded: expected less than " +
                                             std::to_string(Now()) + ", got " + std::to_string(before));
   }
   if (before <= Floor()) return;

@@ -332,7 +332,7 @@ TEST_F(GroupHistoryTest, ACutSinceAForgottenMarkIsRefusedAndCanStillBeRead) {
   group_->Forget(second);
   Assign({1});
   const std::unique_ptr<Cut> cut = group_->OpenCut();
-  EXPECT_NE(ErrorOf([&] { ReadCut(cut.get(), first); }).find("was forgotten"), std::string::npos);
+  EXPECT_NE(ErrorOf([&] { ReadCut(cut.get(), first); }).find("was discarded"), std::string::npos);
   EXPECT_EQ(KeysOf(ReadCut(cut.get(), second)), Ids({1}));
 }
 

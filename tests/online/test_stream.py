@@ -372,7 +372,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(cluster: KafkaClu
     assert stream.counts.repeated == 2
 
 
-def test_a_partition_whose_messages_are_gone_begins_anew_and_the_others_go_on(
+def test_a_partition_whose_messages_are_deleted_restarts_and_the_others_continue(
     cluster: KafkaCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     for partition in (0, 1):

@@ -296,7 +296,7 @@ def test_calls_that_cannot_be_meant_are_refused_as_such() -> None:
                 messages.TouchRequest(store="rows", table="user", ids=b"123"),
                 "numbers of 8 bytes",
             ),
-            ("ReaderPosition", reader, "another incarnation"),
+            ("ReaderPosition", reader, "another run"),
             ("Configure", messages.ConfigureRequest(store="x", agreement=b"{"), "not the configs of some tables"),
             ("Configure", messages.ConfigureRequest(store="a\nb", agreement=b"{}"), "without line breaks"),
             ("Assign", iter([messages.AssignRequest()]), "expected in the first message"),

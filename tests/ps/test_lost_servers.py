@@ -265,7 +265,7 @@ def test_without_a_checkpoint_a_lost_server_begins_with_nothing(
         assert counts(counter) == [{2}, {1}]
 
 
-def test_a_run_that_begins_anew_empties_servers_that_live_and_those_that_were_lost(
+def test_a_run_from_scratch_empties_live_and_lost_servers(
     clusters: Mapping[int, PsCluster],
 ) -> None:
     with served(clusters[2]) as place:

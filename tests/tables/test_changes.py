@@ -123,7 +123,7 @@ def test_forgetting_drops_tombstones_and_the_history_before() -> None:
     table.erase([2])
     table.forget(late)
     assert table.tombstones(late).tolist() == [2]
-    with pytest.raises(FailedPreconditionError, match="forgotten"):
+    with pytest.raises(FailedPreconditionError, match="discarded"):
         list(table.changes(early))
 
 
@@ -135,7 +135,7 @@ def test_history_can_be_forgotten_while_a_cut_is_open() -> None:
     with table.cut() as cut:
         late = table.mark()
         table.forget(late)
-        with pytest.raises(FailedPreconditionError, match="forgotten"):
+        with pytest.raises(FailedPreconditionError, match="discarded"):
             table.changes(early)
         assert [key for block in cut.blocks() if block.kind is BlockKind.FULL for key in block.keys.tolist()] == [2]
     assert table.stats()["tombstones"] == 0
@@ -229,7 +229,7 @@ def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
     table, other = sgd_table(), sgd_table()
     mark = table.mark()
     table.assign([7], [[1.0]], time=1)
-    with pytest.raises(FailedPreconditionError, match="another incarnation"):
+    with pytest.raises(FailedPreconditionError, match="another run"):
         other.changes(mark)
     with pytest.raises(FailedPreconditionError, match=r"has not happened yet, the last one is"):
         table.changes(Mark(mark.generation, mark.life, 10**6))
@@ -238,7 +238,7 @@ def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
         table.store.resume(applied=[OwnerClock(ALL_BUCKETS, {0: BatchStamp(worker=0, seq=1)})], generation=3)
         marks.append(table.mark())
         for old in marks[:-1]:
-            with pytest.raises(FailedPreconditionError, match="another incarnation"):
+            with pytest.raises(FailedPreconditionError, match="another run"):
                 table.changes(old)
     assert [each.generation for each in marks] == [0, 4, 5]
 

@@ -55,7 +55,7 @@ def test_without_a_follower_nothing_is_kept_and_no_mark_can_be_asked_for(group: 
     group.erase(_TABLE, ids(1))
     assert group.stats(_TABLE)["tombstones"] == 0
     assert group.history_floor() > group.last_mark() == mark
-    with pytest.raises(FailedPreconditionError, match="the history after epoch 1 was forgotten"):
+    with pytest.raises(FailedPreconditionError, match="the history after epoch 1 was discarded"):
         group.changes(mark, _BUCKETS, True)
 
 

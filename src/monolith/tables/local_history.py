@@ -110,7 +110,7 @@ class LocalHistory:
             )
         if not self.is_present(mark):
             raise FailedPreconditionError(
-                f"{self._subject}: a mark of generation {mark.generation} is of another incarnation of these tables,"
+                f"{self._subject}: a mark of generation {mark.generation} is of another run of these tables,"
                 f" which are at generation {self._generation} after a rollback or a restart; start again from a cut"
             )
         last = self._groups[0].last_mark()

@@ -56,7 +56,7 @@ class ReferenceHistory:
         """Returns the epoch of a mark of this run of the store."""
         if (mark.generation, mark.life) != (self.generation, self.life):
             raise FailedPreconditionError(
-                f"a mark of generation {mark.generation} is of another incarnation of these tables, which are at"
+                f"a mark of generation {mark.generation} is of another run of these tables, which are at"
                 f" generation {self.generation}; start again from a cut"
             )
         if not 0 <= mark.epoch < self.epoch:
