@@ -22,12 +22,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolith.testing.crash.online_live import LiveScenario, run_live_tree
+# The tree of processes is part of the tests.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from system.crash.online_live import LiveScenario, run_live_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.testing.crash.online_live import LiveTree
+    from system.crash.online_live import LiveTree
 
 _LIMIT_SECONDS = 1.0
 _AIM_SECONDS = 0.5

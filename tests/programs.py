@@ -98,8 +98,8 @@ def main() -> None:
     """Forks until its input ends."""
     import torch._dynamo  # noqa: F401, PLC0415 - torch loads it at the first step otherwise, in every fork
 
-    import monolith.cli._bench.ranks  # noqa: PLC0415 - what programs need is there when they begin
-    import monolith.testing.attack  # noqa: F401, PLC0415 - as above
+    import monolith.cli._bench.ranks  # noqa: F401, PLC0415 - what programs need is there when they begin
+    import system.attack  # noqa: F401, PLC0415 - as above
 
     for line in sys.stdin:
         sys.stdout.write(f"{status_of(_Order(**json.loads(line)))}\n")

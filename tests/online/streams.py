@@ -11,12 +11,12 @@ from monolith.checkpoint import load
 from monolith.data import Ids, InMemoryDataset, Label, LineIdField, Parser
 from monolith.data.protos.example_pb2 import Example
 from monolith.online.joiner.numbered import NumberedExample, pack_examples
-from monolith.testing.crash.stream_task import COLUMNS, StreamCountingTask, counted_sample
+from system.crash.stream_task import COLUMNS, StreamCountingTask, counted_sample
 
 if TYPE_CHECKING:
     from monolith.train import Mode
 
-TASK = "monolith.testing.crash.stream_task:StreamCountingTask"
+TASK = "system.crash.stream_task:StreamCountingTask"
 TASK_OF_FILES = "online.streams:FileCountingTask"
 
 

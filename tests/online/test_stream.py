@@ -30,11 +30,11 @@ from monolith.online.stream.files import Fetched, FileExamples
 from monolith.online.stream.position import StreamPosition
 from monolith.online.stream.topics import TopicExamples
 from monolith.testing import ExampleTask, FakeClock
-from monolith.testing.crash.stream_task import StreamCountingTask
 from monolith.train import InputOptions, Trainer, TrainerConfig
 from monolith.train.context import TaskContext
 from monolith.train.trainer_config import PipelineConfig
 from online.streams import append, events_of, now_ms, numbered
+from system.crash.stream_task import StreamCountingTask
 
 
 def stream_of(folder: Path, partitions: int = 2, **options: Any) -> ExampleStream:

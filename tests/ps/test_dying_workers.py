@@ -21,7 +21,7 @@ from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.tables import BatchStamp, Joined, Store, TableConfig, Update
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
-from monolith.testing.crash import CONFIGS
+from system.crash import CONFIGS
 
 IDS = torch.arange(64)
 """Enough that every server has some of them."""

@@ -6,7 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from monolith.testing.crash.online_live import LiveScenario, run_live_tree
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from system.crash.online_live import LiveScenario, run_live_tree
 
 
 def main(folder: str, flip: str, readers: str) -> None:

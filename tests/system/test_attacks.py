@@ -1,4 +1,4 @@
-"""The attacks of `monolith.testing.attack`, each for some seconds; ``scripts/attack --minutes 10`` makes more."""
+"""The attacks of `system.attack`, each for some seconds; ``scripts/attack --minutes 10`` makes more."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from monolith.testing.attack import ATTACKS, Attack, Attempt, run_attack
 from programs import Programs
+from system.attack import ATTACKS, Attack, Attempt, run_attack
 
 ATTACK = Path("scripts/attack")
 

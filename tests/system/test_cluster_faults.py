@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from monolith.testing.crash import CLUSTER_SCENARIOS
-from monolith.testing.crash.cluster_task import ClusterCountingTask, ClusterInput
 from programs import Programs
+from system.crash import CLUSTER_SCENARIOS
+from system.crash.cluster_task import ClusterCountingTask, ClusterInput
 
 FAULTS = 5
 

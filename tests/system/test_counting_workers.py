@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from monolith.tables import BatchStamp, LocalStore, Update
-from monolith.testing.crash import CONFIGS, CountingJob
-from monolith.testing.crash.batch_limit import BatchLimit
+from system.crash import CONFIGS, CountingJob
+from system.crash.batch_limit import BatchLimit
 
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from monolith.checkpoint import Saver, TrainState
-from monolith.testing.crash import SCENARIOS, fingerprint
-from monolith.testing.crash.tasks import CountingTask, EverythingTask
 from monolith.train import Trainer
 from programs import Programs
+from system.crash import SCENARIOS, fingerprint
+from system.crash.tasks import CountingTask, EverythingTask
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monolith.testing.crash.online_answers import (
+from system.crash.online_answers import (
     AskedCounts,
     LifeOfAnswers,
     answers_by_life,
@@ -21,9 +21,9 @@ from monolith.testing.crash.online_answers import (
     versions_going_back,
     weights_ahead,
 )
-from monolith.testing.crash.online_asking import Asked, Rows
-from monolith.testing.crash.online_history import BaseNumbers, DenseWeight, LogHistory
-from monolith.testing.crash.online_tree import Life
+from system.crash.online_asking import Asked, Rows
+from system.crash.online_history import BaseNumbers, DenseWeight, LogHistory
+from system.crash.online_tree import Life
 
 PART = "emb.0000-1024"
 

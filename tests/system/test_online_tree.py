@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from monolith.testing.crash.online_events import OnlineTraffic
-from monolith.testing.crash.online_follower import slot_keys
-from monolith.testing.crash.online_judgement import (
+from programs import Programs
+from system.crash.online_events import OnlineTraffic
+from system.crash.online_follower import slot_keys
+from system.crash.online_judgement import (
     Passing,
     miscounts,
     row_differences,
     versions_that_go_back,
     written_lines,
 )
-from monolith.testing.crash.stream_task import StreamCountingTask
-from programs import Programs
+from system.crash.stream_task import StreamCountingTask
 
 KILLS = {"files": 6, "kafka": 4}
 

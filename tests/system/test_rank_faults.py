@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from monolith.testing.crash import RankScenario, run_rank_trial
-from monolith.testing.crash.rank_trial import RankFaultKind
+from system.crash import RankScenario, run_rank_trial
+from system.crash.rank_trial import RankFaultKind
 
 RUNS: dict[str, tuple[RankFaultKind, ...]] = {
     "killed": ("kill", "kill in save", "kill", "kill in save"),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from monolith.testing.attack.counted_run import found_wrong, make_task, train
 from monolith.train import SavingConfig
 from monolith.train.step_result import StepResult
+from system.attack.counted_run import found_wrong, make_task, train
 
 NUM_STEPS = 4
 SAVING = SavingConfig(every_steps=100)
