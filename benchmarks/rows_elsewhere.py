@@ -23,7 +23,7 @@ import torch
 
 import monolith as ml
 from monolith.tables import LocalStore
-from monolith.tables.local_joined import LocalJoined
+from monolith.tables.local.joined import LocalJoined
 from monolith.tables.store import Traits
 from monolith.train import PipelineConfig, Session, Spec, Task
 

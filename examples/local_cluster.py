@@ -22,7 +22,7 @@ import monolith as ml
 from monolith.data import Batch, GeneratedDataset
 from monolith.launch import LaunchPlan, LocalLauncher, local_job
 from monolith.train import RunnerConfig, Spec
-from monolith.train.local_runner import make_trainer
+from monolith.train.roles.local_runner import make_trainer
 
 if TYPE_CHECKING:
     from monolith.train.task import Mode

@@ -23,7 +23,7 @@ import monolith as ml
 from monolith import environment
 from monolith.data import Batch, GeneratedDataset
 from monolith.train import RunnerConfig, Spec, distributed_sync_train
-from monolith.train.local_runner import make_trainer
+from monolith.train.roles.local_runner import make_trainer
 
 if TYPE_CHECKING:
     from monolith.train.task import Mode

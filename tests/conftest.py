@@ -26,7 +26,7 @@ from ray_nodes import RayCluster
 from skipped_claims import SkippedClaims
 from zookeeper_server import ZooKeeperServer, is_installed
 
-# Tests import gRPC by themselves, too; `monolith.cluster.credentials` says why this comes before it.
+# Tests import gRPC by themselves, too; `monolith.rpc.credentials` says why this comes before it.
 if environment.get("GRPC_ENABLE_FORK_SUPPORT") is None:
     environment.put("GRPC_ENABLE_FORK_SUPPORT", "false")
 

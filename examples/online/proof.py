@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.data import ClickWorld
-from monolith.online.progressive_validation import SyncRule, clicks, criteo, movielens, validate, write_page
+from monolith.validation import SyncRule, clicks, criteo, movielens, validate, write_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.online.progressive_validation import CopyOutcome, Traffic
+    from monolith.validation import CopyOutcome, Traffic
 
 DAY = 86_400
 WARM_UP, SHARDS = 5 / 7, {"1/10": 10, "1/50": 50, "1/100": 100}  # of 7 days: every 5 h, every hour, every 30 minutes

@@ -25,7 +25,7 @@ from checkpoint.zygote import Zygote
 from monolith.checkpoint import ModelDirLock, SavedCheckpoint, Saver, TrainState
 from monolith.checkpoint.folder import LocalFolder
 from monolith.checkpoint.model_dir_lock import GENERATION, LOCK
-from monolith.checkpoint.restoring import restore_all
+from monolith.checkpoint.restore.restoring import restore_all
 from monolith.errors import (
     DataLossError,
     FailedPreconditionError,

@@ -12,7 +12,7 @@ import monolith as ml
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import Saver, TrainState
 from monolith.hooks import CheckpointRestorerHook, NoFirstSaveCheckpointSaverHook
-from monolith.tables.local_shards import LocalShards
+from monolith.tables.local.shards import LocalShards
 from monolith.testing import StepLoop
 
 pytestmark = pytest.mark.usefixtures("on_every_store")

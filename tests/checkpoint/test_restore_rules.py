@@ -17,7 +17,7 @@ from monolith.checkpoint import (
     isabs,
     wait_for_monolith_checkpoint,
 )
-from monolith.checkpoint.restore_rules import RESTORE_CKPT
+from monolith.checkpoint.restore.rules import RESTORE_CKPT
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.errors import DataLossError, DeadlineExceededError
 from monolith.testing import FakeClock

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from monolith.cli import main
-from monolith.train import RunnerConfig, flags
+from monolith.train import RunnerConfig
 from monolith.train.compat.flat_config import _kinds_of
+from monolith.train.parameters import flags
 
 OPTIONS = [name for name in flags.flag_names(RunnerConfig) if name not in {"task", "is_local"}]
 NUMBERS = ["0", "-1", "", "garbage", "99999999999999999999"]

@@ -25,7 +25,7 @@ from monolith.errors import (
 )
 from monolith.launch import LaunchPlan, Role
 from monolith.train import RunnerConfig
-from monolith.train.job_settings import JobSettings
+from monolith.train.config.job_settings import JobSettings
 
 TASK = "monolith.testing:ExampleTask"
 STAND_IN = Path(__file__).parents[1] / "launch" / "stand_in.py"

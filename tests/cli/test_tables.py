@@ -18,9 +18,9 @@ from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.inspection import SavedState, resolve
 from monolith.cli import main
 from monolith.data import text_ids
+from monolith.deltalog.publish import erasing
+from monolith.deltalog.publish.erasing import erase_from_checkpoint
 from monolith.errors import UnavailableError
-from monolith.publishing import erasing
-from monolith.publishing.erasing import erase_from_checkpoint
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from monolith.cli import main
 from monolith.cli._arguments._streams import STREAM_ONLY
 from monolith.cli._arguments.train import MATTERING, MEANT, OPTION_PREFIX, mattering_options
-from monolith.train import RunnerConfig, flags
+from monolith.train import RunnerConfig
 from monolith.train.compat.effects import Refused, effects_of
+from monolith.train.parameters import flags
 
 REFUSED = [
     name

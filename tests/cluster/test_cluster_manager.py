@@ -18,10 +18,10 @@ from monolith.cluster import (
     get_training_cluster,
     manager,
     save_ps_cluster_to_file,
-    text_files,
 )
 from monolith.cluster.discovery import HostServiceDiscovery, ServiceDiscovery, StaticServiceDiscovery
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
+from monolith.files import text_files
 from monolith.observe import process_recorder
 from monolith.testing import FakeClock
 

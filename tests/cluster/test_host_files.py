@@ -8,8 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from monolith.cluster import text_files
 from monolith.cluster.discovery import HostServiceDiscovery
+from monolith.files import text_files
 
 
 def test_each_index_is_a_file_of_its_role(tmp_path: Path) -> None:

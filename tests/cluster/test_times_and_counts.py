@@ -18,8 +18,8 @@ from monolith.cluster.discovery import (
     consul_client,
 )
 from monolith.cluster.discovery.heartbeat import Heartbeat
-from monolith.cluster.retry import retry_with_socket_error
 from monolith.cluster.runtimes.mlp_roles import wait_for_port
+from monolith.rpc.retry import retry_with_socket_error
 from monolith.testing import FakeClock
 
 

@@ -19,6 +19,7 @@ import torch
 
 from monolith import collective
 from monolith.errors import InvalidArgumentError
+from monolith.hooks import BroadcastGlobalVariablesHook
 from monolith.testing import StepLoop
 
 DTYPES = (
@@ -231,7 +232,7 @@ def case_parameters_become_those_of_the_root_in_place(rank: int, size: int) -> N
 
 def case_the_hook_broadcasts_when_a_session_is_made_and_rebuilt(rank: int, size: int) -> None:
     weights = {"w": torch.full((2,), float(rank))}
-    hook = collective.BroadcastGlobalVariablesHook(lambda: weights, root_rank=size - 1)
+    hook = BroadcastGlobalVariablesHook(lambda: weights, root_rank=size - 1)
     hook.begin()
     assert weights["w"].tolist() == [rank, rank]
     for _ in range(2):

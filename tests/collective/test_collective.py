@@ -15,6 +15,7 @@ import torch.distributed as dist
 from collective.collective_suite import CASES
 from monolith import collective, environment
 from monolith.errors import FailedPreconditionError, UnavailableError
+from monolith.hooks import BroadcastGlobalVariablesHook
 from ports import free_port
 
 SUITE = Path(__file__).with_name("collective_suite.py")
@@ -149,4 +150,4 @@ def test_ranks_that_do_not_come_are_waited_for_only_so_long(monkeypatch: pytest.
 def test_the_hook_wants_a_function() -> None:
     wrong: Any = {"w": torch.ones(1)}
     with pytest.raises(TypeError, match=r"variables must be a function such as model.state_dict, got dict"):
-        collective.BroadcastGlobalVariablesHook(wrong)
+        BroadcastGlobalVariablesHook(wrong)

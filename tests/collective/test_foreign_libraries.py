@@ -17,6 +17,7 @@ import torch.distributed as dist
 from monolith import collective
 from monolith.collective import Call, LockStep
 from monolith.errors import FailedPreconditionError, UnavailableError, UnimplementedError
+from monolith.hooks import BroadcastGlobalVariablesHook
 from monolith.testing import StepLoop
 
 RECORDING = """
@@ -125,7 +126,7 @@ def test_horovod_is_imported_on_first_use_and_given_every_call(
     assert (collective.rank(), collective.size()) == (3, 4)
     assert collective.allgather(torch.tensor([1, 2])).tolist() == [1, 2] * 4
     assert collective.broadcast(torch.ones(2), 2).tolist() == [2, 2]
-    collective.BroadcastGlobalVariablesHook(lambda: weights, root_rank=1).after_create_session(StepLoop())
+    BroadcastGlobalVariablesHook(lambda: weights, root_rank=1).after_create_session(StepLoop())
     assert weights == {"b": torch.ones(1), "a": torch.ones(1)}
     calls = recorded("horovod")
     collective.shutdown()

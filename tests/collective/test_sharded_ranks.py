@@ -13,7 +13,7 @@ from monolith.collective import LockStep, ShardedStore
 from monolith.errors import FileUnavailableError, InvalidArgumentError, OpError
 from monolith.tables import BatchStamp, LocalStore, Segment, TableConfig, Update, snapshot
 from monolith.tables.history import Cut, OwnerClock, WriteRules, WrittenRows
-from monolith.tables.local_cut import LocalCut
+from monolith.tables.local.cut import LocalCut
 from monolith.tables.row_optimizers import Adagrad, Sgd
 from monolith.tables.snapshot.files import commit, make_folder
 from monolith.tables.snapshot.manifest import FileEntry, Manifest, TableEntry

@@ -17,9 +17,9 @@ from collective.ranks import results
 from monolith.collective import Line, LockStep, ShardedStore
 from monolith.tables import BatchStamp, LocalStore, Segment, TableConfig, Update
 from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.initializers import RandomUniform
-from monolith.tables.row_block import BlockKind
 from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
 from monolith.tables.store import Store
 

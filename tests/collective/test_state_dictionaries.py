@@ -10,7 +10,8 @@ from torch import nn
 
 import monolith as ml
 from monolith import collective
-from monolith.collective import BroadcastGlobalVariablesHook, calls
+from monolith.collective import calls
+from monolith.hooks import BroadcastGlobalVariablesHook
 
 
 class Recorder:

@@ -8,8 +8,8 @@ import torch
 
 from monolith.tables import Segment, TableConfig
 from monolith.tables.batch import NOTHING_APPLIED, Applied, BatchStamp, Plan, Update
+from monolith.tables.formats.row_block import BlockKind, RowBlock
 from monolith.tables.history import ALL_BUCKETS, ChangeReader
-from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.row_optimizers import Sgd
 from monolith.tables.store import Store
 

@@ -28,7 +28,7 @@ import torch
 from monolith import _core, errors
 from monolith.tables import LocalStore, PackedBlocks, TableConfig
 from monolith.tables import store as protocol
-from monolith.tables.row_block import RowBlock
+from monolith.tables.formats.row_block import RowBlock
 from monolith.tables.schema import Schema
 from monolith.tables.snapshot import FileEntry, Manifest, RestoreReport
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from monolith import environment
 from monolith.collective import Call, Line, LockStep
 from monolith.collective.lock_step import Agreed
-from monolith.collective.sharded_store import ShardedStore
+from monolith.collective.sharded.store import ShardedStore
 from monolith.collective.wire import as_bytes, exchanging
 from monolith.errors import UnavailableError
 from monolith.tables import BatchStamp, Segment, TableConfig

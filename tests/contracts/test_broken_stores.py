@@ -13,8 +13,8 @@ from torch import Tensor
 from monolith.errors import OpError
 from monolith.tables import Segment, TableConfig
 from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.formats.row_block import BlockKind, RowBlock
 from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock
-from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
 from monolith.tables.snapshot.manifest import Manifest
 from monolith.tables.store import Applied, BatchStamp, LoadReport, Pending, Plan, Rows, Traits, Update

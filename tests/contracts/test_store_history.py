@@ -10,8 +10,8 @@ from contracts.one_worker import DAY, ONE_TABLE, Worker, blocks_of, follow, keys
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import Segment, TableConfig
 from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, Mark
-from monolith.tables.row_block import BlockKind
 from monolith.tables.row_optimizers import Adagrad
 from monolith.tables.store import Store
 

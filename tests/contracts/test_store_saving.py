@@ -19,8 +19,8 @@ from monolith.errors import (
     NotFoundError,
 )
 from monolith.tables import LocalStore, Segment, TableConfig, snapshot
+from monolith.tables.formats.row_block import RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, WriteRules
-from monolith.tables.row_block import RowBlock
 from monolith.tables.row_optimizers import Adagrad
 from monolith.tables.snapshot import bucket_file
 from monolith.tables.store import BatchStamp, Store, Update

@@ -12,8 +12,8 @@ from contracts.engines import StoreFactory
 from contracts.one_worker import ONE_TABLE, Worker, stamp
 from monolith.tables import LocalShards, LocalStore, Segment, TableConfig
 from monolith.tables.batch import Update
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 from monolith.tables.row_optimizers import Sgd
 from monolith.tables.store import Store
 from monolith.testing.reference_format import bucket_of_id, build_block

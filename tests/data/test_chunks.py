@@ -11,7 +11,8 @@ import pytest
 
 from data.framed_files import framed
 from monolith import _core
-from monolith.data import Framing, RecordReader, record_reader
+from monolith.data import Framing, RecordReader
+from monolith.data.records import reader as record_reader
 
 SIZE = 3 << 20
 """Of a shelf that nothing else in these tests takes from."""

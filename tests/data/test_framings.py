@@ -50,7 +50,7 @@ def test_what_the_core_takes_has_a_name() -> None:
         with contextlib.suppress(InvalidArgumentError):
             _core.framing_tail(number)
             taken.add(number)
-    assert taken == {framing.value for framing in Framing}, "add the framing to data/framing.py"
+    assert taken == {framing.value for framing in Framing}, "add the framing to data/records/framing.py"
 
 
 @pytest.mark.parametrize("number", [3, 9, 18, 1 << 20, 1 << 31])

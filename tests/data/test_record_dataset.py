@@ -26,8 +26,8 @@ from monolith.data import (
     Records,
     expand_ranges,
     partition_patterns,
-    record_reader,
 )
+from monolith.data.records import reader as record_reader
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 
 

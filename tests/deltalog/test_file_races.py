@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from deltalog.increments import PART, increment, opening
 from monolith import _core
-from monolith.deltalog import Claim, Replay, Tail, Transport, file_lineage, file_segments, file_tail, file_transport
+from monolith.deltalog import Claim, Replay, Tail, Transport
+from monolith.deltalog.transports import file_lineage, file_segments, file_tail, file_transport
 from monolith.errors import AbortedError, UnavailableError
 
 SEGMENT_BYTES = 400

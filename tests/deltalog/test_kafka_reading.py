@@ -10,8 +10,8 @@ import pytest
 
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
 from monolith.deltalog import DeltaLog, IncrementKind
-from monolith.deltalog.kafka_tail import KafkaTail
-from monolith.deltalog.kafka_transport import KafkaTransport
+from monolith.deltalog.transports.kafka_tail import KafkaTail
+from monolith.deltalog.transports.kafka_transport import KafkaTransport
 
 INCREMENTS = 60
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from deltalog.increments import PART, increment
-from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter, file_segments
+from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter
 from monolith.deltalog import log as log_module
-from monolith.deltalog.object_transport import ObjectTransport
 from monolith.deltalog.retention import kept_by
+from monolith.deltalog.transports import file_segments
+from monolith.deltalog.transports.object_transport import ObjectTransport
 from monolith.errors import (
     AbortedError,
     DataLossError,

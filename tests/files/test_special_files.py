@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from monolith.data.record_writer import RecordWriter
+from monolith.data.records.writer import RecordWriter
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.files import CopyFile, open_if_there
 

@@ -15,7 +15,7 @@ import pytest
 
 from monolith import _core
 from monolith.errors import DataLossError
-from monolith.tables.row_block import MAGIC, VERSION
+from monolith.tables.formats.row_block import MAGIC, VERSION
 from monolith.tables.snapshot import FORMAT_VERSION, read_manifest, restore
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monolith import _core, errors
-from monolith.ps.dense_wire import Kind
+from monolith.ps.dense.wire import Kind
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from hooks.sessions import FakeSession
 from monolith.checkpoint import TrainState
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.errors import OpError, UnavailableError
+from monolith.hooks import DeltaPublishHook
 from monolith.hooks.parameter_sync import ParameterSyncHook, PushThread
 from monolith.nn import Embeddings, Slot
-from monolith.publishing import DeltaPublishHook
 from monolith.serving.push.backend import DiscoverySyncBackend
 from monolith.serving.shards.replicas import shard_role
 from monolith.serving.shards.served_shard import serve_shard

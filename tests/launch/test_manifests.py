@@ -17,7 +17,8 @@ from monolith.cli import main
 from monolith.cluster.discovery import ServiceDiscoveryType, TfConfigServiceDiscovery
 from monolith.launch import LaunchPlan, Resources
 from monolith.launch.manifests import K8sJob, YarnService, yaml_text
-from monolith.train import RunnerConfig, flags
+from monolith.train import RunnerConfig
+from monolith.train.parameters import flags
 
 SCHEMA = json.loads((Path(__file__).parent / "yarn_service.schema.json").read_text(encoding="utf-8"))
 TASK = "monolith.testing:ExampleTask"

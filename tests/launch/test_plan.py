@@ -10,7 +10,8 @@ from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.launch import LaunchPlan, Resources, RestartPolicy, Role
 from monolith.launch.resources import bytes_of
 from monolith.launch.restarts import Ending, ending_of, told_ending
-from monolith.train import RunnerConfig, flags
+from monolith.train import RunnerConfig
+from monolith.train.parameters import flags
 
 
 def plan_of(**options: Any) -> LaunchPlan:

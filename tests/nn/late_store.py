@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from monolith.tables import LocalStore, TableConfig
-from monolith.tables.local_cut import LocalCut
-from monolith.tables.local_joined import LocalJoined
+from monolith.tables.local.cut import LocalCut
+from monolith.tables.local.joined import LocalJoined
 from monolith.tables.store import Applied, Pending, Plan, Rows, Traits, Update
 
 T = TypeVar("T")

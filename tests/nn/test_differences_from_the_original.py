@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import monolith as ml
-from monolith.nn._torch_pooling import pool, sum_gradients
-from monolith.nn.pooling import PooledBatch, RowGradients
+from monolith.nn.embeddings.pooling import PooledBatch, RowGradients
+from monolith.nn.embeddings.torch_pooling import pool, sum_gradients
 
 ADAGRAD_OF_THE_ORIGINAL = ml.row_optimizers.Adagrad(learning_rate=0.05, initial_accumulator_value=1.0)
 

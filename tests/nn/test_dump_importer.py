@@ -10,9 +10,9 @@ import torch
 import monolith as ml
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn import import_dump
-from monolith.nn._merge import original_table_names
+from monolith.nn.embeddings.merge import original_table_names
 from monolith.tables import HashTable, LocalShards, Segment, TableConfig, TableGroup
-from monolith.tables.entry_dump import export_entry_dump, export_group_entry_dump
+from monolith.tables.formats.entry_dump import export_entry_dump, export_group_entry_dump
 
 ADAGRAD = ml.row_optimizers.Adagrad(learning_rate=0.1, initial_accumulator_value=0.5)
 SIGNATURES = torch.tensor([1, 2, 2**48 - 1])

@@ -13,7 +13,7 @@ import torch
 import monolith as ml
 from monolith.errors import FailedPreconditionError
 from monolith.nn.combiners import FirstN
-from monolith.nn.pooling import PooledBatch
+from monolith.nn.embeddings.pooling import PooledBatch
 from monolith.tables import BatchStamp, LocalStore, TableGroup
 
 SGD = ml.row_optimizers.Sgd(learning_rate=1.0)

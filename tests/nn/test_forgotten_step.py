@@ -9,9 +9,9 @@ import torch
 
 import monolith as ml
 from monolith.errors import InvalidArgumentError
-from monolith.nn import _passes
+from monolith.nn.embeddings import passes as _passes
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 
 SGD = ml.row_optimizers.Sgd(learning_rate=1.0)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import monolith as ml
 from monolith.errors import InvalidArgumentError
-from monolith.nn._id_batch import IdBatch, IdBatchReader
-from monolith.nn._merge import PlacedSlot
+from monolith.nn.embeddings.id_batch import IdBatch, IdBatchReader
+from monolith.nn.embeddings.merge import PlacedSlot
 
 NAMES = ["user", "item", "tags"]
 

@@ -7,7 +7,7 @@ import torch
 
 import monolith as ml
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, UnavailableError
-from monolith.nn.gradient_step import GradientStep
+from monolith.nn.embeddings.gradient_step import GradientStep
 from nn.late_store import LateStore, Wire
 
 BATCH = {"user": torch.tensor([7])}

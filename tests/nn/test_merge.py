@@ -8,8 +8,8 @@ import pytest
 
 import monolith as ml
 from monolith.errors import InvalidArgumentError
-from monolith.nn._merge import MergedTable, merge_slots, original_table_names, place_slots
 from monolith.nn.combiners import FirstN, ReduceSum
+from monolith.nn.embeddings.merge import MergedTable, merge_slots, original_table_names, place_slots
 from monolith.nn.slot import LearningRate, Slice, Slot
 from monolith.tables import Segment, TableConfig
 

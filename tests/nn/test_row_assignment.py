@@ -12,8 +12,8 @@ import monolith as ml
 from monolith.errors import InvalidArgumentError
 from monolith.nn import row_assignment
 from monolith.tables import LocalShards, LocalStore, TableGroup
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 from nn.conftest import StoreFactory
 
 IDS = torch.tensor([3, 2**40, 0])

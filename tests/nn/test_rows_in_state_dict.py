@@ -13,9 +13,9 @@ from torch import nn
 
 import monolith as ml
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.nn.row_state import ROWS, is_of_rows
+from monolith.nn.embeddings.row_state import ROWS, is_of_rows
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 
 ADAGRAD = ml.row_optimizers.Adagrad(learning_rate=0.5)
 IDS = torch.arange(50)

@@ -16,9 +16,9 @@ import torch
 from confluent_kafka import Producer
 
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
-from monolith.data.bad_records import BadRecords
 from monolith.data.kafka.position import Partition
 from monolith.data.position import known_examples, known_times
+from monolith.data.records.bad_records import BadRecords
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.hook import Hook, HookedSession
 from monolith.online.joiner.endpoints import KafkaPlace
@@ -31,8 +31,8 @@ from monolith.online.stream.position import StreamPosition
 from monolith.online.stream.topics import TopicExamples
 from monolith.testing import ExampleTask, FakeClock
 from monolith.train import InputOptions, Trainer, TrainerConfig
+from monolith.train.config.trainer_config import PipelineConfig
 from monolith.train.context import TaskContext
-from monolith.train.trainer_config import PipelineConfig
 from online.streams import append, events_of, now_ms, numbered
 from system.crash.stream_task import StreamCountingTask
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from monolith.errors import UnavailableError
-from monolith.ps.dense_shard import DenseShard
-from monolith.ps.dense_wire import WORDS, Kind
+from monolith.ps.dense.shard import DenseShard
+from monolith.ps.dense.wire import WORDS, Kind
 
 
 class OpenGate:

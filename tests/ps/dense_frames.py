@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from monolith import _core
-from monolith.ps.dense_shard import DenseShard
-from monolith.ps.dense_wire import DenseFrames
+from monolith.ps.dense.shard import DenseShard
+from monolith.ps.dense.wire import DenseFrames
 
 
 class SocketServers:

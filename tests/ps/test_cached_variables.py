@@ -13,7 +13,7 @@ from monolith.checkpoint.remote_dense import DenseState
 from monolith.errors import InvalidArgumentError
 from monolith.hooks import FetchAllCachedVariablesHook
 from monolith.ps import DenseClient, PsCluster
-from monolith.ps.cached_variables import (
+from monolith.ps.client.cached_variables import (
     CACHED_VARIABLES,
     CachedVariable,
     CachedVariableMeta,

@@ -26,9 +26,9 @@ from monolith.errors import (
 )
 from monolith.observe.descriptors import share_of_descriptors
 from monolith.ps import PsCluster, PsServer, PsStore
-from monolith.ps import cluster as cluster_module
-from monolith.ps._control_channel import ControlCall
-from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.ps.client import cluster as cluster_module
+from monolith.rpc.channel import ControlCall
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from ports import free_port
 from ps.server_fixtures import running, store_of
 

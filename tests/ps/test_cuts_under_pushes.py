@@ -11,9 +11,10 @@ import pytest
 
 from monolith.checkpoint import Saver
 from monolith.errors import FailedPreconditionError
-from monolith.ps import PsCluster, PsStore, _push_hold
+from monolith.ps import PsCluster, PsStore
 from monolith.ps._wire_values import stats_in
-from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.ps.client import push_barrier as _push_hold
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import BatchStamp
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.snapshot.location import open_source

@@ -10,7 +10,7 @@ from torch import nn
 
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.ps.dense_client import DenseClient
+from monolith.ps.dense.client import DenseClient
 from monolith.tables.batch import BatchStamp
 from ps.dense_fakes import FakeServers
 from ps.dense_models import OPTIMIZERS, Weights, assert_same, values_of

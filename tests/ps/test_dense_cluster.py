@@ -148,7 +148,7 @@ def test_rows_and_dense_weights_of_servers_are_cut_together(tmp_path: Path) -> N
 
 def test_a_server_that_was_started_anew_is_told_the_weights_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who said them first is not telling the others any more, and is not waited for."""
-    monkeypatch.setattr("monolith.ps.dense_client._FIRST_CLIENT_SECONDS", 0.2)
+    monkeypatch.setattr("monolith.ps.dense.client._FIRST_CLIENT_SECONDS", 0.2)
     models = [Weights(), Weights()]
     optimizers = [OPTIMIZERS["sgd"](model.parameters()) for model in models]
     with ExitStack() as ended:
@@ -159,6 +159,6 @@ def test_a_server_that_was_started_anew_is_told_the_weights_at_once(monkeypatch:
         second.close(0)
         cluster.move(1, ended.enter_context(PsServer(1, 2)).address)
         time.sleep(0.3)
-        monkeypatch.setattr("monolith.ps.dense_client.time.sleep", lambda _: pytest.fail("it waited"))
+        monkeypatch.setattr("monolith.ps.dense.client.time.sleep", lambda _: pytest.fail("it waited"))
         late = ended.enter_context(DenseClient(models[1], optimizers[1], cluster))
         late.pull()

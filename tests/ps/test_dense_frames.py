@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.ps.dense_client import DenseClient
-from monolith.ps.dense_wire import WORDS
+from monolith.ps.dense.client import DenseClient
+from monolith.ps.dense.wire import WORDS
 from monolith.tables.batch import BatchStamp
 from ps.dense_frames import SocketServers
 from ps.dense_models import OPTIMIZERS, Weights, assert_same, values_of

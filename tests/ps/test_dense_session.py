@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from monolith.checkpoint import RestoreOptions, Saver
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from monolith.optim import Shampoo
-from monolith.ps.dense_client import DenseClient
-from monolith.ps.dense_wire import Kind
+from monolith.ps.dense.client import DenseClient
+from monolith.ps.dense.wire import Kind
 from monolith.testing import ExampleTask
 from monolith.train import Session, Spec, Trainer, TrainerConfig
 from monolith.train.compat.options import RunnerConfig
-from monolith.train.local_runner import make_trainer
-from monolith.train.trainer_config import DenseConfig
+from monolith.train.config.trainer_config import DenseConfig
+from monolith.train.roles.local_runner import make_trainer
 from ps.dense_fakes import FakeServers
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {

@@ -19,10 +19,10 @@ from monolith.errors import (
     OpError,
     ResourceExhaustedError,
 )
-from monolith.ps import dense_wire as wire
-from monolith.ps.dense_client import DenseClient
-from monolith.ps.dense_shard import DenseShard
-from monolith.ps.dense_wire import WORDS, Kind
+from monolith.ps.dense import wire
+from monolith.ps.dense.client import DenseClient
+from monolith.ps.dense.shard import DenseShard
+from monolith.ps.dense.wire import WORDS, Kind
 from monolith.tables.batch import BatchStamp
 from monolith.train._dense_step import DenseConfig, DenseThere
 from ps.dense_fakes import FakeServers, OpenGate
@@ -251,7 +251,7 @@ def test_a_push_that_names_another_one_before_it_moves_nothing(servers: TrainedS
 
 def test_a_server_says_in_milliseconds_how_long_it_has_had_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("monolith.ps.dense_shard.time", types.SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("monolith.ps.dense.shard.time", types.SimpleNamespace(monotonic=lambda: now))
     servers = FakeServers(1)
     model = nn.Linear(2, 1)
     DenseClient(model, SGD(model.parameters(), lr=0.5), servers)

@@ -17,7 +17,7 @@ import torch
 from monolith.errors import FailedPreconditionError
 from monolith.nn import BatchTurn, Embeddings, Slot
 from monolith.ps import PsServer, PsStore
-from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import BatchStamp, Joined, Store, TableConfig, Update
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd

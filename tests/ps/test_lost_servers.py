@@ -25,11 +25,11 @@ from monolith.hooks import (
 )
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import PsCluster, PsStore
-from monolith.ps.dense_client import DenseClient
-from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.ps.dense.client import DenseClient
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import BatchStamp
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 from monolith.tables.store import Store
 from monolith.testing import StepLoop
 from monolith.train._server_rows import empty_rows, owners_of, set_initialized

@@ -15,7 +15,7 @@ from torch.optim import SGD, Optimizer
 
 from monolith.errors import InvalidArgumentError, PermissionDeniedError
 from monolith.optim import Adamom, Rmsprop, Shampoo
-from monolith.ps.optimizer_spec import OptimizerSpec, group_state_keys, import_modules, is_elementwise, live_rates
+from monolith.ps.dense.optimizer_spec import OptimizerSpec, group_state_keys, import_modules, is_elementwise, live_rates
 
 
 def parameters(*names: str) -> dict[str, nn.Parameter]:

@@ -15,10 +15,10 @@ from torch import nn
 
 import monolith as ml
 from monolith.checkpoint import PartialRecoverySaver, PsMonitor, Saver, TrainState
+from monolith.deltalog.publish.erasing import erase_from_checkpoint
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import DenseClient, PsCluster, PsStore
 from monolith.ps.recovery.recorder import Recorder
-from monolith.publishing.erasing import erase_from_checkpoint
 from monolith.tables.batch import BatchStamp
 from ps.counting import Counter
 from ps.recorded import Recorded, recorded

@@ -14,7 +14,7 @@ from torch import nn
 from contracts.one_worker import ONE_TABLE, Worker, rows_of
 from monolith.errors import FailedPreconditionError, UnavailableError
 from monolith.ps import DenseClient, PsCluster, PsServer, PsStore
-from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import BatchStamp
 from ps.recorded import recorded
 from ps.server_fixtures import running

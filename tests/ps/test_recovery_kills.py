@@ -17,8 +17,8 @@ from monolith.errors import OpError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import PsCluster, PsStore
 from monolith.ps.recovery.record_folder import RecordFolder
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 from ps.counting import Counter
 
 IDS = range(60)
@@ -28,7 +28,7 @@ import json, os, signal, threading
 from monolith.ps import PsServer
 from monolith.ps.recovery import record_file, record_folder
 from monolith.ps.recovery.config import RecoveryConfig
-from monolith.ps.open_things import OpenCut
+from monolith.ps.client.resources import OpenCut
 
 options = json.loads(arguments[0])
 left = options["calls"]

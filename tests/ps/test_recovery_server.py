@@ -21,8 +21,8 @@ from monolith.ps.recovery.config import RecoveryConfig
 from monolith.ps.recovery.keeping import Keeping
 from monolith.tables import Segment, TableConfig
 from monolith.tables.batch import BatchStamp, Update
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 from monolith.tables.row_optimizers import Adagrad
 from monolith.tables.store import Store
 from ps.counting import Counter, Pusher

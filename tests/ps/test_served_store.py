@@ -18,8 +18,10 @@ from contracts.one_worker import DAY, ONE_TABLE, Worker, rows_of, rule, stamp
 from monolith import _core
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, FileUnavailableError, InvalidArgumentError
 from monolith.nn import Embeddings, Slot
-from monolith.ps import PsCluster, PsServer, PsStore, _push_hold, open_things
-from monolith.ps.held_gates import Clocks, HeldGates, Owner
+from monolith.ps import PsCluster, PsServer, PsStore
+from monolith.ps.client import push_barrier as _push_hold
+from monolith.ps.client import resources as open_things
+from monolith.ps.server.push_gates import Clocks, HeldGates, Owner
 from monolith.tables import Segment, TableConfig
 from monolith.tables.history import ALL_BUCKETS, WriteRules, WrittenRows
 from monolith.tables.row_optimizers import Adagrad, Sgd

@@ -15,9 +15,10 @@ from monolith.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from monolith.ps import PsCluster, PsServer, _note_calls
-from monolith.ps.protos import parameter_server_pb2 as messages
-from monolith.ps.standby import StandbyServers
+from monolith.ps import PsCluster, PsServer
+from monolith.ps.server import note_calls as _note_calls
+from monolith.ps.server.standby import StandbyServers
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from ports import free_port
 from ps.server_fixtures import running
 

@@ -17,8 +17,8 @@ from monolith.checkpoint import Saver
 from monolith.errors import OutOfRangeError
 from monolith.hook import Hook, StepContext
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.ps.cluster import PsCluster
-from monolith.ps.store import PsStore
+from monolith.ps.client.cluster import PsCluster
+from monolith.ps.client.store import PsStore
 from monolith.tables.history import ALL_BUCKETS
 from monolith.testing import ExampleTask
 from monolith.testing.ps_cluster import create_test_ps_cluster

@@ -20,7 +20,7 @@ import torch
 
 from monolith import cli
 
-WARM = ("monolith.cli.serve", "monolith.serving.server.http_protocol", "monolith.serving.task_model", "grpc_health.v1")
+WARM = ("monolith.cli.serve", "monolith.serving.server.http.protocol", "monolith.serving.task_model", "grpc_health.v1")
 """Imported before forks, as they take seconds."""
 
 

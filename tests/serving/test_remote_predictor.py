@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from monolith.cluster.credentials import ServerCredentials
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.online import DeltaPublisher, Follower
+from monolith.rpc.credentials import ServerCredentials
 from monolith.serving import Predictor, RemotePredictor, ServedShard, export, serve_shard
 from monolith.serving.shards.dense_sets import DenseSet, DenseSets
 from monolith.serving.shards.row_versions import has_rows, merged_versions

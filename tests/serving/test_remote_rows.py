@@ -20,7 +20,6 @@ import pytest
 import torch
 
 from monolith import _core
-from monolith.cluster.credentials import ClientCredentials, ServerCredentials
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.deltalog import DeltaLog
 from monolith.errors import (
@@ -32,6 +31,7 @@ from monolith.errors import (
     UnavailableError,
 )
 from monolith.online import DeltaPublisher
+from monolith.rpc.credentials import ClientCredentials, ServerCredentials
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.remote_rows import RemoteRows

@@ -12,7 +12,7 @@ import torch
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Embeddings, Slot
-from monolith.nn._id_batch import IdBatchReader
+from monolith.nn.embeddings.id_batch import IdBatchReader
 from monolith.serving.server.config import ServerConfig
 from monolith.serving.server.metrics import ServingMetrics
 from monolith.serving.shards.served_shard import serve_shard

@@ -3,7 +3,7 @@
 What is tested where it lives: a wrong number of servers, two of one index, a taken port, another version, garbage at
 the control (`tests/ps/test_cluster.py`); garbage, other versions and other tables at the frames, peers that hang
 half-way (`tests/ps/test_bad_peers.py`); a full disk at a save (`tests/ps/test_server_processes.py`) and anywhere in a
-model directory (`test_failing_disk.py`); two processes of one number (`tests/ps/test_job.py`); a network that is cut,
+model directory (`test_failing_disk.py`); two processes of one number (`tests/job/test_job.py`); a network that is cut,
 and processes that are killed or stopped (`test_cluster_faults.py`).
 """
 
@@ -23,7 +23,7 @@ from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.ps import JobClient, PsCluster, PsServer, PsStore
 from monolith.testing import FakeClock, create_test_ps_cluster
-from monolith.train.servers_back import ServersBack
+from monolith.train.roles.servers_back import ServersBack
 from ps.server_fixtures import running, store_of
 
 ENDS_HANGS = 60.0

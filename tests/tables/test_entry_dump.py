@@ -19,7 +19,7 @@ from monolith.errors import (
     ResourceExhaustedError,
 )
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup, compressors, row_optimizers
-from monolith.tables.entry_dump import (
+from monolith.tables.formats.entry_dump import (
     entry_counts,
     export_entry_dump,
     export_group_entry_dump,
@@ -27,7 +27,7 @@ from monolith.tables.entry_dump import (
     import_group_entry_dump,
     lookup_entry,
 )
-from monolith.tables.sharded_files import validate_sharded_files
+from monolith.tables.formats.sharded_files import validate_sharded_files
 from tables import entry_dump_reference as reference
 from tables.snapshot_cases import DAY, EXTREME_IDS, group_state, some_ids, state_of, train, trained_group, two_tables
 

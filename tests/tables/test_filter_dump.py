@@ -18,7 +18,7 @@ from monolith.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
 )
-from monolith.tables.filter_dump import FilterDump, read_filter_dump, write_filter_dump
+from monolith.tables.formats.filter_dump import FilterDump, read_filter_dump, write_filter_dump
 
 
 def varint(number: int) -> bytes:

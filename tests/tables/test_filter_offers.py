@@ -10,7 +10,7 @@ import pytest
 
 from monolith.tables import HashTable, LocalShards, LocalStore, Segment, TableConfig, TableGroup, snapshot
 from monolith.tables.filters import ProbabilisticFilter
-from monolith.tables.row_block import BlockKind, RowBlock
+from monolith.tables.formats.row_block import BlockKind, RowBlock
 from monolith.tables.store import Store
 from monolith.testing.reference_format import bucket_of_id, build_block
 

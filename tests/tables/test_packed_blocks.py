@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from monolith.errors import DataLossError
 from monolith.tables import LocalStore, PackedBlocks, Segment, TableConfig, TableGroup
+from monolith.tables.formats.row_block import HEADER, MAGIC
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import HEADER, MAGIC
 
 CONFIGS = {"user": TableConfig([Segment(2)])}
 

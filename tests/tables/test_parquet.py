@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from monolith.errors import NotFoundError
-from monolith.tables import HashTable, Segment, TableConfig, compressors, parquet
-from monolith.tables.parquet import export_parquet
+from monolith.tables import HashTable, Segment, TableConfig, compressors
+from monolith.tables.formats import parquet
+from monolith.tables.formats.parquet import export_parquet
 from tables.snapshot_cases import item_config, some_ids, state_of, train, trained_group
 
 reader = pytest.importorskip("pyarrow.parquet")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
-from monolith.tables.entry_dump import export_group_entry_dump, import_group_entry_dump
-from monolith.tables.parquet import export_parquet
-from monolith.tables.row_block import BlockKind
+from monolith.tables.formats.entry_dump import export_group_entry_dump, import_group_entry_dump
+from monolith.tables.formats.parquet import export_parquet
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.schema import Schema, TableSchema
 from monolith.tables.slot_keys import buckets_of_plan, ids_of_keys
 from monolith.testing.reference_format import build_block, name_of_slot_id

@@ -12,9 +12,9 @@ import pytest
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import Segment, TableConfig
+from monolith.tables.formats.row_block import BlockKind, RowBlock
 from monolith.tables.initializers import Ones, Zeros
-from monolith.tables.native_tables import NativeTables
-from monolith.tables.row_block import BlockKind, RowBlock
+from monolith.tables.local.native_tables import NativeTables
 from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
 from monolith.testing.reference_format import bucket_of_id, build_block, build_filter_block
 

@@ -16,9 +16,10 @@ import torch
 
 import monolith as ml
 from monolith import cli, collective, environment
-from monolith.checkpoint import Manifest, restoring, writing
+from monolith.checkpoint import Manifest, writing
 from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.model_dir_lock import GenerationClaim
+from monolith.checkpoint.restore import restoring
 from monolith.data import JsonLinesDataset
 from monolith.errors import DataLossError, OpError, ResourceExhaustedError
 from monolith.hook import Hook, StepContext
@@ -33,7 +34,7 @@ from monolith.train import (
     TrainerConfig,
     distributed_sync_train,
 )
-from monolith.train.local_runner import make_trainer
+from monolith.train.roles.local_runner import make_trainer
 from ports import free_port
 from train.sync_cases import Thirteen, run
 

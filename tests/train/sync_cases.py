@@ -30,9 +30,9 @@ from monolith.train import (
     distributed_sync_train,
     trainer_config_of,
 )
-from monolith.train.job_settings import JobSettings
+from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.sync_config import SyncConfig
 from monolith.train.rank_place import take_place
-from monolith.train.sync_config import SyncConfig
 
 
 class Batches(Dataset[Any]):

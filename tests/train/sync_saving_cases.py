@@ -21,9 +21,9 @@ from monolith.train import (
     Trainer,
     TrainerConfig,
 )
-from monolith.train.job_settings import JobSettings
-from monolith.train.sync_config import SyncConfig
-from monolith.train.sync_runner import distributed_sync_train
+from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.sync_config import SyncConfig
+from monolith.train.roles.sync_runner import distributed_sync_train
 from train.sync_cases import RowsTask, Thirteen
 
 

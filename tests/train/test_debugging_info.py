@@ -15,9 +15,9 @@ from monolith import cli
 from monolith.checkpoint import TrainState
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.nn import Embeddings, Slot
-from monolith.nn.slot_address import SlotAddress
+from monolith.nn.embeddings.slot_address import SlotAddress
 from monolith.ps import PsCluster, PsServer, PsStore
-from monolith.ps.protos import parameter_server_pb2 as wire
+from monolith.rpc.protos import parameter_server_pb2 as wire
 from monolith.train import get_debugging_info_file_name
 from monolith.train.debugging_info import (
     DebuggingInfo,

@@ -25,16 +25,10 @@ from monolith.ps.places import stop_servers
 from monolith.serving import DiscoverySyncBackend
 from monolith.testing import ExampleTask
 from monolith.testing.store_contents import changes_of
-from monolith.train import (
-    JobConfig,
-    RunnerConfig,
-    Trainer,
-    TrainerConfig,
-    _worker_role,
-    distributed_train,
-    server_watch,
-)
+from monolith.train import JobConfig, RunnerConfig, Trainer, TrainerConfig, distributed_train
 from monolith.train.job_part import JobPart
+from monolith.train.roles import server_watch
+from monolith.train.roles import worker as _worker_role
 from train.job_threads import ThreadJob
 from train.shared_clicks import SharedClicks
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from monolith.testing import ExampleTask
-from monolith.train import CpuTrainingConfig, Origin, RunConfig, RunnerConfig, flags, make_trainer
+from monolith.train import CpuTrainingConfig, Origin, RunConfig, RunnerConfig, make_trainer
 from monolith.train.compat.flat_config import FlatConfig
+from monolith.train.parameters import flags
 
 
 @pytest.mark.parametrize("config", [CpuTrainingConfig, RunnerConfig, RunConfig])

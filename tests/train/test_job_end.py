@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from monolith.checkpoint import TrainState
-from monolith.cluster.job_state import JobMember, JobState
+from monolith.job.state import JobMember, JobState
 from monolith.testing import FakeClock
 from monolith.train._job_end import JobEnd, _unfinished
-from monolith.train.job_config import JobConfig
+from monolith.train.config.job_config import JobConfig
 
 
 @pytest.mark.parametrize(("stops", "awaited"), [(False, [1, 2]), (True, [1])])

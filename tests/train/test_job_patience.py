@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from monolith.cluster.job_state import JobMember, JobState
 from monolith.cluster.training_cluster import TrainingCluster
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from monolith.hooks.barrier import BarrierHook
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook
+from monolith.job.state import JobMember, JobState
 from monolith.testing import FakeClock
 from monolith.train import JobConfig, JobSettings, SavingConfig, TrainerConfig
 from monolith.train._chief_hooks import chief_hooks
 from monolith.train._job_end import JobEnd
 from monolith.train._job_hooks import JobHook, worker_job_hooks
-from monolith.train._role_place import RolePlace
-from monolith.train._worker_role import WorkerRole
-from monolith.train.servers_back import ServersBack
+from monolith.train.roles.place import RolePlace
+from monolith.train.roles.servers_back import ServersBack
+from monolith.train.roles.worker import WorkerRole
 from train.job_threads import MemoryDiscovery
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from monolith.cluster.job_state import JobState
-from monolith.cluster.lost_updates import LostUpdates
 from monolith.errors import UnavailableError
+from monolith.job.lost_updates import LostUpdates
+from monolith.job.state import JobState
 from monolith.tables.batch import BatchStamp
 from monolith.train._resuming import Known, resume
 from monolith.train.job_part import JobPart
 
 if TYPE_CHECKING:
-    from monolith.ps.job import JobClient
+    from monolith.job.job import JobClient
 
 
 def stamp(seq: int) -> BatchStamp:

@@ -33,7 +33,7 @@ from monolith.train import (
     trainer_config_of,
 )
 from monolith.train.compat import conversions
-from monolith.train.local_runner import make_trainer
+from monolith.train.roles.local_runner import make_trainer
 from train.renamed_task import ALIASES, RenamedTask
 
 

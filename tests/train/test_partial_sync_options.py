@@ -13,8 +13,8 @@ from monolith.launch import LaunchPlan
 from monolith.testing import ExampleTask
 from monolith.train import RunnerConfig, Trainer, TrainerConfig, distributed_sync_train, distributed_train
 from monolith.train.compat.partial_sync import _REFUSED
-from monolith.train.local_runner import make_trainer
-from monolith.train.sync_config import SyncConfig
+from monolith.train.config.sync_config import SyncConfig
+from monolith.train.roles.local_runner import make_trainer
 from train.compat.test_options_table import other_value
 from train.job_threads import MemoryDiscovery
 

@@ -17,8 +17,9 @@ from monolith.errors import InvalidArgumentError, NotFoundError, ResourceExhaust
 from monolith.hook import Hook, StepContext
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask
-from monolith.train import Spec, Trainer, TrainerConfig, prediction_files
-from monolith.train.prediction_rows import PredictionColumns
+from monolith.train import Spec, Trainer, TrainerConfig
+from monolith.train.predict import files as prediction_files
+from monolith.train.predict.rows import PredictionColumns
 
 FORMATS = ["predictions.parquet", "predictions.csv", "predictions.jsonl"]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from deltalog.followed import saved_rows, serving_rows
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.serving import DiscoverySyncBackend, ServedShard, serve_shard
 from monolith.serving.shards.replicas import shard_role
 from monolith.tables.serving_tables import serving_tables
 from monolith.testing import ExampleTask
 from monolith.train import JobSettings, Params, RunnerConfig, Session, distributed_sync_train
-from online.followed import saved_rows, serving_rows
 from train.job_threads import ThreadJob
 
 OPTIONS: dict[str, Any] = {"enable_realtime_training": True, "delta_log_interval_secs": 0.1}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from deltalog.followed import Followed, saved_rows
 from monolith.deltalog import DeltaLog
 from monolith.train import Trainer, TrainerConfig
-from online.followed import Followed, saved_rows
 from train.rank_checkpoint_cases import DAYS, Counted
 from train.sync_ranks import results_of, run_ranks
 

@@ -13,10 +13,10 @@ import pytest
 
 from monolith.cluster.discovery import HostServiceDiscovery, ServiceDiscovery, TfConfigServiceDiscovery
 from monolith.ps.places import stop_servers
-from monolith.train import _role_place
-from monolith.train._role_place import RolePlace
-from monolith.train._server_role import run_server
-from monolith.train.job_config import JobConfig
+from monolith.train.config.job_config import JobConfig
+from monolith.train.roles import place as _role_place
+from monolith.train.roles.place import RolePlace
+from monolith.train.roles.server import run_server
 
 CLUSTER = {"cluster": {"ps": ["node-3.example:7000"]}, "task": {"type": "ps", "index": 0}}
 

@@ -13,13 +13,14 @@ from monolith.cluster.addresses import split_address
 from monolith.cluster.held_port import HeldPort
 from monolith.errors import AbortedError, AlreadyExistsError, OpError
 from monolith.ps.places import ServerPlace, assign_places, find_place, stop_servers
-from monolith.ps.server import PsServer
+from monolith.ps.server.server import PsServer
 from monolith.testing.distributed_binary import FeatureTask
-from monolith.train import _server_role, server_places
-from monolith.train._role_place import RolePlace
-from monolith.train._server_role import run_server
-from monolith.train.job_config import JobConfig
-from monolith.train.server_places import ServerPlaces
+from monolith.train.config.job_config import JobConfig
+from monolith.train.roles import server as _server_role
+from monolith.train.roles import server_places
+from monolith.train.roles.place import RolePlace
+from monolith.train.roles.server import run_server
+from monolith.train.roles.server_places import ServerPlaces
 from train.job_threads import MemoryDiscovery, ThreadJob
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from monolith.tables import BlockKind, LocalShards, LocalStore
 from monolith.tables.history import ALL_BUCKETS
 from monolith.testing import ExampleTask
 from monolith.train import Estimator, RunConfig, RunnerConfig, Trainer, current_context, local_train, trainer_config_of
-from monolith.train.local_runner import make_trainer
+from monolith.train.roles.local_runner import make_trainer
 
 
 def bits(trainer: Trainer) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import monolith as ml
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask
 from monolith.train import CpuTrainingConfig, RunnerConfig, Spec, Task, Trainer
-from monolith.train.local_runner import make_trainer
+from monolith.train.roles.local_runner import make_trainer
 
 IDS = Ragged.from_lists([[1, 2, 3, 4]])
 

@@ -26,7 +26,7 @@ from monolith.train import (
     get_collection,
     use_context,
 )
-from monolith.train.registry import TaskRegistry
+from monolith.train.parameters.registry import TaskRegistry
 
 
 class TestParameters:

@@ -15,7 +15,7 @@ from monolith.errors import InvalidArgumentError, OpError
 from monolith.export.opened import open_export
 from monolith.serving import Predictor
 from monolith.tables import HashTable, Segment, TableConfig
-from monolith.tables.entry_dump import import_entry_dump
+from monolith.tables.formats.entry_dump import import_entry_dump
 from monolith.testing import ExampleTask
 from monolith.train import (
     CandidateItems,

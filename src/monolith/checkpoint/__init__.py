@@ -26,33 +26,33 @@ Savers of jobs and exports also use: `catalog` (which checkpoints there are), `c
 
 from __future__ import annotations
 
-from monolith.checkpoint.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
 from monolith.checkpoint.best import best_checkpoint, keep_best
 from monolith.checkpoint.catalog import SavedCheckpoint
 from monolith.checkpoint.inspection import get_nas_weight_json
 from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
 from monolith.checkpoint.model_dir_lock import ModelDirLock
 from monolith.checkpoint.model_folder import load, save
-from monolith.checkpoint.partial_recovery import (
+from monolith.checkpoint.pending_save import PendingSave
+from monolith.checkpoint.restore.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
+from monolith.checkpoint.restore.options import RestoreOptions
+from monolith.checkpoint.restore.partial_recovery import (
     PartialRecoveryOptions,
     PartialRecoverySaver,
     PsMonitor,
     RestoreOps,
     SaverBuilder,
 )
-from monolith.checkpoint.pending_save import PendingSave
-from monolith.checkpoint.restore_options import RestoreOptions
-from monolith.checkpoint.restore_rules import (
+from monolith.checkpoint.restore.rules import (
     SaveHelper,
     copy_checkpoint_state,
     get_checkpoint_state,
     get_latest_checkpoint_state,
     wait_for_monolith_checkpoint,
 )
+from monolith.checkpoint.restore.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.saver import Saver
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state
-from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.train_state import Stateful, TrainState
 from monolith.files import isabs
 

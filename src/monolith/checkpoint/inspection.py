@@ -27,7 +27,7 @@ from monolith.checkpoint.writing import ASSETS, META, TENSORS
 from monolith.errors import AlreadyExistsError, DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import is_name
 from monolith.observe.summaries import nas_weight_json
-from monolith.tables.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.schema import TableSchema
 from monolith.tables.slot_keys import ids_of_keys, tells_bucket
 from monolith.tables.snapshot.bucket_file import read_blocks, rewrite
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.checkpoint.manifest import FileEntry, TablesEntry
-    from monolith.tables.row_block import RowBlock
+    from monolith.tables.formats.row_block import RowBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

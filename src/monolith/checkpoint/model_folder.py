@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from monolith.checkpoint.catalog import Catalog, full_local_path, prefix_of
 from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX
-from monolith.checkpoint.restore_options import RestoreOptions
-from monolith.checkpoint.restoring import restore_model, restore_without_dense
+from monolith.checkpoint.restore.options import RestoreOptions
+from monolith.checkpoint.restore.restoring import restore_model, restore_without_dense
 from monolith.checkpoint.saver import Saver
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import checkpoint_exists

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal, Self, overload
 from monolith.checkpoint._model_meta import model_meta
 from monolith.checkpoint._records import Records
 from monolith.checkpoint._row_counts import count_rows, info_name
-from monolith.checkpoint.adapting import ALL_PARTS, Parts
 from monolith.checkpoint.best import BEST, read_best
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint.cut import StateCut, encode_state, take_cut
 from monolith.checkpoint.folder import FolderPath, open_folder
-from monolith.checkpoint.left_out import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.pending_save import PendingSave
 from monolith.checkpoint.rank_folders import newest_of_ranks
-from monolith.checkpoint.restoring import restore_all, restore_without_dense
+from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
+from monolith.checkpoint.restore.left_out import is_left_out_already, record_left_out, without_leave_out
+from monolith.checkpoint.restore.restoring import restore_all, restore_without_dense
 from monolith.checkpoint.retention import Retention
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.staging import Staging
@@ -39,7 +39,7 @@ from monolith.files import local_path
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
-    from monolith.checkpoint.restore_options import RestoreOptions
+    from monolith.checkpoint.restore.options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
 
 logger = logging.getLogger(__name__)

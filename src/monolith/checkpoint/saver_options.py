@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from monolith.checkpoint.restore_options import RestoreOptions
+from monolith.checkpoint.restore.options import RestoreOptions
 from monolith.clock import Clock, SystemClock
 from monolith.config import Config, config
 

@@ -18,9 +18,9 @@ from monolith.tables.snapshot.manifest import MANIFEST_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from monolith.checkpoint._store_restore import RestoredRows
     from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest, TablesEntry
+    from monolith.checkpoint.restore.store_restore import RestoredRows
 
 __all__ = ["snapshots_of"]
 

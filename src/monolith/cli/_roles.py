@@ -20,9 +20,10 @@ from monolith.launch.progress_pipe import ProgressPipe
 from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN
 from monolith.observe import configure_logging
 from monolith.observe.progress_lines import ProgressLines
-from monolith.train import find_task, flags
+from monolith.train import find_task
 from monolith.train.compat.options import RunnerConfig
-from monolith.train.distributed_runner import JobSettings, distributed_train
+from monolith.train.parameters import flags
+from monolith.train.roles.distributed_runner import JobSettings, distributed_train
 
 if TYPE_CHECKING:
     import argparse

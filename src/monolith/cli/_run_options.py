@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolith.train import flags
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
+from monolith.train.parameters import flags
 
 if TYPE_CHECKING:
     import argparse

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith.cli._arguments._serve_models import ENTRY_OPTIONS
-from monolith.cluster.credentials import ClientCredentials
 from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.cluster.runner_settings import RunnerSettings, monolith_discovery
 from monolith.export.opened import open_export
 from monolith.files import join
+from monolith.rpc.credentials import ClientCredentials
 from monolith.serving.remote_predictor import RemotePredictor
 from monolith.serving.server.config import Limits, ServerConfig
 from monolith.serving.server.metrics import ServingMetrics

@@ -12,9 +12,9 @@ from monolith.cli._arguments.train import mattering_options
 from monolith.cli._launching import plan_of
 from monolith.cli._run_options import options_of
 from monolith.launch.manifests import K8sJob, YarnService, yaml_text
-from monolith.train import flags
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.refusal import require_effective
+from monolith.train.parameters import flags
 
 if TYPE_CHECKING:
     import argparse

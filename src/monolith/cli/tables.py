@@ -13,9 +13,9 @@ import torch
 from monolith.checkpoint import ModelDirLock
 from monolith.checkpoint.state_files import split_path
 from monolith.data import text_ids
+from monolith.deltalog.publish.erasing import checkpoints_at, erase_from_checkpoint
 from monolith.errors import NotFoundError, UnavailableError
 from monolith.hooks.server import ClientCredentials, ControllerClient
-from monolith.publishing.erasing import checkpoints_at, erase_from_checkpoint
 
 if TYPE_CHECKING:
     import argparse

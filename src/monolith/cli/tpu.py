@@ -12,7 +12,7 @@ from monolith.cli._run_options import command_of, find_tasks_here, tell
 from monolith.hooks.progress import ProgressHook
 from monolith.hooks.stop_on_signal import StopOnSignal
 from monolith.observe.progress import Progress
-from monolith.train.tpu import TpuOptions, main, require_versions
+from monolith.tpu import TpuOptions, main, require_versions
 
 if TYPE_CHECKING:
     import argparse

@@ -21,14 +21,15 @@ from monolith.cli._streaming import stream_hooks, stream_of, stream_result
 from monolith.cli._train_progress import PredictionProgress
 from monolith.hooks.progress import ProgressHook
 from monolith.hooks.stop_on_signal import StopOnSignal
-from monolith.nn.row_anchor import weights_of
+from monolith.nn.embeddings.row_anchor import weights_of
 from monolith.observe.progress import Progress
-from monolith.train import Session, find_task, flags
+from monolith.train import Session, find_task
 from monolith.train.compat.conversions import MODES
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
-from monolith.train.local_runner import make_trainer
-from monolith.train.prediction_files import prediction_file_for
+from monolith.train.parameters import flags
+from monolith.train.predict.files import prediction_file_for
+from monolith.train.roles.local_runner import make_trainer
 
 if TYPE_CHECKING:
     import argparse

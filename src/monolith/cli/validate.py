@@ -11,10 +11,10 @@ from monolith.cli._arguments.validate import written
 from monolith.cli._out_file import require_writable
 from monolith.cli._run_options import find_tasks_here
 from monolith.observe.progress import Progress
-from monolith.online.progressive_validation import SyncRule, validate, write_page
 from monolith.train import find_task
 from monolith.train.compat.task_parameters import override_params
 from monolith.train.task import Task
+from monolith.validation import SyncRule, validate, write_page
 
 if TYPE_CHECKING:
     import argparse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
-from monolith.cluster import text_files
+from monolith.files import text_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,6 @@ order for all of them) and `lock_step` (how ranks agree, and how those without a
 
 from __future__ import annotations
 
-from monolith.collective.broadcast_hook import BroadcastGlobalVariablesHook
 from monolith.collective.calls import (
     allgather,
     allreduce,
@@ -23,13 +22,12 @@ from monolith.collective.calls import (
     training_line,
 )
 from monolith.collective.library import CollectiveLibrary
-from monolith.collective.line import Line, RaisedByAllError
 from monolith.collective.lock_step import Agreed, Call, LockStep
-from monolith.collective.sharded_store import ShardedStore
+from monolith.collective.serial_executor import Line, RaisedByAllError
+from monolith.collective.sharded.store import ShardedStore
 
 __all__ = [
     "Agreed",
-    "BroadcastGlobalVariablesHook",
     "Call",
     "CollectiveLibrary",
     "Line",

@@ -18,7 +18,7 @@ import torch
 from monolith import environment
 from monolith.collective.foreign_libraries import BytePs, Horovod
 from monolith.collective.torch_distributed import TorchDistributed
-from monolith.nn.row_state import is_of_rows
+from monolith.nn.embeddings.row_state import is_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from monolith.collective.key_store import KeyStore
     from monolith.collective.library import CollectiveLibrary
-    from monolith.collective.line import Line
+    from monolith.collective.serial_executor import Line
 
 _SUMMED = (
     torch.uint8,

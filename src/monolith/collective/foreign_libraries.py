@@ -14,7 +14,7 @@ import torch
 
 from monolith import environment
 from monolith.collective.key_store import MemoryKeyStore
-from monolith.collective.line import Line
+from monolith.collective.serial_executor import Line
 from monolith.collective.wire import LibraryWire, exchanging
 from monolith.errors import FailedPreconditionError, UnimplementedError
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.collective.key_store import KeyStore
-    from monolith.collective.line import Line
+    from monolith.collective.serial_executor import Line
 
 
 class CollectiveLibrary(Protocol):

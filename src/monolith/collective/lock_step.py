@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import torch
 
 from monolith.collective.headers import number_of
-from monolith.collective.line import RaisedByAllError
+from monolith.collective.serial_executor import RaisedByAllError
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.collective.line import Line, LineCall
+    from monolith.collective.serial_executor import Line, LineCall
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from monolith import environment
 from monolith.collective._launcher import read_launch
 from monolith.collective._meeting import meeting_store
 from monolith.collective.key_store import MemoryKeyStore
-from monolith.collective.line import Line
 from monolith.collective.lock_step import Call, LockStep
+from monolith.collective.serial_executor import Line
 from monolith.collective.wire import LoneWire, TorchWire, as_bytes
 from monolith.errors import FailedPreconditionError, UnavailableError
 

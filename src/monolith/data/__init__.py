@@ -6,7 +6,6 @@ Read `framing` (layout of records in a file), then `record_reader` and `record_w
 `config`, `ids`, `errors`, the core and torch.
 """
 
-from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
 from monolith.data.click_world import ClickWorld
 from monolith.data.clicks import ClickStream
@@ -22,10 +21,10 @@ from monolith.data.columns import (
     NestedIds,
     Weight,
 )
-from monolith.data.compression import Compression
 from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
-from monolith.data.framing import Framing, source_key
+from monolith.data.file_queue.queue import FileQueue, LocalFileQueue, QueuedFiles
+from monolith.data.file_queue.shared import SharedFileQueue
 from monolith.data.in_range import InRange
 from monolith.data.json_parser import JsonParser
 from monolith.data.kafka import KafkaConfig, KafkaDataset
@@ -38,14 +37,16 @@ from monolith.data.prefetch import (
     PaddingFIFOQueue,
     enqueue_dicts_with_queue_return,
 )
-from monolith.data.record_reader import RecordPosition, RecordReader, read_examples, split_records
-from monolith.data.record_writer import RecordWriter, write_examples
-from monolith.data.records import Records
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.compression import Compression
+from monolith.data.records.framing import Framing, source_key
+from monolith.data.records.reader import RecordPosition, RecordReader, read_examples, split_records
+from monolith.data.records.records import Records
+from monolith.data.records.sample_format import SampleFormat
+from monolith.data.records.writer import RecordWriter, write_examples
 from monolith.data.sources.arrow_columns import ColumnType
 from monolith.data.sources.arrow_dataset import ArrowDataset, from_arrow, from_huggingface, from_pandas, from_polars
 from monolith.data.sources.csv_dataset import CsvDataset
-from monolith.data.sources.file_queue import FileQueue, LocalFileQueue, QueuedFiles
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.generated import GeneratedDataset
 from monolith.data.sources.in_memory import InMemoryDataset
@@ -53,7 +54,6 @@ from monolith.data.sources.json_lines_dataset import JsonLinesDataset
 from monolith.data.sources.parquet_dataset import ParquetDataset
 from monolith.data.sources.partitions import expand_ranges, partition_patterns
 from monolith.data.sources.record_dataset import RecordDataset
-from monolith.data.sources.shared_file_queue import SharedFileQueue
 from monolith.data.text_ids import TextColumn, text_ids
 
 __all__ = [

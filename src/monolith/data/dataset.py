@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from monolith.data.batch import Batch
     from monolith.data.pipeline.parse import RecordParser
     from monolith.data.pipeline.stage import Stage
-    from monolith.data.records import Records
+    from monolith.data.records.records import Records
     from monolith.data.worker_share import WorkerShare
 
 S = TypeVar("S")

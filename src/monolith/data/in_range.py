@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from monolith.data.bad_records import BadRecords
+from monolith.data.records.bad_records import BadRecords
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
+from monolith.data.records.bad_records import BadRecords
 from monolith.data.sources.csv_types import type_to_read
 from monolith.data.sources.json_lines_dataset import JsonReader, types_of
 from monolith.data.sources.pyarrow_extra import pyarrow_module
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from monolith.data.records import Records
+    from monolith.data.records.records import Records
     from monolith.data.sources.wanted_columns import Columns
 
 __all__ = ["JsonParser"]

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from monolith import _core
-from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch, ColumnValues
 from monolith.data.columns import Column, Dense, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds, Weight
-from monolith.data.records import Records
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.records import Records
+from monolith.data.records.sample_format import SampleFormat
 from monolith.data.source_keys import batch_sizes_of, source_keys_of
 from monolith.tensors import Ragged
 

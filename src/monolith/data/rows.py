@@ -11,7 +11,7 @@ import torch
 
 from monolith.data.batch import Batch
 from monolith.data.batch_rows import concat_batches, take_rows
-from monolith.data.records import Records
+from monolith.data.records.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from monolith.data.records import Records
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.records import Records
+from monolith.data.records.sample_format import SampleFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.data.sources.file_feed import Files
+    from monolith.data.file_queue.feed import Files
     from monolith.data.sources.file_set import FileSet
 
 __all__ = ["WorkerShare"]

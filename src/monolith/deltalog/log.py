@@ -10,12 +10,12 @@ import fsspec
 
 from monolith.clock import SystemClock
 from monolith.deltalog.bases import Base
-from monolith.deltalog.file_transport import FileTransport
-from monolith.deltalog.kafka_transport import KafkaTransport
-from monolith.deltalog.object_transport import ObjectTransport
 from monolith.deltalog.reader import PartReader
 from monolith.deltalog.replay import GapError
 from monolith.deltalog.retention import kept_by
+from monolith.deltalog.transports.file_transport import FileTransport
+from monolith.deltalog.transports.kafka_transport import KafkaTransport
+from monolith.deltalog.transports.object_transport import ObjectTransport
 from monolith.deltalog.writer import PartWriter
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.files import join, named_errors, remove_folder

@@ -1,6 +1,6 @@
 """Export: a model without its training code, as graph, weights, rows and signatures.
 
-May import `monolith.checkpoint`, `monolith.deltalog`, `monolith.publishing` and lower packages; does not depend on
+May import `monolith.checkpoint`, `monolith.deltalog` and lower packages; does not depend on
 tasks. `monolith.serving.export` is its public API. The files are those of ``docs/formats/export.md``.
 """
 

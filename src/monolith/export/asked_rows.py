@@ -10,7 +10,7 @@ from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.export.layout_spec import POOLINGS, FeatureSpec
 from monolith.nn import LookedUp
-from monolith.nn.batch_turn import BatchTurn
+from monolith.nn.embeddings.batch_context import BatchTurn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ from monolith.export.graph_limits import input_shape, require_bounded_graph
 from monolith.export.saved_tables import schema_of, tables_of
 from monolith.files import join
 from monolith.tables.history import shared_buckets
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local.store import LocalStore
 from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.restore import restore
 from monolith.tensors import Ragged

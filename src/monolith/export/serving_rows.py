@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from monolith.tables.history import NUM_BUCKETS, shared_buckets
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local.store import LocalStore
 from monolith.tables.snapshot.bucket_file import write_file
 from monolith.tables.snapshot.files import bucket_ranges
 from monolith.tables.snapshot.location import open_destination, open_source, remove_written, writing_folder

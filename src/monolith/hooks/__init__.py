@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monolith.hooks.async_push import AsyncPushHook
 from monolith.hooks.barrier import BarrierHook, BarrierSaverListener
+from monolith.hooks.broadcast import BroadcastGlobalVariablesHook
 from monolith.hooks.checkpoint_restorer import CheckpointRestorerHook
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
 from monolith.hooks.current_session import SetCurrentSessionHook
@@ -23,6 +24,7 @@ from monolith.hooks.parameter_sync import ParameterSyncHook, SyncBackend
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
 from monolith.hooks.progress import ProgressHook
 from monolith.hooks.ps_health import PsHealthHook
+from monolith.hooks.publish import DeltaPublishHook
 from monolith.hooks.request_time import ReqTimeControlDumpHook
 from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
 from monolith.hooks.saver_listener import RestorerListener, SaveGuard, SaverListener
@@ -48,10 +50,12 @@ __all__ = [
     "AsyncPushHook",
     "BarrierHook",
     "BarrierSaverListener",
+    "BroadcastGlobalVariablesHook",
     "CheckpointRestorerHook",
     "ChiefSyncHook",
     "CudaProfilerHook",
     "CustomGlobalStepWaiterHook",
+    "DeltaPublishHook",
     "EarlyStop",
     "EarlyStoppingHook",
     "EnqueueHook",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith.hook import Hook
-from monolith.ps.cached_variables import (
+from monolith.ps.client.cached_variables import (
     CachedVariableMeta,
     assign_all_cached_variables,
     current_cached_variables,

@@ -10,10 +10,10 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from monolith.clock import SystemClock
+from monolith.deltalog.publish.log_position import POSITION_NAME
+from monolith.deltalog.publish.publisher import DeltaPublisher
 from monolith.errors import OpError
 from monolith.hook import Hook, HookedSession, StepContext
-from monolith.publishing.log_position import POSITION_NAME
-from monolith.publishing.publisher import DeltaPublisher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from monolith.cluster import text_files
-from monolith.files import join
+from monolith.files import join, text_files
 from monolith.hooks._rank_zero import AgreeingHook, agree
 
 if TYPE_CHECKING:

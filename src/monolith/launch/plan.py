@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from monolith.launch.resources import Resources
 from monolith.launch.restarts import RestartPolicy
 from monolith.launch.role import Role, RoleKind
-from monolith.train import RunnerConfig, flags
+from monolith.train import RunnerConfig
 from monolith.train.compat.flat_config import Origin
+from monolith.train.parameters import flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,12 @@ and `losses/` have a concept per file, and everything public is exported here.
 from __future__ import annotations
 
 from monolith.nn import layers, losses
-from monolith.nn.batch_turn import BatchTurn
 from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSqrtN, ReduceSum
 from monolith.nn.dump_importer import ImportedDump, import_dump
-from monolith.nn.embeddings import Embeddings, PlannedBatch
+from monolith.nn.embeddings.batch_context import BatchTurn
+from monolith.nn.embeddings.embeddings import Embeddings, PlannedBatch
+from monolith.nn.embeddings.outputs import LookedUp
+from monolith.nn.embeddings.row_state import without_rows
 from monolith.nn.importers import import_collection, import_embedding
 from monolith.nn.layers import (
     ACTIVATION_NAMES,
@@ -65,7 +67,6 @@ from monolith.nn.layers import (
     merge_tensor_list,
     rnn_with_attention,
 )
-from monolith.nn.looked_up import LookedUp
 from monolith.nn.losses import (
     RANKING_LOSSES,
     DCGLambdaWeight,
@@ -93,7 +94,6 @@ from monolith.nn.losses import (
     sigmoid_cross_entropy_loss,
     softmax_loss,
 )
-from monolith.nn.row_state import without_rows
 from monolith.nn.slot import Slice, Slot
 from monolith.nn.slot_vectors import SlotVectors
 

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith.errors import InvalidArgumentError
-from monolith.nn._merge import original_table_names
-from monolith.nn._row_ids import rows_of_slot
-from monolith.tables.entry_dump import entry_counts, import_entry_dump, import_group_entry_dump
+from monolith.nn.embeddings.merge import original_table_names
+from monolith.nn.embeddings.row_ids import rows_of_slot
+from monolith.tables.formats.entry_dump import entry_counts, import_entry_dump, import_group_entry_dump
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 from monolith.tables.table_group import TableGroup
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from monolith.nn.embeddings import Embeddings
+    from monolith.nn.embeddings.embeddings import Embeddings
 
 __all__ = ["ImportedDump", "import_dump"]
 

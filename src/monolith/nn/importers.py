@@ -16,7 +16,7 @@ from monolith.nn.combiners import ReduceMean, ReduceSum
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.nn.embeddings import Embeddings
+    from monolith.nn.embeddings.embeddings import Embeddings
 
 __all__ = ["import_collection", "import_embedding"]
 

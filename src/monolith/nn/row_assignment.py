@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from monolith.errors import AbortedError, InvalidArgumentError
-from monolith.nn._id_batch import IdBatchReader
-from monolith.tables.block_writing import full_block
+from monolith.nn.embeddings.id_batch import IdBatchReader
+from monolith.tables.formats.block_writing import full_block
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.hash_table import HashTable
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 from monolith.tables.table_config import TableConfig
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.nn._id_batch import IdBatch
-    from monolith.nn._merge import PlacedSlot
-    from monolith.tables.row_block import RowBlock
+    from monolith.nn.embeddings.id_batch import IdBatch
+    from monolith.nn.embeddings.merge import PlacedSlot
+    from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.schema import TableSchema
     from monolith.tables.store import Store
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from monolith.files import named_errors, replaced_file
-from monolith.nn._row_ids import rows_of_slot
+from monolith.nn.embeddings.row_ids import rows_of_slot
 from monolith.nn.vector_files import VectorsHead, writer_for
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import BlockKind
 
 if TYPE_CHECKING:
     import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.nn._merge import PlacedSlot
+    from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.tables.history import Cut
     from monolith.tables.schema import Schema
 

@@ -7,11 +7,11 @@ imported when a server or a client is created.
 
 from __future__ import annotations
 
-from monolith.ps.cluster import PsCluster
-from monolith.ps.dense_client import DenseClient
-from monolith.ps.dense_shard import DenseShard
-from monolith.ps.job import JobClient
-from monolith.ps.server import PsServer
-from monolith.ps.store import PsStore
+from monolith.job.job import JobClient
+from monolith.ps.client.cluster import PsCluster
+from monolith.ps.client.store import PsStore
+from monolith.ps.dense.client import DenseClient
+from monolith.ps.dense.shard import DenseShard
+from monolith.ps.server.server import PsServer
 
 __all__ = ["DenseClient", "DenseShard", "JobClient", "PsCluster", "PsServer", "PsStore"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import BatchStamp
 from monolith.tables.history import Mark, WriteRules, bucket_bounds
 from monolith.tables.snapshot.manifest import FileEntry

@@ -7,10 +7,10 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from monolith.cluster.credentials import ClientCredentials
 from monolith.errors import DeadlineExceededError, OpError, UnavailableError
-from monolith.ps._control_channel import ControlChannel, outcomes_of
-from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.rpc.channel import ControlChannel, outcomes_of
+from monolith.rpc.credentials import ClientCredentials
+from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

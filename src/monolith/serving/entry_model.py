@@ -22,7 +22,7 @@ from monolith.serving.prediction import ModelVersion, Prediction
 from monolith.serving.shards.shard_tables import wire_names
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.keyed_rows import KeyedRows, write_keyed
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local.store import LocalStore
 from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from monolith.checkpoint.inspection import resolve
 from monolith.errors import InvalidArgumentError
 from monolith.export.writer import ExportOptions
 from monolith.train import Trainer
-from monolith.train.checkpoint_exporting import CheckpointExporter
-from monolith.train.exporting import export_session
+from monolith.train.export.checkpoint_exporting import CheckpointExporter
+from monolith.train.export.exporting import export_session
 from monolith.train.session import Session
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from monolith.train.params import Params
+    from monolith.train.parameters.params import Params
     from monolith.train.task import Task
 
 __all__ = ["export"]

@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from monolith.deltalog import DENSE_PART
+from monolith.deltalog.follow.follower import Follower
 from monolith.errors import OpError
-from monolith.online.follower import Follower
 from monolith.serving.prediction import ModelVersion
 from monolith.serving.promotion.dense_gate import DenseGate
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
     from monolith.serving.loaded_model import LoadedModel, Weights
     from monolith.serving.promotion.gate import Gate
-    from monolith.tables.local_store import LocalStore
+    from monolith.tables.local.store import LocalStore
 
 __all__ = ["OWN_WEIGHTS", "LiveModel", "LiveRows", "has_base_of_all", "sparse_version"]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from monolith.export.signature import Signature
     from monolith.serving.layout import LaidOut
     from monolith.serving.request_columns import EncodedSamples
-    from monolith.tables.local_store import LocalStore
+    from monolith.tables.local.store import LocalStore
 
 __all__ = ["AskedKeys", "LoadedModel", "Weights"]
 

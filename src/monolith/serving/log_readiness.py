@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from monolith.online.follower import Follower, Staleness
+    from monolith.deltalog.follow.follower import Follower, Staleness
 
 __all__ = ["LONGEST_LAG", "why_behind", "why_stale"]
 

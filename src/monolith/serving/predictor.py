@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.deltalog import Lag
+    from monolith.deltalog.follow.follower import Staleness
     from monolith.export.signature import Signature
-    from monolith.online.follower import Staleness
     from monolith.serving.prediction import ModelVersion
     from monolith.serving.promotion.gate import Gate
 

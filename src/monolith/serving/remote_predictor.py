@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from monolith.deltalog.follow.follower import Follower
 from monolith.errors import InvalidArgumentError, UnavailableError
 from monolith.export.signature import DEFAULT_SIGNATURE
-from monolith.online.follower import Follower
 from monolith.serving.entry_model import EntryModel
 from monolith.serving.export_versions import ExportVersions
 from monolith.serving.live_model import OWN_WEIGHTS
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.deltalog import DeltaLog
+    from monolith.deltalog.follow.follower import Staleness
     from monolith.export.signature import Signature
-    from monolith.online.follower import Staleness
     from monolith.serving.prediction import Prediction
     from monolith.serving.shards.replicas import Replicas
 

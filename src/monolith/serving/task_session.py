@@ -15,10 +15,10 @@ from monolith.export.asked_rows import WatchedBatch
 from monolith.export.graph import named_predictions
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
 from monolith.export.writer import columns_of
-from monolith.nn.batch_turn import BatchTurn
+from monolith.nn.embeddings.batch_context import BatchTurn
 from monolith.tensors import Ragged
 from monolith.train import Trainer, TrainerConfig
-from monolith.train.trainer_config import RestoringConfig
+from monolith.train.config.trainer_config import RestoringConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

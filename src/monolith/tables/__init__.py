@@ -7,11 +7,11 @@ it for one table, `TableGroup` for many. `store.py` is the interface through whi
 from __future__ import annotations
 
 from monolith.tables import compressors, filters, initializers, row_optimizers
+from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import BlockKind, RowBlock
 from monolith.tables.hash_table import HashTable
-from monolith.tables.local_shards import LocalShards
-from monolith.tables.local_store import LocalStore
-from monolith.tables.packed_blocks import PackedBlocks
-from monolith.tables.row_block import BlockKind, RowBlock
+from monolith.tables.local.shards import LocalShards
+from monolith.tables.local.store import LocalStore
 from monolith.tables.rows import FoundRows
 from monolith.tables.schema import Schema, SegmentSchema, TableSchema
 from monolith.tables.store import (

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
-from monolith.tables.row_block import BlockKind
 from monolith.tables.slot_keys import tells_bucket
 from monolith.tables.store import LoadReport, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from monolith.tables.row_block import RowBlock
+    from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.schema import Schema
     from monolith.tables.table_config import TableConfig
 

@@ -8,10 +8,8 @@ import numpy as np
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
 from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
 from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
-from monolith.tables._whole_group import WholeGroup
 from monolith.tables.arrays import (
     NO_STEP,
     finite_scale,
@@ -24,8 +22,10 @@ from monolith.tables.arrays import (
 )
 from monolith.tables.batch import Applied
 from monolith.tables.batch_memory import new_rows
-from monolith.tables.local_plan import LocalPlan
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local.direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
+from monolith.tables.local.plan import LocalPlan
+from monolith.tables.local.store import LocalStore
+from monolith.tables.local.whole_group import WholeGroup
 from monolith.tables.rows import FoundRows
 from monolith.tables.slot_keys import slots_of_keys
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from monolith.tables._pooling import Combiner
     from monolith.tables.arrays import Floats, Ids, Times
     from monolith.tables.history import Mark
-    from monolith.tables.native_tables import LearningRates
+    from monolith.tables.local.native_tables import LearningRates
     from monolith.tables.table_config import TableConfig
 
 Per = Literal["unique", "id"]

@@ -15,14 +15,14 @@ import numpy as np
 from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.tables.arrays import NO_STEP
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
-from monolith.tables.row_block import BlockKind
 from monolith.tables.slot_keys import tells_bucket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from monolith.tables.local_store import LocalStore
+    from monolith.tables.local.store import LocalStore
     from monolith.tables.schema import Schema
 
 __all__ = ["UNTOLD", "KeyedRows", "buckets_of_keys", "keys_in", "read_keyed", "write_keyed"]

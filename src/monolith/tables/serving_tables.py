@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.errors import UnimplementedError
 from monolith.tables import compressors, row_optimizers
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local.store import LocalStore
 from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.tables.row_block import RowBlock
+    from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot.manifest import Manifest
     from monolith.tables.snapshot.restore import RestoreReport

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
-from monolith.tables._whole_group import WholeGroup
 from monolith.tables.arrays import (
     MAX_IDS,
     array_size,
@@ -24,8 +22,10 @@ from monolith.tables.arrays import (
 )
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.hash_table import HashTable
-from monolith.tables.local_plan import LocalPlan
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local.direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
+from monolith.tables.local.plan import LocalPlan
+from monolith.tables.local.store import LocalStore
+from monolith.tables.local.whole_group import WholeGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from monolith.tables._pooling import Combiner
     from monolith.tables.arrays import Floats, Ids, Times
     from monolith.tables.batch import Applied
-    from monolith.tables.native_tables import LearningRates
+    from monolith.tables.local.native_tables import LearningRates
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
 

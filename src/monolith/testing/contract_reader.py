@@ -8,8 +8,8 @@ from monolith.testing.contract_sides import refusal
 from monolith.testing.store_contents import changes_of, replay, require_same, require_same_rows
 
 if TYPE_CHECKING:
+    from monolith.tables.formats.packed_blocks import PackedBlocks
     from monolith.tables.history import ChangeReader, Mark
-    from monolith.tables.packed_blocks import PackedBlocks
     from monolith.testing.contract_sides import Sides
     from monolith.testing.store_contents import Contents
 

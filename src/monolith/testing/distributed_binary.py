@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.cluster import text_files
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.errors import DeadlineExceededError
+from monolith.files import text_files
 from monolith.hook import Hook
 from monolith.nn import Embeddings, Slot
 from monolith.train import Spec, Task
 from monolith.train.compat.options import DistributedCpuTrainingConfig
-from monolith.train.distributed_runner import JobSettings, distributed_train
+from monolith.train.roles.distributed_runner import JobSettings, distributed_train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

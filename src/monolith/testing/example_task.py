@@ -14,7 +14,7 @@ from monolith.nn import Embeddings, Slot
 from monolith.train.task import Spec, Task
 
 if TYPE_CHECKING:
-    from monolith.train.instantiable_params import InstantiableParams
+    from monolith.train.parameters.instantiable_params import InstantiableParams
     from monolith.train.task import Mode
 
 __all__ = ["ExampleTask", "NumberedBatches"]

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.tables.formats.row_block import TRAILER, BlockKind, RowBlock
 from monolith.tables.history import NUM_BUCKETS
-from monolith.tables.row_block import TRAILER, BlockKind, RowBlock
 from monolith.testing.reference_format import RowName, build_block, build_filter_block, crc32c
 
 if TYPE_CHECKING:

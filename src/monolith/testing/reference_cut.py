@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from monolith import _core
     from monolith.tables.batch import BatchStamp
+    from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import Mark, WriteRules
-    from monolith.tables.row_block import RowBlock
     from monolith.tables.snapshot.manifest import FileEntry
     from monolith.testing.reference_history import ReferenceHistory
     from monolith.testing.reference_rows import DictionaryTable

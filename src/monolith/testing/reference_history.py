@@ -6,15 +6,15 @@ import secrets
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.tables.formats.packed_blocks import PackedBlocks
 from monolith.tables.history import ALL_BUCKETS, ChangeReader, Mark, bucket_bounds
-from monolith.tables.packed_blocks import PackedBlocks
 from monolith.testing.reference_blocks import changed_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from threading import RLock
 
-    from monolith.tables.row_block import RowBlock
+    from monolith.tables.formats.row_block import RowBlock
     from monolith.testing.reference_format import RowName
     from monolith.testing.reference_rows import DictionaryTable
 

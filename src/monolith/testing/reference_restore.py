@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError
-from monolith.tables.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.snapshot.bucket_file import blocks_of
 from monolith.tables.snapshot.matching import match_tables
 from monolith.tables.snapshot.restore import RestoreReport, report_of
@@ -13,7 +13,7 @@ from monolith.tables.store import PreparedRestore
 from monolith.testing.reference_blocks import check_block
 
 if TYPE_CHECKING:
-    from monolith.tables.row_block import RowBlock
+    from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.snapshot.manifest import Manifest
     from monolith.testing.reference_store import ReferenceStore
 

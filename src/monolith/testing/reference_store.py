@@ -20,10 +20,10 @@ import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.batch import NOTHING_APPLIED, Finished
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, bucket_bounds
-from monolith.tables.local_plan import NO_BATCH
-from monolith.tables.local_store import agreed_stamps
-from monolith.tables.row_block import BlockKind
+from monolith.tables.local.plan import NO_BATCH
+from monolith.tables.local.store import agreed_stamps
 from monolith.tables.schema import Schema
 from monolith.tables.store import LoadReport, StoreStats, Traits
 from monolith.tables.table_config import sorted_by_name
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
+    from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import ChangeReader, Mark, OwnerClock
-    from monolith.tables.row_block import RowBlock
     from monolith.tables.snapshot.manifest import Manifest
     from monolith.tables.table_config import TableConfig
 

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from monolith.tables import snapshot
+from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import NUM_BUCKETS
-from monolith.tables.packed_blocks import PackedBlocks
-from monolith.tables.row_block import BlockKind
 from monolith.testing.contract_reader import ContractReader
 from monolith.testing.contract_sides import Sides
 from monolith.testing.contract_worker import ContractWorker

@@ -9,39 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from monolith.hooks.current_session import get_current_session
-from monolith.train import flags
-from monolith.train.argument_lists import check_list, extend_as_list, to_list, to_snake_case
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.batch_time import time_of
-from monolith.train.candidate_items import CandidateItems, item_ids
 from monolith.train.collections import Collections, add_to_collections, get_collection
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig
 from monolith.train.compat.run_config import RunConfig
-from monolith.train.context import Context, TaskContext, current_context, use_context
-from monolith.train.distributed_runner import distributed_train
-from monolith.train.eof_aware_task import EofAwareTask
-from monolith.train.estimator import Estimator
-from monolith.train.history import History
-from monolith.train.input_options import InputOptions
-from monolith.train.instantiable_params import InstantiableParams, params, with_params
-from monolith.train.job_config import JobConfig
-from monolith.train.job_settings import JobSettings
-from monolith.train.local_runner import local_train, make_trainer
-from monolith.train.model_dir_files import get_debugging_info_file_name, get_meta_graph_file_name
-from monolith.train.params import Params, copy_params_to, update_params
-from monolith.train.preemption import enable_monkey_patch, preemption_errors
-from monolith.train.prepare_run import prepare_run
-from monolith.train.ps_benchmark import BenchmarkConfig, PsBenchMarkTask
-from monolith.train.registry import SingleTaskModelParams, find_task, register_single_task_model, task_registry
-from monolith.train.session import Session, SessionState
-from monolith.train.step_result import StepResult
-from monolith.train.stop_at_step import StopAtStep
-from monolith.train.sync_runner import distributed_sync_train
-from monolith.train.task import ExportMode, Mode, Spec, Task
-from monolith.train.trainer import Trainer
-from monolith.train.trainer_config import (
+from monolith.train.config.input_options import InputOptions
+from monolith.train.config.job_config import JobConfig
+from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.trainer_config import (
     ControlConfig,
     DeviceConfig,
     ExportingConfig,
@@ -54,7 +32,34 @@ from monolith.train.trainer_config import (
     TablesConfig,
     TrainerConfig,
 )
-from monolith.train.two_stage import ItemVectors, TwoStageTask
+from monolith.train.context import Context, TaskContext, current_context, use_context
+from monolith.train.eof_aware_task import EofAwareTask
+from monolith.train.estimator import Estimator
+from monolith.train.export.two_stage import ItemVectors, TwoStageTask
+from monolith.train.history import History
+from monolith.train.model_dir_files import get_debugging_info_file_name, get_meta_graph_file_name
+from monolith.train.parameters import flags
+from monolith.train.parameters.argument_lists import check_list, extend_as_list, to_list, to_snake_case
+from monolith.train.parameters.instantiable_params import InstantiableParams, params, with_params
+from monolith.train.parameters.params import Params, copy_params_to, update_params
+from monolith.train.parameters.registry import (
+    SingleTaskModelParams,
+    find_task,
+    register_single_task_model,
+    task_registry,
+)
+from monolith.train.predict.candidate_items import CandidateItems, item_ids
+from monolith.train.preemption import enable_monkey_patch, preemption_errors
+from monolith.train.prepare_run import prepare_run
+from monolith.train.ps_benchmark import BenchmarkConfig, PsBenchMarkTask
+from monolith.train.roles.distributed_runner import distributed_train
+from monolith.train.roles.local_runner import local_train, make_trainer
+from monolith.train.roles.sync_runner import distributed_sync_train
+from monolith.train.session import Session, SessionState
+from monolith.train.step_result import StepResult
+from monolith.train.stop_at_step import StopAtStep
+from monolith.train.task import ExportMode, Mode, Spec, Task
+from monolith.train.trainer import Trainer
 
 __all__ = [
     "AsyncFunctionMgr",

@@ -13,8 +13,8 @@ from monolith.observe.summaries import SummaryWriter, histograms, scalars
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monolith.collective.sharded_metrics import AlltoallMetrics
-    from monolith.collective.sharded_store import ShardedStore
+    from monolith.collective.sharded.metrics import AlltoallMetrics
+    from monolith.collective.sharded.store import ShardedStore
     from monolith.hook import HookedSession, StepContext
 
 __all__ = ["AlltoallMetricsHook"]

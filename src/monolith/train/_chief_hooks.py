@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession
     from monolith.hooks.saver_listener import SaveGuard
     from monolith.hooks.timer import SecondOrStepTimer
+    from monolith.train.config.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
     from monolith.train.job_part import JobPart
     from monolith.train.rank_part import RankPart
-    from monolith.train.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
 
 __all__ = ["DENSE_ONLY", "chief_hooks", "eviction_hooks", "report_hooks", "save_if_due"]
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
-    from monolith.ps.dense_client import DenseClient
-    from monolith.ps.dense_push import PreparedPush
+    from monolith.ps.dense.client import DenseClient
+    from monolith.ps.dense.push import PreparedPush
     from monolith.tables.batch import BatchStamp, Pending
 
 __all__ = ["DenseConfig", "DenseHere", "DenseStep", "DenseThere", "StepGradients", "require_servers"]

@@ -15,7 +15,7 @@ from monolith.errors import AbortedError, OpError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.cluster.job_state import JobState
+    from monolith.job.state import JobState
     from monolith.train.job_part import JobPart
     from monolith.train.session import Session
 

@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from monolith.checkpoint import Saver
-from monolith.checkpoint.adapting import Parts
-from monolith.nn.row_state import EXTRA_STATE
-from monolith.ps.saved_job import OF_ONE_PROCESS
+from monolith.checkpoint.restore.adapting import Parts
+from monolith.job.saved_job import OF_ONE_PROCESS
+from monolith.nn.embeddings.row_state import EXTRA_STATE
 from monolith.train._restoring import go_on
 from monolith.train._server_rows import empty_rows, owners_of, set_initialized
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monolith.checkpoint import TrainState
+    from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.job_part import JobPart
-    from monolith.train.trainer_config import TrainerConfig
 
 __all__ = ["JOB", "JobSaver", "restore_in_job"]
 

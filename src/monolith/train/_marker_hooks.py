@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import Hook
     from monolith.hooks.marker_files import SwitchedTimer
-    from monolith.train.trainer_config import TrainerConfig
+    from monolith.train.config.trainer_config import TrainerConfig
 
 __all__ = ["marker_hooks", "on_demand_timer"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.nn.row_anchor import RowAnchor
+from monolith.nn.embeddings.row_anchor import RowAnchor
 from monolith.optim import global_norm, linear_warmup
 from monolith.optim.clipping import clip_factor
 from monolith.train._dense_step import StepGradients
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.nn import BatchTurn, Embeddings
-    from monolith.nn.gradient_step import GradientStep
+    from monolith.nn.embeddings.gradient_step import GradientStep
     from monolith.tables.batch import BatchStamp
     from monolith.train._dense_step import DenseStep
     from monolith.train._table_pipeline import TablePipeline

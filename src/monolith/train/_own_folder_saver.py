@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from monolith.checkpoint.adapting import Parts
 from monolith.checkpoint.catalog import Catalog, read_manifest
 from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.model_dir_lock import claimed_generation
 from monolith.checkpoint.rank_folders import folder_of_rank, id_of
-from monolith.checkpoint.restoring import LoadedCheckpoint, Prepared
+from monolith.checkpoint.restore.adapting import Parts
+from monolith.checkpoint.restore.restoring import LoadedCheckpoint, Prepared
 from monolith.checkpoint.state_files import split_path
-from monolith.collective.sharded_own import OwnRows, own_cut, sharded_stores
-from monolith.collective.sharded_values import stamps_from_plain, stamps_to_plain
+from monolith.collective.sharded.own import OwnRows, own_cut, sharded_stores
+from monolith.collective.sharded.values import stamps_from_plain, stamps_to_plain
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.files import join
 from monolith.tables.history import ALL_BUCKETS, OwnerClock

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from monolith.deltalog import DeltaLog
 from monolith.files import join
-from monolith.publishing import DeltaPublishHook
+from monolith.hooks.publish import DeltaPublishHook
 
 if TYPE_CHECKING:
     from monolith.hook import Hook
+    from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.rank_part import RankPart
-    from monolith.train.trainer_config import TrainerConfig
 
 __all__ = ["DELTA_LOG", "publishing_hooks", "require_publishing"]
 

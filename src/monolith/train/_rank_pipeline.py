@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.nn import Embeddings
-    from monolith.nn.batch_turn import BatchTurn
-    from monolith.nn.gradient_step import GradientStep
+    from monolith.nn.embeddings.batch_context import BatchTurn
+    from monolith.nn.embeddings.gradient_step import GradientStep
     from monolith.train._feed import BatchFeed
     from monolith.train.rank_part import RankPart
 

@@ -16,9 +16,9 @@ from monolith.train._alltoall_metrics import AlltoallMetricsHook
 from monolith.train._rank_saver import RankSaver
 from monolith.train._restoring import go_on
 from monolith.train._server_rows import begin_rows_of_ranks
+from monolith.train.config.sync_config import SyncConfig
 from monolith.train.rank_inputs import RankInputs
 from monolith.train.rank_part import RankPart
-from monolith.train.sync_config import SyncConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import HookedSession
     from monolith.hooks.saver_listener import SaverListener
-    from monolith.ps.cluster import PsCluster
-    from monolith.train.params import Params
-    from monolith.train.trainer_config import TrainerConfig
+    from monolith.ps.client.cluster import PsCluster
+    from monolith.train.config.trainer_config import TrainerConfig
+    from monolith.train.parameters.params import Params
 
 __all__ = [
     "config_of_rank",

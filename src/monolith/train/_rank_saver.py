@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import collective
 from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver
-from monolith.checkpoint.left_out import is_left_out_already, record_left_out, without_leave_out
-from monolith.checkpoint.restoring import (
+from monolith.checkpoint.restore.left_out import is_left_out_already, record_left_out, without_leave_out
+from monolith.checkpoint.restore.restoring import (
     LoadedCheckpoint,
     Prepared,
     require_readable,
@@ -26,9 +26,9 @@ from monolith.checkpoint.restoring import (
 )
 from monolith.checkpoint.saver import CLEAR_NN
 from monolith.collective.lock_step import Call, LockStep
+from monolith.deltalog.publish.log_position import POSITION_NAME, LogPosition
 from monolith.errors import OpError
 from monolith.files import join
-from monolith.publishing.log_position import POSITION_NAME, LogPosition
 from monolith.tables.batch import BatchStamp
 from monolith.train._rank_words import error_of
 

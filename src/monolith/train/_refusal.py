@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
     from monolith.checkpoint import TrainState
-    from monolith.nn.gradient_step import GradientStep
+    from monolith.nn.embeddings.gradient_step import GradientStep
 
 __all__ = ["Refusal"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint import RestoreOptions, TrainState
     from monolith.clock import Clock
     from monolith.train._rank_words import RankWords
-    from monolith.train.trainer_config import TrainerConfig
+    from monolith.train.config.trainer_config import TrainerConfig
 
 __all__ = ["go_on", "restore_to_look"]
 

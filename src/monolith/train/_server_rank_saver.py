@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint.adapting import ALL_PARTS, Parts
 from monolith.checkpoint.cut import take_cut
+from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
 from monolith.train._rank_saver import RankSaver
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, cast
 
-from monolith.checkpoint.part_owners import part_owners
-from monolith.ps.store import PsStore
+from monolith.checkpoint.restore.part_owners import part_owners
+from monolith.ps.client.store import PsStore
 from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monolith.checkpoint import TrainState
-    from monolith.ps.cluster import PsCluster
+    from monolith.ps.client.cluster import PsCluster
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
     from monolith.train._rank_words import RankWords

@@ -9,7 +9,7 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from monolith.checkpoint import TrainState
     from monolith.nn import Embeddings
-    from monolith.ps.dense_wire import DenseServers
+    from monolith.ps.dense.wire import DenseServers
     from monolith.train.task import Mode
 
 __all__ = ["embeddings_of", "require_training"]

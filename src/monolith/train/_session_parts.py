@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.ps.dense_client import DenseClient
+from monolith.ps.dense.client import DenseClient
 from monolith.train._dense_averaging import DenseAveraged
 from monolith.train._dense_step import DenseConfig, DenseHere, DenseStep, DenseThere
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monolith.checkpoint import TrainState
-    from monolith.ps.dense_wire import DenseServers
+    from monolith.ps.dense.wire import DenseServers
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
     from monolith.train.device_placement import DevicePlacement

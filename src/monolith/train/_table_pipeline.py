@@ -26,8 +26,8 @@ from monolith.config import Config, config, require_at_least
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from monolith.nn.batch_turn import BatchTurn
-    from monolith.nn.gradient_step import GradientStep
+    from monolith.nn.embeddings.batch_context import BatchTurn
+    from monolith.nn.embeddings.gradient_step import GradientStep
     from monolith.train._feed import BatchFeed
 
 __all__ = ["PipelineConfig", "TablePipeline"]

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from monolith.hook import HookedSession
     from monolith.hooks.summaries import RecordWriter
+    from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.history import History
     from monolith.train.stop_at_step import StopAtStep
-    from monolith.train.trainer_config import TrainerConfig
 
 __all__ = ["progress_hooks", "record_hooks"]
 

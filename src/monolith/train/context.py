@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from monolith.data.dataset import Dataset
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.train.async_function import AsyncFunctionMgr
-from monolith.train.input_options import InputOptions
+from monolith.train.config.input_options import InputOptions
 from monolith.train.input_shares import InputShares
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from monolith.data.records import Records
-    from monolith.data.sources.file_feed import Files
+    from monolith.data.file_queue.feed import Files
+    from monolith.data.records.records import Records
     from monolith.dependence import RecordedCall
 
 __all__ = ["Context", "TaskContext", "current_context", "use_context"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 from google.protobuf.message import DecodeError
 
-from monolith.cluster import text_files
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
+from monolith.files import text_files
 from monolith.hook import Hook
-from monolith.nn.slot_address import SlotAddress, slot_addresses
-from monolith.ps.row_looks import find_row
+from monolith.nn.embeddings.slot_address import SlotAddress, slot_addresses
+from monolith.ps.client.row_looks import find_row
 from monolith.train.model_dir_files import get_debugging_info_file_name
 from monolith.train.protos import debugging_info_pb2 as messages
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.hook import HookedSession
-    from monolith.ps.cluster import PsCluster
-    from monolith.ps.row_looks import FoundRow
-    from monolith.ps.store import PsStore
+    from monolith.ps.client.cluster import PsCluster
+    from monolith.ps.client.row_looks import FoundRow
+    from monolith.ps.client.store import PsStore
 
 __all__ = ["DebuggingInfo", "DebuggingInfoHook", "look_up", "read_debugging_info", "write_debugging_info"]
 

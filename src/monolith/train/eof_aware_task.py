@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.hooks.end_of_data import EofHook, flag_last, split_flag
-from monolith.nn.batch_turn import current_turn
+from monolith.nn.embeddings.batch_context import current_turn
 from monolith.train.task import Task
 
 if TYPE_CHECKING:

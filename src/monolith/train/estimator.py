@@ -13,11 +13,11 @@ from monolith.files import join
 from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.refusal import option_of_a_job
 from monolith.train.compat.run_config import RunConfig
-from monolith.train.distributed_runner import distributed_train
-from monolith.train.exports_of_run import num_shards
-from monolith.train.job_settings import JobSettings
-from monolith.train.local_runner import make_trainer
-from monolith.train.sync_runner import distributed_sync_train
+from monolith.train.config.job_settings import JobSettings
+from monolith.train.export.exports_of_run import num_shards
+from monolith.train.roles.distributed_runner import distributed_train
+from monolith.train.roles.local_runner import make_trainer
+from monolith.train.roles.sync_runner import distributed_sync_train
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from monolith.hook import Hook
     from monolith.train.compat.options import RunnerConfig
-    from monolith.train.params import Params
+    from monolith.train.parameters.params import Params
     from monolith.train.trainer import Trainer
 
 __all__ = ["Estimator"]

@@ -11,9 +11,9 @@ import fsspec
 import torch
 from torch import Tensor
 
-from monolith.data.framing import Framing
 from monolith.data.protos.example_pb2 import ExampleBatch, Feature, FeatureListType, FidList, FloatList
-from monolith.data.record_writer import RecordWriter
+from monolith.data.records.framing import Framing
+from monolith.data.records.writer import RecordWriter
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.files import join
 from monolith.hook import Hook

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from monolith.data.dataset import Dataset
-from monolith.data.sources.file_queue import QueuedFiles
+from monolith.data.file_queue.queue import QueuedFiles
 from monolith.data.sources.file_set import FileSet
 from monolith.data.worker_share import WorkerShare
 from monolith.errors import InvalidArgumentError
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from monolith.data.sources.file_feed import Files
-    from monolith.data.sources.file_queue import FileQueue
+    from monolith.data.file_queue.feed import Files
+    from monolith.data.file_queue.queue import FileQueue
 
 __all__ = ["HasFileQueues", "InputShares", "KnowsShares"]
 

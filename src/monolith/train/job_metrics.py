@@ -8,7 +8,7 @@ from monolith.observe import MetricClient
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
-    from monolith.train.trainer_config import TrainerConfig
+    from monolith.train.config.trainer_config import TrainerConfig
 
 __all__ = ["JobMetrics"]
 

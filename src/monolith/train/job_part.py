@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from monolith.cluster.lost_updates import LostUpdates
 from monolith.errors import AbortedError, DeadlineExceededError, OpError
+from monolith.job.lost_updates import LostUpdates
 from monolith.observe import MetricClient
 from monolith.stop_request import StopRequest
 from monolith.train._resuming import Known, resume
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
-    from monolith.cluster.job_state import JobState
     from monolith.hook import Hook
-    from monolith.ps.cluster import PsCluster
-    from monolith.ps.job import JobClient
+    from monolith.job.job import JobClient
+    from monolith.job.state import JobState
+    from monolith.ps.client.cluster import PsCluster
     from monolith.tables.batch import BatchStamp
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
     from monolith.train._resuming import Resumed
-    from monolith.train.job_config import JobConfig
-    from monolith.train.servers_back import ServersBack
+    from monolith.train.config.job_config import JobConfig
+    from monolith.train.roles.servers_back import ServersBack
 
 __all__ = ["JobPart", "steps_of_others"]
 

@@ -9,16 +9,16 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from monolith.data.file_queue.queue import FileQueue, progress_in
 from monolith.data.sources.file_patterns import FilePatterns
-from monolith.data.sources.file_queue import FileQueue, progress_in
-from monolith.ps.job_queues import JobQueue, JobQueues, LookUp
+from monolith.job.queues import JobQueue, JobQueues, LookUp
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
-    from monolith.data.sources.file_assignments import Event
-    from monolith.data.sources.file_feed import FilePart
+    from monolith.data.file_queue.assignments import Event
+    from monolith.data.file_queue.feed import FilePart
 
 __all__ = ["LocalJob"]
 

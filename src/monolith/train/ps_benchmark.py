@@ -28,10 +28,10 @@ from monolith.errors import (
 from monolith.files import join
 from monolith.hook import Hook
 from monolith.ps.arithmetic import measure_throughput
-from monolith.ps.standby import StandbyServers
+from monolith.ps.server.standby import StandbyServers
+from monolith.train.config.trainer_config import TrainerConfig
 from monolith.train.task import Spec, Task
 from monolith.train.trainer import Trainer
-from monolith.train.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.hook import HookedSession, StepContext
-    from monolith.train.instantiable_params import InstantiableParams
+    from monolith.train.parameters.instantiable_params import InstantiableParams
     from monolith.train.task import Mode
 
 __all__ = ["BenchmarkConfig", "BenchmarkedServers", "PsBenchMarkTask", "choose_servers"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.kafka.position import KafkaPosition, merge_positions
 from monolith.errors import InvalidArgumentError, UnavailableError
-from monolith.ps.saved_job import OF_ONE_PROCESS
+from monolith.job.saved_job import OF_ONE_PROCESS
 from monolith.train.local_job import LocalJob
 
 if TYPE_CHECKING:

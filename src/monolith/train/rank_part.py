@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from monolith import collective
 from monolith.collective.averaging_options import AveragingOptions
 from monolith.collective.gradient_averaging import average_gradients, told
-from monolith.collective.line import RaisedByAllError
 from monolith.collective.lock_step import Call, LockStep
-from monolith.collective.sharded_store import ShardedStore
+from monolith.collective.serial_executor import RaisedByAllError
+from monolith.collective.sharded.store import ShardedStore
 from monolith.errors import InvalidArgumentError
 from monolith.nn import without_rows
 from monolith.train._rank_words import RankWords, gather_texts
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
     from monolith.checkpoint import TrainState
-    from monolith.collective.line import LineCall
     from monolith.collective.lock_step import Agreed
-    from monolith.ps.cluster import PsCluster
+    from monolith.collective.serial_executor import LineCall
+    from monolith.ps.client.cluster import PsCluster
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
+    from monolith.train.config.sync_config import SyncConfig
     from monolith.train.rank_inputs import RankInputs
-    from monolith.train.sync_config import SyncConfig
 
 __all__ = ["RankPart", "RankUpdate", "Wish"]
 

@@ -27,7 +27,7 @@ from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
 from monolith.train.context import TaskContext
 from monolith.train.job_part import steps_of_others
-from monolith.train.refused_parameters import require_effective_parameters
+from monolith.train.parameters.refused_parameters import require_effective_parameters
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.hook import Call, Hook
-    from monolith.ps.dense_wire import DenseServers
-    from monolith.ps.joined import PsJoined
+    from monolith.ps.client.joined import PsJoined
+    from monolith.ps.dense.wire import DenseServers
     from monolith.train.device_placement import DevicePlacement
     from monolith.train.history import History
     from monolith.train.job_part import JobPart

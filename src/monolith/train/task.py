@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError
-from monolith.nn.row_anchor import weights_of
+from monolith.nn.embeddings.row_anchor import weights_of
 from monolith.train.compat.task_parameters import ExportMode, define_parameters
 from monolith.train.context import TaskContext
-from monolith.train.instantiable_params import InstantiableParams
+from monolith.train.parameters.instantiable_params import InstantiableParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from monolith.data.dataset import Dataset
     from monolith.hook import Hook
-    from monolith.train.params import Params
+    from monolith.train.parameters.params import Params
 
 __all__ = ["ExportMode", "Mode", "Spec", "Task"]
 

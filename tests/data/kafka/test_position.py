@@ -15,7 +15,7 @@ from monolith.data.kafka.fetching import fresh
 from monolith.data.kafka.gathering import Gathering, Piece
 from monolith.data.kafka.messages import Chunk
 from monolith.data.kafka.ordering import FixedOrder
-from monolith.data.records import Places, Records
+from monolith.data.records.records import Places, Records
 from monolith.errors import InvalidArgumentError
 
 PARTITIONS = st.builds(Partition, st.sampled_from(["clicks", "views", "ü/{}"]), st.integers(0, 5))

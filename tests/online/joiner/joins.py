@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from monolith.data.bad_records import BadRecords
 from monolith.data.counted_draws import CountedDraws
-from monolith.data.framing import Framing
 from monolith.data.protos.example_pb2 import Example
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.framing import Framing
 from monolith.online.joiner.events import action_record, impression_record
 from monolith.online.joiner.examples import ExampleWriter
 from monolith.online.joiner.files import FileInput, FileOutput

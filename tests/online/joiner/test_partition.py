@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from monolith.data.protos.example_pb2 import Example
-from monolith.data.record_reader import read_examples
+from monolith.data.records.reader import read_examples
 from monolith.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
 from monolith.online.joiner import partition as partition_module
 from monolith.online.joiner import state as state_module

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monolith.data.bad_records import BadRecords
-from monolith.data.framing import Framing
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.framing import Framing
 from monolith.errors import InvalidArgumentError
 from monolith.online.joiner import Joiner, JoinerConfig, action_record, impression_record
 from monolith.online.joiner.events import decode_event

@@ -13,7 +13,7 @@ from monolith.data import Ids, Parser
 from monolith.data.protos.example_pb2 import ExampleBatch, FeatureListType
 from monolith.export.layout_spec import FeatureSpec
 from monolith.nn import Embeddings, Slice, Slot
-from monolith.nn.slot_address import slot_addresses
+from monolith.nn.embeddings.slot_address import slot_addresses
 from monolith.serving.layout import Layout
 from monolith.tables import LocalStore
 from monolith.tables.compressors import Fp16, Fp32

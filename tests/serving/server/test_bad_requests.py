@@ -18,17 +18,17 @@ import pytest
 import torch
 
 from monolith.cli import main
-from monolith.cluster.credentials import ServerCredentials
 from monolith.errors import OpError
 from monolith.export.export_folder import ExportFolder
 from monolith.export.writer import ExportOptions
+from monolith.rpc.credentials import ServerCredentials
 from monolith.serving import Predictor
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.server import Limits, ModelRegistry, ModelServer
 from monolith.serving.server.grpc_service import GrpcService, service_handlers
-from monolith.serving.server.http_error import HttpError, error_response
-from monolith.serving.server.http_message import HttpRequest, HttpResponse
-from monolith.serving.server.rest import RestApplication
+from monolith.serving.server.http.error import HttpError, error_response
+from monolith.serving.server.http.message import HttpRequest, HttpResponse
+from monolith.serving.server.http.rest import RestApplication
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
 from monolith.tensors import Ragged

@@ -12,7 +12,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.serving.server import Limits
 from monolith.serving.server.columns import fit
 from monolith.serving.server.grpc_service import columns_of
-from monolith.serving.server.json_request import parse_request
+from monolith.serving.server.http.json_request import parse_request
 from monolith.serving.tensor_messages import message_of
 
 

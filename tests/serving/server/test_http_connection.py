@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from monolith.serving.server import Limits, ServerConfig
-from monolith.serving.server.http_front import HttpFront
-from monolith.serving.server.http_message import HttpRequest, HttpResponse, Reply
-from monolith.serving.server.http_protocol import HttpConnection
+from monolith.serving.server.http.front import HttpFront
+from monolith.serving.server.http.message import HttpRequest, HttpResponse, Reply
+from monolith.serving.server.http.protocol import HttpConnection
 
 PATIENCE = 60.0
 

@@ -22,7 +22,7 @@ import torch
 
 from hooks.server.certificates import make_certificate
 from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
-from monolith.serving.server.http_front import _listen
+from monolith.serving.server.http.front import _listen
 from monolith.testing import SmallModel
 from serving.server.test_grpc import RAGGED
 from serving.server.test_grpc import call as call_grpc

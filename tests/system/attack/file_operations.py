@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.deltalog import DeltaLog
+from monolith.deltalog.follow.log_tables import stores_of_log
 from monolith.online import DeltaPublisher, Follower
-from monolith.online.log_tables import stores_of_log
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
 from monolith.train import StopAtStep
 from system.attack.attempt import Attempt

@@ -23,7 +23,7 @@ from monolith.export.held_folder import HeldFolder
 from monolith.export.opened import OpenedExport
 from monolith.export.writer import ExportOptions
 from monolith.serving import Predictor
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local.store import LocalStore
 from monolith.tables.snapshot.manifest import canonical as canonical_snapshot
 from monolith.tables.snapshot.restore import restore
 from monolith.tables.snapshot.save import save

@@ -26,7 +26,7 @@ from monolith.cluster.discovery import HostServiceDiscovery, ServiceDiscoveryTyp
 from monolith.errors import OpError
 from monolith.launch.role import Role
 from monolith.train import RunnerConfig
-from monolith.train.distributed_runner import distributed_train
+from monolith.train.roles.distributed_runner import distributed_train
 from system.crash.batch_limit import BatchLimit
 from system.crash.child import Child, import_what_torch_puts_off
 from system.crash.cluster_task import ClusterCountingTask, ClusterInput, Disturbed

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from monolith.checkpoint.model_state import model_state
-from monolith.tables.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

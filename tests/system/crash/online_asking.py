@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from monolith.rpc.wire_status import import_grpc
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
-from monolith.serving.wire_status import import_grpc
 from system.crash.online_events import NUM_ITEMS
 from system.crash.online_servers import MODEL
 

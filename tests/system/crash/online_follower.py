@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from monolith.deltalog import IncrementKind
+from monolith.deltalog.follow.log_tables import stores_of_log
 from monolith.errors import FailedPreconditionError, NotFoundError, UnavailableError
-from monolith.nn.slot_address import slot_addresses
+from monolith.nn.embeddings.slot_address import slot_addresses
 from monolith.online import Follower
-from monolith.online.log_tables import stores_of_log
 from monolith.tables import TableGroup
-from monolith.tables.packed_blocks import PackedBlocks
-from monolith.tables.row_block import BlockKind
+from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import BlockKind
 from system.crash.online_events import NUM_ITEMS
 from system.crash.stream_task import StreamCountingTask
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.deltalog import DeltaLog, Increment
-    from monolith.tables.local_store import LocalStore
+    from monolith.tables.local.store import LocalStore
     from monolith.tables.store import Store
     from system.crash.child import Tell
     from system.crash.online_events import OnlineTraffic

@@ -9,7 +9,7 @@ import numpy as np
 
 from monolith.checkpoint.tensor_bytes import tensors_from_bytes
 from monolith.deltalog import DENSE_PART, IncrementKind
-from monolith.online.log_applier import LogApplier
+from monolith.deltalog.follow.log_applier import LogApplier
 from monolith.serving.export_versions import ExportVersions
 from monolith.tables import TableGroup
 from system.crash.online_events import NUM_ITEMS

@@ -21,12 +21,12 @@ from monolith.train import (
     RunConfig,
     RunnerConfig,
     TrainerConfig,
-    flags,
     trainer_config_of,
 )
 from monolith.train.compat.effects import Effect, InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
 from monolith.train.compat.flat_config import _kinds_of, flat_config
 from monolith.train.compat.variables import REFUSED_VARIABLES
+from monolith.train.parameters import flags
 from train.compat.evidence import exists
 
 TABLE = effects_of(RunnerConfig)

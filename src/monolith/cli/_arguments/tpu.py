@@ -1,4 +1,4 @@
-"""The arguments of ``monolith tpu``: a flag for each field of `monolith.train.tpu.TpuOptions`."""
+"""The arguments of ``monolith tpu``: a flag for each field of `monolith.tpu.TpuOptions`."""
 
 from __future__ import annotations
 

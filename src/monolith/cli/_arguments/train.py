@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 OPTION_PREFIX = "option_"
-"""Prefix of the names of parsed options of a run; `monolith.train.flags` reads them."""
+"""Prefix of the names of parsed options of a run; `monolith.train.parameters.flags` reads them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

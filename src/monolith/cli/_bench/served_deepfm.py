@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from monolith.data.protos.example_pb2 import ExampleBatch, FeatureListType
 from monolith.nn import Embeddings, Slice, Slot
 from monolith.train import Session, Spec, Task
-from monolith.train.exporting import export_session
+from monolith.train.export.exporting import export_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

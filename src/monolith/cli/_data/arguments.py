@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from monolith.cli._data.writing import FORMATS
-from monolith.data.compression import Compression
-from monolith.data.framing import Framing
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.compression import Compression
+from monolith.data.records.framing import Framing
+from monolith.data.records.sample_format import SampleFormat
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

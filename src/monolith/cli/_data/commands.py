@@ -16,13 +16,13 @@ from monolith.cli._data.samples import examples_of
 from monolith.cli._data.statistics import Statistics, table_bytes_per_id
 from monolith.cli._data.table_files import LineTables
 from monolith.cli._data.writing import ParquetSink, check_output, open_sink
-from monolith.data.bad_records import BadRecords
 from monolith.data.click_world import ClickWorld
 from monolith.data.clicks import ClickStream
 from monolith.data.conversions import LABEL_FEATURE, WEIGHT_FEATURE
 from monolith.data.protos.example_pb2 import Example
-from monolith.data.record_writer import RecordWriter
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.sample_format import SampleFormat
+from monolith.data.records.writer import RecordWriter
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.observe.progress import Progress

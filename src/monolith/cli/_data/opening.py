@@ -11,12 +11,12 @@ import numpy as np
 from monolith import _core
 from monolith.cli._data.samples import fits
 from monolith.cli._data.table_files import ParquetTables, TableFiles, line_tables
-from monolith.data.bad_records import BadRecords
-from monolith.data.compression import Compression, looks_like, open_decompressed
-from monolith.data.framing import Framing
-from monolith.data.framing_check import framings_of
 from monolith.data.kafka import KafkaConfig, KafkaDataset
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.compression import Compression, looks_like, open_decompressed
+from monolith.data.records.framing import Framing
+from monolith.data.records.framing_check import framings_of
+from monolith.data.records.sample_format import SampleFormat
 from monolith.data.source_keys import with_source_key
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.record_dataset import RecordDataset
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from monolith.data.dataset import Dataset
-    from monolith.data.records import Records
+    from monolith.data.records.records import Records
 
 KAFKA = "kafka://"
 _HEAD_BYTES = 1 << 19

@@ -11,7 +11,7 @@ from monolith.data.conversions import FeaturePruning, example_of_instance, examp
 from monolith.data.protos.example_pb2 import Example, ExampleBatch
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.data.protos.tf_example_pb2 import Example as TfExample
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.sample_format import SampleFormat
 from monolith.data.tf_conversions import example_of_lists
 from monolith.errors import DataLossError
 

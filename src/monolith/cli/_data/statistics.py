@@ -15,7 +15,7 @@ from monolith.cli._data.unique import UniqueCounter
 from monolith.data.columns import INVALID_LABEL, Column, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds
 from monolith.data.conversions import LABEL_FEATURE as LABEL
 from monolith.data.parser import Parser
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.sample_format import SampleFormat
 from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
 from monolith.tensors import Ragged
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.data.bad_records import BadRecords
     from monolith.data.batch import Batch, ColumnValues
-    from monolith.data.records import Records
+    from monolith.data.records.bad_records import BadRecords
+    from monolith.data.records.records import Records
 
 _COLUMNS: dict[str, type[Column]] = {
     "fid_v1_list": Ids,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.compression import Compression
+from monolith.data.records.compression import Compression
 from monolith.data.sources.csv_dataset import CsvDataset
 from monolith.data.sources.json_lines_dataset import JsonLinesDataset
 from monolith.data.sources.parquet_dataset import ParquetDataset
@@ -16,9 +16,9 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monolith.data.bad_records import BadRecords
     from monolith.data.batch import Batch
     from monolith.data.dataset import Dataset
+    from monolith.data.records.bad_records import BadRecords
     from monolith.data.sources.file_set import FileSet
     from monolith.data.sources.line_dataset import LineDataset
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.cli._data.parquet_rows import pyarrow, table_of, temporary_beside
 from monolith.data.conversions import example_batch_of, instance_of_example
-from monolith.data.record_writer import RecordWriter
+from monolith.data.records.writer import RecordWriter
 from monolith.data.tf_conversions import tf_example_of_example
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
 from monolith.files import refuse_special_file

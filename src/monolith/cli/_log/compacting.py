@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monolith.deltalog.follow.log_tables import stores_of_log
 from monolith.errors import FailedPreconditionError
 from monolith.files import named_errors, remove_folder
 from monolith.online import Follower
 from monolith.online.joiner.locks import PartitionLock
-from monolith.online.log_tables import stores_of_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.deltalog import IncrementKind
 from monolith.errors import DataLossError
-from monolith.tables.packed_blocks import PackedBlocks
-from monolith.tables.row_block import BlockKind
+from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import BlockKind
 
 if TYPE_CHECKING:
     from monolith.deltalog import Increment

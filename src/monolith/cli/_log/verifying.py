@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monolith.deltalog import Audit, Fault, Finding, IncrementKind
+from monolith.deltalog.follow.base_state import BaseState
 from monolith.errors import DataLossError, NotFoundError, OpError
-from monolith.online.base_state import BaseState
-from monolith.tables.packed_blocks import PackedBlocks
+from monolith.tables.formats.packed_blocks import PackedBlocks
 
 if TYPE_CHECKING:
     from monolith.deltalog import Base, DeltaLog

@@ -11,7 +11,7 @@ from monolith.clock import SystemClock
 from monolith.cluster.addresses import concat_ip_and_port, split_address
 from monolith.cluster.discovery.consul_client import Client, ConsulException
 from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry
-from monolith.cluster.retry import MAX_BACKOFF_SECONDS, retry_with_socket_error
+from monolith.rpc.retry import MAX_BACKOFF_SECONDS, retry_with_socket_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

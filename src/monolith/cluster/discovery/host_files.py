@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from monolith.cluster import text_files
 from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, check_role
+from monolith.files import text_files
 
 
 class HostServiceDiscovery(ServiceDiscovery):

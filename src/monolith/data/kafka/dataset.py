@@ -7,9 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.bad_records import BadRecords
 from monolith.data.dataset import Dataset
-from monolith.data.framing import Framing
 from monolith.data.kafka.client import Client
 from monolith.data.kafka.config import KafkaConfig
 from monolith.data.kafka.fetching import Fetching
@@ -31,8 +29,10 @@ from monolith.data.kafka.starting import (
 )
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.pipeline.share import check_share
-from monolith.data.records import Records
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.framing import Framing
+from monolith.data.records.records import Records
+from monolith.data.records.sample_format import SampleFormat
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

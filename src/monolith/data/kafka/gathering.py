@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from monolith.data.records import Records
+from monolith.data.records.records import Records
 from monolith.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.data.kafka.position import Offsets, Partition
-    from monolith.data.records import Places
+    from monolith.data.records.records import Places
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import numpy as np
 
 from monolith import _core
-from monolith.data.framing import Framing
-from monolith.data.framing_check import better_framings, framings_of, is_sample
-from monolith.data.record_reader import split_records
-from monolith.data.records import Places, Records
+from monolith.data.records.framing import Framing
+from monolith.data.records.framing_check import better_framings, framings_of, is_sample
+from monolith.data.records.reader import split_records
+from monolith.data.records.records import Places, Records
 from monolith.errors import DataLossError
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from monolith.data.bad_records import BadRecords
     from monolith.data.kafka.position import Partition
-    from monolith.data.sample_format import SampleFormat
+    from monolith.data.records.bad_records import BadRecords
+    from monolith.data.records.sample_format import SampleFormat
 
 
 @dataclass(frozen=True, slots=True)

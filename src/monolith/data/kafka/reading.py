@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from monolith.data.kafka.messages import Chunk, Unwrapping
     from monolith.data.kafka.ordering import Ordering
     from monolith.data.kafka.position import Offsets
-    from monolith.data.records import Records
+    from monolith.data.records.records import Records
 
 
 @dataclass(frozen=True, slots=True)

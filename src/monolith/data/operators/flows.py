@@ -11,9 +11,9 @@ from torch import Tensor
 
 from monolith.config import config
 from monolith.data.batch_rows import concat_batches, keep_rows, with_columns
-from monolith.data.framing import source_key
 from monolith.data.operators.column_access import numbers_of
 from monolith.data.operators.conditions import Condition, Operator
+from monolith.data.records.framing import source_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

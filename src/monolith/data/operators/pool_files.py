@@ -19,10 +19,10 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from monolith.data.batch import Batch
-from monolith.data.framing import Framing
 from monolith.data.protos.example_pb2 import ChannelCache, Feature, FidList
-from monolith.data.record_reader import RecordReader
-from monolith.data.record_writer import RecordWriter
+from monolith.data.records.framing import Framing
+from monolith.data.records.reader import RecordReader
+from monolith.data.records.writer import RecordWriter
 from monolith.errors import DataLossError, NotFoundError
 from monolith.ids import v1_to_v2
 from monolith.tensors import Ragged

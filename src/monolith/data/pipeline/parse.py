@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from monolith.data.batch import Batch
-    from monolith.data.records import Records
+    from monolith.data.records.records import Records
 
 __all__ = ["Parsing", "RecordParser"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monolith.data.compression import Compression
+from monolith.data.records.compression import Compression
 from monolith.data.sources.csv_types import found_types, looks_like_a_number, type_to_read
 from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected, bytes_of_a_task
 from monolith.data.sources.pyarrow_extra import pyarrow_module
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from monolith.data.bad_records import BadRecords
-    from monolith.data.sources.file_feed import Files
+    from monolith.data.file_queue.feed import Files
+    from monolith.data.records.bad_records import BadRecords
     from monolith.data.sources.line_blocks import LineBlocks
     from monolith.data.sources.wanted_columns import Columns
 

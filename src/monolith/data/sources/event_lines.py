@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.errors import DataLossError
 
 if TYPE_CHECKING:
-    from monolith.data.sources.file_assignments import Event
+    from monolith.data.file_queue.assignments import Event
 
 __all__ = ["event_line", "event_of"]
 

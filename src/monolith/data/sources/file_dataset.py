@@ -7,11 +7,11 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from monolith.data.dataset import Dataset
+from monolith.data.file_queue.feed import Files
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.pipeline.share import check_share
 from monolith.data.position import SavedPosition, encode_position
 from monolith.data.reading import Reading
-from monolith.data.sources.file_feed import Files
 from monolith.data.sources.file_set import FileSet
 from monolith.errors import InvalidArgumentError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
-    from monolith.data.sources.file_feed import FileFeed, FilePart
+    from monolith.data.file_queue.feed import FileFeed, FilePart
     from monolith.data.worker_share import WorkerShare
 
 R = TypeVar("R")

@@ -9,8 +9,8 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from monolith.data.file_queue.feed import Files, FixedFeed
 from monolith.data.pipeline.draws import permutation
-from monolith.data.sources.file_feed import Files, FixedFeed
 from monolith.data.sources.file_finding import find_files, open_file
 from monolith.data.sources.partitions import expand_ranges
 from monolith.errors import NotFoundError
@@ -18,7 +18,7 @@ from monolith.errors import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from monolith.data.sources.file_feed import FileFeed
+    from monolith.data.file_queue.feed import FileFeed
 
 __all__ = ["FileSet"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.compression import Compression
+from monolith.data.records.compression import Compression
 from monolith.data.sources.csv_types import type_to_read
 from monolith.data.sources.json_types import found_fields
 from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected, bytes_of_a_task
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from monolith.data.bad_records import BadRecords
-    from monolith.data.sources.file_feed import Files
+    from monolith.data.file_queue.feed import Files
+    from monolith.data.records.bad_records import BadRecords
     from monolith.data.sources.line_blocks import LineBlocks
     from monolith.data.sources.wanted_columns import Columns, Wanted
 

@@ -13,7 +13,7 @@ from monolith.errors import DataLossError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from monolith.data.compression import ByteSource
+    from monolith.data.records.compression import ByteSource
 
 __all__ = ["LineBlock", "LineBlocks"]
 

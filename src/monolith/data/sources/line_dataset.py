@@ -6,10 +6,10 @@ import os
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
-from monolith.data.compression import Compression, open_decompressed
 from monolith.data.pipeline.counts import whole_number
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.compression import Compression, open_decompressed
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.line_blocks import LineBlocks
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from monolith.data.sources.file_feed import Files
+    from monolith.data.file_queue.feed import Files
     from monolith.data.sources.line_blocks import LineBlock
 
 __all__ = ["FoundColumns", "LineDataset", "LineParser", "Rejected", "bytes_of_a_task"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
 from monolith.data.pipeline.counts import Known, whole_number
+from monolith.data.records.bad_records import BadRecords
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.pyarrow_extra import pyarrow_module
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from monolith.data.batch import ColumnValues
+    from monolith.data.file_queue.feed import Files
     from monolith.data.sources.file_dataset import OpenFile
-    from monolith.data.sources.file_feed import Files
     from monolith.data.sources.wanted_columns import Columns, Wanted
 
 __all__ = ["ParquetDataset"]

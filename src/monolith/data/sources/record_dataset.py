@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.bad_records import BadRecords
-from monolith.data.compression import Compression
-from monolith.data.framing import Framing
-from monolith.data.record_reader import MAX_RECORD_BYTES, RecordPosition, RecordReader
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.compression import Compression
+from monolith.data.records.framing import Framing
+from monolith.data.records.reader import MAX_RECORD_BYTES, RecordPosition, RecordReader
+from monolith.data.records.sample_format import SampleFormat
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.errors import InvalidArgumentError
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import BinaryIO
 
-    from monolith.data.records import Records
-    from monolith.data.sources.file_feed import Files
+    from monolith.data.file_queue.feed import Files
+    from monolith.data.records.records import Records
 
 __all__ = ["RecordDataset"]
 

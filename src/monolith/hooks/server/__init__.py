@@ -6,10 +6,10 @@ which is imported when a server or client is created. Read `service` first.
 
 from __future__ import annotations
 
-from monolith.cluster.credentials import ClientCredentials, ServerCredentials
 from monolith.hooks.server.client import ControllerClient, get_stub_from_model_dir
 from monolith.hooks.server.server_hook import ServerHook
 from monolith.hooks.server.step_gate import StepGate
+from monolith.rpc.credentials import ClientCredentials, ServerCredentials
 
 __all__ = [
     "ClientCredentials",

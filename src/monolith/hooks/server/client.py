@@ -6,11 +6,11 @@ import functools
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith import errors
-from monolith.cluster import text_files
-from monolith.cluster.credentials import ClientCredentials, load_grpc
+from monolith.files import text_files
 from monolith.hooks.server.protos import controller_service_pb2 as messages
 from monolith.hooks.server.server_hook import address_file
 from monolith.hooks.server.service import SERVICE
+from monolith.rpc.credentials import ClientCredentials, load_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

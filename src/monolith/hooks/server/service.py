@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.cluster.credentials import load_grpc
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.hooks.server.protos import controller_service_pb2 as messages
+from monolith.rpc.credentials import load_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monolith.cluster.barrier import Barrier
-    from monolith.cluster.credentials import ServerCredentials
     from monolith.hook import HookedSession
     from monolith.hooks.server.step_gate import StepGate
+    from monolith.rpc.credentials import ServerCredentials
 
 __all__ = ["SERVICE", "ControllerService", "TriggersSave", "make_handler"]
 

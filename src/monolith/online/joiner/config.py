@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from monolith.config import Config, config, require_at_least
-from monolith.data.framing import Framing
+from monolith.data.records.framing import Framing
 from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.rules import JoinRules
 

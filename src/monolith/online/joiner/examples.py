@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.sample_format import SampleFormat
 from monolith.online.joiner.events import item_of, request_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from monolith import _core
-from monolith.data.framing import Framing
+from monolith.data.records.framing import Framing
 from monolith.errors import DataLossError
 
 if TYPE_CHECKING:

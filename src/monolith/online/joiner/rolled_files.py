@@ -17,8 +17,8 @@ from monolith.online.joiner.files import FileInput
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
-    from monolith.data.bad_records import BadRecords
-    from monolith.data.framing import Framing
+    from monolith.data.records.bad_records import BadRecords
+    from monolith.data.records.framing import Framing
     from monolith.online.joiner.endpoints import JoinPosition
 
 __all__ = ["RolledInput", "is_pattern"]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith.clock import LOOK_SECONDS, SystemClock
-from monolith.data.bad_records import BadRecords
-from monolith.data.framing import Framing
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.framing import Framing
 from monolith.errors import InvalidArgumentError
 from monolith.observe import MetricClient
 from monolith.online.joiner.counts import JoinCounts

@@ -7,10 +7,10 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
-from monolith.data.bad_records import BadRecords
 from monolith.data.dataset import Dataset
 from monolith.data.pipeline.counts import whole_number
-from monolith.data.records import Records
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.records import Records
 from monolith.errors import InvalidArgumentError
 from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.topics import num_partitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith.data.reading import Reading
-from monolith.data.records import Records
+from monolith.data.records.records import Records
 from monolith.errors import OpError
 from monolith.online.stream.position import StreamPosition
 

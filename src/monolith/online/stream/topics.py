@@ -18,7 +18,7 @@ from monolith.online.stream.files import Fetched
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monolith.data.bad_records import BadRecords
+    from monolith.data.records.bad_records import BadRecords
     from monolith.online.joiner.endpoints import KafkaPlace
     from monolith.online.stream.admission import Reached
 

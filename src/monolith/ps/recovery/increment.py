@@ -11,10 +11,10 @@ from monolith.ps.recovery.row_copy import RowCopy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from monolith.ps.dense_shard import CapturedDense, DenseShard
-    from monolith.ps.held_gates import HeldGates
-    from monolith.ps.hosted_rows import HostedRows
+    from monolith.ps.dense.shard import CapturedDense, DenseShard
     from monolith.ps.recovery.record_file import RecordWriter
+    from monolith.ps.server.hosted_rows import HostedRows
+    from monolith.ps.server.push_gates import HeldGates
 
 __all__ = ["Increment"]
 

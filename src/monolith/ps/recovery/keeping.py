@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from monolith.errors import OpError
-from monolith.ps.hosted_rows import HostedRows
 from monolith.ps.recovery.record_folder import RecordFolder
 from monolith.ps.recovery.recorder import Recorder
 from monolith.ps.recovery.recovering import CameBack, recover
+from monolith.ps.server.hosted_rows import HostedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monolith.ps.dense_shard import DenseShard
-    from monolith.ps.hosted_stores import HostedStores
+    from monolith.ps.dense.shard import DenseShard
     from monolith.ps.recovery.config import RecoveryConfig
     from monolith.ps.recovery.recovered import Recovered
-    from monolith.ps.server import FrameServer
+    from monolith.ps.server.hosted_stores import HostedStores
+    from monolith.ps.server.server import FrameServer
 
 __all__ = ["Keeping"]
 

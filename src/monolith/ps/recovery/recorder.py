@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Protocol
 
 from monolith.checkpoint.saved_tables import committed_names, saved_tables
 from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, OpError
-from monolith.ps.held_gates import DENSE_OWNER, rows_owner
 from monolith.ps.recovery.entries import RecordMeta, RowsEntry
 from monolith.ps.recovery.increment import Increment, places_of
 from monolith.ps.recovery.record_log import Followed, PriorRecord, RecordLog
+from monolith.ps.server.push_gates import DENSE_OWNER, rows_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from monolith.ps.dense_shard import DenseShard
-    from monolith.ps.held_gates import HeldGates
-    from monolith.ps.hosted_rows import HostedRows
+    from monolith.ps.dense.shard import DenseShard
     from monolith.ps.recovery.config import RecoveryConfig
     from monolith.ps.recovery.entries import DenseEntry
     from monolith.ps.recovery.record_file import RecordWriter
     from monolith.ps.recovery.record_folder import RecordFolder
-    from monolith.tables.local_history import LocalHistory
+    from monolith.ps.server.hosted_rows import HostedRows
+    from monolith.ps.server.push_gates import HeldGates
+    from monolith.tables.local.history import LocalHistory
 
 __all__ = ["Recorder", "Subject"]
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from monolith.tables.local_history import LocalHistory
+    from monolith.tables.local.history import LocalHistory
 
 __all__ = ["NoRecording", "Recording"]
 

@@ -11,13 +11,13 @@ import torch
 
 from monolith.checkpoint.saved_tables import saved_tables
 from monolith.errors import DataLossError, OpError
-from monolith.ps.dense_shard import CapturedDense
-from monolith.ps.held_gates import DENSE_OWNER, rows_owner
-from monolith.ps.packed_state import PackedState, room_for
+from monolith.ps.dense.packed_state import PackedState, room_for
+from monolith.ps.dense.shard import CapturedDense
 from monolith.ps.recovery.chain import RowsPlan, plan_rows
 from monolith.ps.recovery.record_log import PriorRecord
 from monolith.ps.recovery.recovered import Recovered
 from monolith.ps.recovery.rows_back import RowsBack, bring_rows_back
+from monolith.ps.server.push_gates import DENSE_OWNER, rows_owner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.tables.row_block import BlockKind, RowBlock
+from monolith.tables.formats.row_block import BlockKind, RowBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from monolith.ps.hosted_rows import HostedRows
+    from monolith.ps.server.hosted_rows import HostedRows
 
 __all__ = ["RowCopy"]
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monolith.errors import DataLossError
-from monolith.ps.hosted_rows import store_of_share
 from monolith.ps.recovery.lineage import Lineage
 from monolith.ps.recovery.record_log import Followed
+from monolith.ps.server.hosted_rows import store_of_share
 from monolith.tables.bucket_owners import owned_ranges
+from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, bucket_bounds
-from monolith.tables.local_joined import stamp_to_core
-from monolith.tables.local_restore import LocalRestore
-from monolith.tables.local_store import agreed_stamps
-from monolith.tables.row_block import BlockKind
+from monolith.tables.local.joined import stamp_to_core
+from monolith.tables.local.restore import LocalRestore
+from monolith.tables.local.store import agreed_stamps
 from monolith.tables.snapshot.bucket_file import blocks_of
 from monolith.tables.snapshot.location import open_source
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monolith.ps.recovery.entries import Place, RowsEntry
     from monolith.ps.recovery.record_file import RecordFile
     from monolith.tables.batch import BatchStamp
-    from monolith.tables.local_store import LocalStore
+    from monolith.tables.local.store import LocalStore
 
 __all__ = ["RowsBack", "bring_rows_back"]
 

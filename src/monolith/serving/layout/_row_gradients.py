@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from monolith.export.layout_spec import FeatureSpec
     from monolith.serving.layout.layout import Layout
     from monolith.tables.batch import BatchStamp
-    from monolith.tables.local_joined import LocalJoined
-    from monolith.tables.local_plan import LocalPlan
+    from monolith.tables.local.joined import LocalJoined
+    from monolith.tables.local.plan import LocalPlan
 
 _BY_SPLITS = -1
 

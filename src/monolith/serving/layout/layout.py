@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from monolith import _core
-from monolith.data.sample_format import SampleFormat
+from monolith.data.records.sample_format import SampleFormat
 from monolith.errors import InvalidArgumentError
 from monolith.serving.layout._configs import features_of_configs
 from monolith.serving.layout._core_features import core_features

@@ -13,7 +13,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.files import named_errors
 from monolith.serving.server.columns import fit
 from monolith.serving.server.config import Limits
-from monolith.serving.server.json_request import parse_request
+from monolith.serving.server.http.json_request import parse_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.clock import Clock
-    from monolith.cluster.credentials import ClientCredentials
+    from monolith.rpc.credentials import ClientCredentials
     from monolith.serving.push.row_parts import PushSignature
     from monolith.tables.table_config import TableConfig
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from monolith.data.bad_records import BadRecords
-from monolith.data.framing import Framing
 from monolith.data.protos.example_pb2 import Example
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.framing import Framing
 from monolith.errors import DataLossError, NotFoundError
 from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.events import decode_events, request_of

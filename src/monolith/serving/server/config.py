@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, require_positive
+from monolith.rpc.credentials import ServerCredentials
 from monolith.serving.request_log.config import RequestLogConfig  # noqa: TC001 - a field of a config
 from monolith.serving.server.request_queue import QueueRules
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from monolith.cluster.connection_limit import ConnectionLimit
-from monolith.cluster.credentials import load_grpc
 from monolith.errors import UnavailableError
+from monolith.rpc.connection_limit import ConnectionLimit
+from monolith.rpc.credentials import load_grpc
 from monolith.serving.grpc_health import add_health
 from monolith.serving.server.grpc_service import GrpcService, service_handlers
 

@@ -21,7 +21,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.server.columns import VALUES, values_of_texts
-from monolith.serving.server.json_answer import METHOD, REFUSED_CODE, number_of, told_of, version_text
+from monolith.serving.server.http.json_answer import METHOD, REFUSED_CODE, number_of, told_of, version_text
 from monolith.serving.server.model import DEFAULT_SIGNATURE
 from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import Target, deadline_error
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from monolith.cluster.credentials import ServerCredentials
     from monolith.data.text_ids import TextColumn
+    from monolith.rpc.credentials import ServerCredentials
     from monolith.serving.server.columns import Column
     from monolith.serving.server.model import Signature
     from monolith.serving.server.registry import Entry

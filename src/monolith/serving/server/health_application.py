@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from monolith.serving.server.http_message import HttpResponse
+from monolith.serving.server.http.message import HttpResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.serving.server.http_message import HttpRequest, Reply
+    from monolith.serving.server.http.message import HttpRequest, Reply
 
 __all__ = ["HealthApplication"]
 

@@ -12,11 +12,11 @@ from monolith.config import keywords_of
 from monolith.observe import MetricsEndpoint
 from monolith.serving.request_log import RequestLog
 from monolith.serving.server.config import LOOPBACK, ServerConfig
-from monolith.serving.server.http_front import HttpFront
+from monolith.serving.server.http.front import HttpFront
+from monolith.serving.server.http.rest import RestApplication
 from monolith.serving.server.metrics import GaugeThread, ServingMetrics
 from monolith.serving.server.model_threads import ModelThreads
 from monolith.serving.server.request_core import RequestCore
-from monolith.serving.server.rest import RestApplication
 from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:

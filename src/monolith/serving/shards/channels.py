@@ -6,12 +6,12 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monolith.cluster.credentials import ClientCredentials
 from monolith.errors import CancelledError, FailedPreconditionError, InternalError
+from monolith.rpc.credentials import ClientCredentials
+from monolith.rpc.wire_status import error_of, import_grpc
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_server import LIFE_KEY, MESSAGE_BYTES, SPARSE_KEY
 from monolith.serving.wire_methods import METHODS, path_of
-from monolith.serving.wire_status import error_of, import_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from monolith.clock import Clock
-    from monolith.cluster.credentials import ClientCredentials
+    from monolith.rpc.credentials import ClientCredentials
     from monolith.serving.shards.channels import ShardAnswer, ShardCall
     from monolith.serving.shards.replicas import Replicas
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.deltalog import DeltaLog
+from monolith.deltalog.follow.log_tables import schemas_of
 from monolith.errors import InvalidArgumentError, UnimplementedError
 from monolith.online import Follower
-from monolith.online.log_tables import schemas_of
 from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_version
 from monolith.serving.log_readiness import why_behind, why_stale
 from monolith.serving.prediction import ModelVersion
@@ -18,13 +18,13 @@ from monolith.serving.shards.shard_exports import ShardExports, watch_exports
 from monolith.serving.shards.shard_number import ShardNumber
 from monolith.serving.shards.shard_server import GRACE_SECONDS, ShardServer
 from monolith.serving.shards.shard_tables import ShardTables
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local.store import LocalStore
 from monolith.tables.serving_tables import serving_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.online.follower import Staleness
+    from monolith.deltalog.follow.follower import Staleness
     from monolith.serving.version_watch import VersionWatch
     from monolith.tables.schema import Schema
     from monolith.tables.table_config import TableConfig

@@ -14,7 +14,7 @@ from monolith.serving.version_watch import VersionWatch
 if TYPE_CHECKING:
     from monolith.serving.shards.held_rows import HeldRows
     from monolith.serving.shards.shard_number import ShardNumber
-    from monolith.tables.local_store import LocalStore
+    from monolith.tables.local.store import LocalStore
 
 __all__ = ["ShardExports", "VersionStores", "watch_exports"]
 

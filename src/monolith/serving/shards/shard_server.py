@@ -14,16 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from monolith.cluster.addresses import concat_ip_and_port, split_address
-from monolith.cluster.connection_limit import ConnectionLimit
-from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
+from monolith.rpc.connection_limit import ConnectionLimit
+from monolith.rpc.credentials import ServerCredentials
+from monolith.rpc.wire_status import answered, import_grpc
 from monolith.serving.grpc_health import add_health
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_number import shard_model
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE
-from monolith.serving.wire_status import answered, import_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ from monolith.cluster.addresses import get_local_server_addr, split_address
 from monolith.observe import MetricsEndpoint
 from monolith.serving.server.config import LOOPBACK
 from monolith.serving.server.health_application import HealthApplication
-from monolith.serving.server.http_front import HttpFront
+from monolith.serving.server.http.front import HttpFront
 from monolith.serving.server.metrics import GaugeThread
 from monolith.stop_request import StopRequest
 

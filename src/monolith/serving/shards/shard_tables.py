@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from monolith.serving.shards.inputs import Inputs
     from monolith.tables.keyed_rows import KeyedRows
-    from monolith.tables.local_store import LocalStore
+    from monolith.tables.local.store import LocalStore
 
 __all__ = ["ASSIGN", "LOOKUP", "RAW_ASSIGN", "RAW_KEYS", "RAW_LOOKUP", "ShardTables", "wire_names"]
 

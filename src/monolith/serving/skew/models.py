@@ -12,7 +12,7 @@ from monolith.export.opened import OpenedExport
 from monolith.files import basename, join
 from monolith.serving.predictor import Predictor
 from monolith.train import Trainer
-from monolith.train.trainer_config import RestoringConfig, TrainerConfig
+from monolith.train.config.trainer_config import RestoringConfig, TrainerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

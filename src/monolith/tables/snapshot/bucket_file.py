@@ -17,8 +17,8 @@ import numpy as np
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import named_errors
+from monolith.tables.formats.row_block import HEADER, TRAILER, BlockKind, RowBlock
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock
 from monolith.tables.schema import TableSchema
 from monolith.tables.snapshot.files import bucket_ranges, file_name
 from monolith.tables.snapshot.location import SnapshotPath, fetched_files, open_destination, open_source, writing_folder

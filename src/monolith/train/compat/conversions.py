@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.hooks.tide import TideWindow
 from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
-from monolith.train.candidate_items import CandidateItems
-from monolith.train.sync_config import SyncConfig
-from monolith.train.trainer_config import PROFILE_EVERY_STEPS, ControlConfig, MarkerFilesConfig, PublishingConfig
+from monolith.train.config.sync_config import SyncConfig
+from monolith.train.config.trainer_config import PROFILE_EVERY_STEPS, ControlConfig, MarkerFilesConfig, PublishingConfig
+from monolith.train.predict.candidate_items import CandidateItems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.tables.filters import AdmissionFilter
     from monolith.train.compat.options import CpuTrainingConfig
-    from monolith.train.params import Params
+    from monolith.train.parameters.params import Params
     from monolith.train.task import Mode
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from monolith.train.compat.effects import Makes, Sets, effects_of
 from monolith.train.compat.refusal import require_effective
 from monolith.train.compat.task_parameters import PARAMETERS
-from monolith.train.params import Params
-from monolith.train.trainer_config import TrainerConfig
+from monolith.train.config.trainer_config import TrainerConfig
+from monolith.train.parameters.params import Params
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from monolith.train.compat.flat_config import FlatConfig
-    from monolith.train.params import Params
+    from monolith.train.parameters.params import Params
 
     Convert: TypeAlias = Callable[[Any], Any]
     """From the value of an option to that of a field."""

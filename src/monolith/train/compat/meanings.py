@@ -9,7 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from monolith.train.compat.effects import Sets, effects_of
-from monolith.train.trainer_config import TrainerConfig
+from monolith.train.config.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
     from monolith.train.compat.flat_config import FlatConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from monolith.train.compat import reasons
 from monolith.train.compat.effects import ReadBy, Refused, Sets
-from monolith.train.params import Params
+from monolith.train.parameters.params import Params
 
 if TYPE_CHECKING:
     from monolith.train.compat.effects import Effect

@@ -13,7 +13,7 @@ import torch
 from monolith import collective
 from monolith.cli._bench import ours, workload
 from monolith.cli._bench.table_steps import FILLER, TableSteps, configs, gradient_of
-from monolith.collective.sharded_store import ShardedStore
+from monolith.collective.sharded.store import ShardedStore
 from monolith.tables import BatchStamp, LocalStore
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from monolith.cli._bench.sync_task import SyncTower, batches_of, slot_names
 from monolith.train import CpuTrainingConfig, Session
 from monolith.train.compat.derive_config import trainer_config_of
+from monolith.train.config.sync_config import SyncConfig
 from monolith.train.rank_part import RankPart
-from monolith.train.sync_config import SyncConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

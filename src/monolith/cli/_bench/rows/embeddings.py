@@ -21,7 +21,7 @@ from monolith.cli._bench import ours as tables
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread
 from monolith.cli._bench.timing import Contestant, take_turns
 from monolith.cli._bench.workload import SEED, mixed_ids, zipf_ranks
-from monolith.nn.pooling import PooledBatch
+from monolith.nn.embeddings.pooling import PooledBatch
 from monolith.tables import BatchStamp, Plan, Update
 from monolith.tables.slot_keys import buckets_of_plan
 

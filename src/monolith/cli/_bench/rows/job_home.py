@@ -17,7 +17,7 @@ from monolith.tables.batch import BatchStamp, Update
 
 if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting
-    from monolith.ps.joined import PsJoined
+    from monolith.ps.client.joined import PsJoined
     from monolith.tables.batch import Applied, Pending
 
 WORKERS = 100

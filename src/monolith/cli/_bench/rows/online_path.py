@@ -14,8 +14,8 @@ from monolith.cli._bench.followed_tables import TABLE, table_config, thread_ms
 from monolith.cli._bench.follower_process import follower_process
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread
 from monolith.cli._bench.timing import percentile, quiet_collector
+from monolith.deltalog.publish.examples_tally import Trained
 from monolith.online import DeltaPublisher, Follower
-from monolith.publishing.examples_tally import Trained
 from monolith.tables import LocalStore
 
 if TYPE_CHECKING:

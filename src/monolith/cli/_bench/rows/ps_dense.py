@@ -17,7 +17,7 @@ from monolith.cli._bench.ps_servers import running_servers
 from monolith.cli._bench.socket_loop import StepBytes, running_loop
 from monolith.cli._bench.timing import WARM_UP_STEPS, quiet_collector
 from monolith.ps import PsCluster
-from monolith.ps.dense_client import DenseClient
+from monolith.ps.dense.client import DenseClient
 from monolith.tables.batch import BatchStamp
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, sp
 from monolith.cli._bench.served_deepfm import CANDIDATES, DIM, NAMES, NUM_SHARED, encoded_request, filled_session
 from monolith.data import Ids, Parser
 from monolith.export.layout_spec import FeatureSpec
-from monolith.nn.slot_address import slot_addresses
+from monolith.nn.embeddings.slot_address import slot_addresses
 from monolith.serving.layout import Layout
 from monolith.tables import LocalStore
 

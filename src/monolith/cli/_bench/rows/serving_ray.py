@@ -99,8 +99,8 @@ class _Replica:
 
         from monolith.serving.server import Limits  # noqa: PLC0415
         from monolith.serving.server.columns import fit  # noqa: PLC0415
-        from monolith.serving.server.json_answer import encode_answer  # noqa: PLC0415 - as the import above
-        from monolith.serving.server.json_request import parse_request  # noqa: PLC0415
+        from monolith.serving.server.http.json_answer import encode_answer  # noqa: PLC0415 - as the import above
+        from monolith.serving.server.http.json_request import parse_request  # noqa: PLC0415
 
         limits = Limits()
         asked = parse_request(await request.body(), limits)

@@ -1,0 +1,156 @@
+"""Restores the tables of one checkpoint into one store: all of them, or those of the owners that have lost theirs."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Protocol, Self
+
+from monolith.checkpoint.restore.part_owners import part_owners
+from monolith.tables.formats.row_block import BlockKind
+from monolith.tables.history import ALL_BUCKETS, shared_buckets
+from monolith.tables.local.store import agreed_stamps
+from monolith.tables.snapshot.bucket_file import blocks_of
+from monolith.tables.snapshot.location import open_source
+from monolith.tables.snapshot.matching import match_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.history import OwnerClock
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.restore import RestoreReport
+    from monolith.tables.store import LoadReport, PreparedRestore
+
+__all__ = ["RestoredRows", "StoreRestore"]
+
+logger = logging.getLogger(__name__)
+
+
+class RestoredRows(Protocol):
+    """The part of `monolith.tables.store.Store` that a restore needs."""
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows."""
+        ...
+
+    def prepare_restore(
+        self, folder: str, manifest: Manifest, *, buckets: range, ignore_unknown_tables: bool = False
+    ) -> PreparedRestore:
+        """Reads and checks the files of some buckets."""
+        ...
+
+    def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
+        """Loads rows."""
+        ...
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Sets the progress of the saved run."""
+        ...
+
+
+class StoreRestore:
+    """A restore of one store that was read and checked; a context manager, which abandons it unless it was loaded.
+
+    Where only some owners have lost their rows, these get the rows that were saved and the others keep theirs, which
+    are newer. Admission counts are restored on all owners, as in ByteDance Monolith.
+
+    Args:
+        store: The tables.
+        folders: Folder of the snapshot; of all its parts, where ranks have saved one each.
+        lost: Owners without state; None: everything is replaced.
+        ignore_unknown_tables: Skip tables that only the snapshot has, instead of raising.
+    """
+
+    def __init__(
+        self,
+        store: RestoredRows,
+        folders: Sequence[str],
+        *,
+        lost: Sequence[int] | None = None,
+        ignore_unknown_tables: bool = False,
+    ) -> None:
+        self._store = store
+        self._ignore_unknown_tables = ignore_unknown_tables
+        self._lost = lost
+        self._owners = None if lost is None else part_owners(store)
+        self._filters: list[tuple[range, list[RowBlock]]] = []
+        with ExitStack() as undone:
+            sources = [undone.enter_context(closing(open_source(folder))) for folder in folders]
+            self._parts = dict(zip(folders, (source.manifest for source in sources), strict=True))
+            self.applied: list[OwnerClock] = [clock for each in self._parts.values() for clock in each.applied]
+            """Clocks of the saved rows."""
+            self.manifest = next(iter(self._parts.values()))
+            """Manifest of the snapshot, or of its first part."""
+            self._prepared: list[PreparedRestore] = [
+                undone.enter_context(
+                    store.prepare_restore(
+                        folder, manifest, buckets=buckets, ignore_unknown_tables=ignore_unknown_tables
+                    )
+                )
+                for folder, manifest in self._parts.items()
+                for buckets in self._lost_ranges(manifest)
+            ]
+            self._read_filters()
+            self._require_agreement()
+            self._closing = undone.pop_all()
+
+    def load(self, *, generation: int) -> list[RestoreReport]:
+        """Replaces the rows and the progress of the store."""
+        reports = [prepared.load() for prepared in self._prepared]
+        if self._owners is None or self._lost is None:
+            self._store.resume(applied=self.applied, generation=generation)
+            return reports
+        for buckets, blocks in self._filters:
+            self._store.load(blocks, buckets=buckets, replace=False)
+        if self._lost:
+            self._owners.resume(self._lost, applied=self.applied, generation=generation)
+        return reports
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def _lost_ranges(self, manifest: Manifest) -> list[range]:
+        """Returns the buckets to load from one snapshot."""
+        wanted = [ALL_BUCKETS]
+        if self._owners is not None and self._lost is not None:
+            wanted = [self._owners.owned[owner] for owner in self._lost]
+        if len(self._parts) == 1:
+            return wanted
+        return [part for part in (shared_buckets(each, manifest.buckets) for each in wanted) if part]
+
+    def _require_agreement(self) -> None:
+        """Checks what `resume` would reject, before anything has changed: owners whose buckets differ in their batches.
+
+        Raises:
+            FailedPreconditionError: an owner would get buckets whose clocks differ.
+        """
+        for owner, buckets in enumerate(getattr(self._store, "owned", (ALL_BUCKETS,))):
+            if self._lost is None or owner in self._lost:
+                agreed_stamps(self.applied, buckets)
+
+    def _read_filters(self) -> None:
+        """Reads the filters of the owners that keep their rows."""
+        for folder, manifest in self._parts.items():
+            self._read_filters_of(folder, manifest)
+
+    def _read_filters_of(self, folder: str, manifest: Manifest) -> None:
+        if self._owners is None or self._lost is None:
+            return
+        tables = self._store.schema.tables
+        ignored = self._ignore_unknown_tables
+        match = match_tables(manifest, tables, ignore_unknown_tables=ignored, origin=f"folder '{folder}'")
+        if list(match.targets) != list(range(len(tables))):
+            logger.warning("'%s' has other tables: what admission has counted stays where rows stay", folder)
+            return
+        for owner, owned in enumerate(self._owners.owned):
+            buckets = owned if len(self._parts) == 1 else shared_buckets(owned, manifest.buckets)
+            if owner not in self._lost and buckets:
+                found = blocks_of(folder, manifest, buckets, kinds={BlockKind.FILTER})
+                self._filters.append((buckets, [block for block in found if block.bucket in buckets]))

@@ -1,0 +1,354 @@
+"""Rows that the ranks of a synchronous run share, each rank some buckets, as a `monolith.tables.store.Store`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from monolith.collective import calls
+from monolith.collective.serial_executor import RaisedByAllError
+from monolith.collective.sharded.agreement import owned_by_ranks, require_same_tables
+from monolith.collective.sharded.blocks import BlockStreams
+from monolith.collective.sharded.calls import RankCalls
+from monolith.collective.sharded.cut import CutCalls, ShardedCut
+from monolith.collective.sharded.exchange import RowExchange
+from monolith.collective.sharded.joined import ShardedJoined
+from monolith.collective.sharded.metrics import AlltoallMetrics, alltoall_metrics
+from monolith.collective.sharded.owner import RowOwner
+from monolith.collective.sharded.plan import IdMessage, ShardedPlan
+from monolith.collective.sharded.publisher import RankPublisher, RankWithoutRows
+from monolith.collective.sharded.reader import ReaderCalls, ShardedReader
+from monolith.collective.sharded.reads import RankReads
+from monolith.collective.sharded.restore import RestoreCalls, ShardedRestore
+from monolith.collective.sharded.update import HandedOver, RankUpdates
+from monolith.collective.sharded.whole import WholeCalls
+from monolith.errors import InvalidArgumentError
+from monolith.tables.arrays import bucket_array, id_array, time_array
+from monolith.tables.bucket_owners import share_of
+from monolith.tables.history import ALL_BUCKETS, bucket_bounds
+from monolith.tables.local.cut import LocalCut
+from monolith.tables.local.history import LocalHistory
+from monolith.tables.local.plan import OpenPlans
+from monolith.tables.local.store import LocalStore
+from monolith.tables.store import LoadReport, StoreStats, Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from monolith import _core
+    from monolith.collective.lock_step import Agreed
+    from monolith.collective.serial_executor import Line, LineCall
+    from monolith.deltalog import DeltaLog
+    from monolith.deltalog.publish.store_publisher import PartWishes, StorePublisher
+    from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows
+    from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.history import Mark, OwnerClock
+    from monolith.tables.local.plan import LocalRows
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.table_config import TableConfig
+
+__all__ = ["ShardedStore"]
+
+_SUBJECT = "sharded store"
+
+
+class ShardedStore:
+    """A `monolith.tables.store.Store` whose rows are divided among the ranks of a run; see the page on torchrun.
+
+    Every rank makes the same calls in the same order, or is idle and follows those of the others (`followers`). In one
+    read or update every rank has its own batch: an owner adds the gradients of an id in the order of the ranks and
+    makes one step, so the rows equal those of one store that applies the plans of all ranks in one update. Every owner
+    has the stamps of all workers.
+
+    Args:
+        configs: The tables by name; the same on all ranks.
+        name: Name of the store; a model with several `Embeddings` needs a name for each.
+        combine: Gradient of an id that several ranks have: the sum, or the sum divided by the number of ranks with a
+            batch.
+        spare_first_rank: Whether rank 0 has no buckets; None: if there are more than four ranks, unless
+            ``MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD`` is 0.
+        training: The line of training; None: that of the run.
+        saving: The line of background work; None: that of the run.
+
+    Raises:
+        FailedPreconditionError: on all ranks, if one has other tables; the message shows the differences.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, TableConfig],
+        *,
+        name: str = "rows",
+        combine: Literal["sum", "mean"] = "sum",
+        spare_first_rank: bool | None = None,
+        training: Line | None = None,
+        saving: Line | None = None,
+    ) -> None:
+        if combine not in {"sum", "mean"}:
+            raise InvalidArgumentError(f"{_SUBJECT}: combine must be 'sum' or 'mean', got {combine!r}")
+        self.name = name
+        self._calls = RankCalls(training or calls.training_line(), name)
+        self._saving = RankCalls(saving or calls.saving_line(), name)
+        self._wire = self._calls.wire
+        self.owned = owned_by_ranks(self._wire.size, spare_first_rank)
+        """The buckets of each rank."""
+        num_owners = sum(1 for each in self.owned if each)
+        own = self.owned[self._wire.rank]
+        self._local = LocalStore({table: share_of(config, num_owners) for table, config in configs.items()})
+        self.native = self._local.native
+        """The tables of this rank; for plans and engine code."""
+        self._with_counts = any(config.filters_ids for config in configs.values())
+        self._bounds = [(each.start, each.stop) for each in self.owned]
+        self.plans = OpenPlans(_SUBJECT)
+        """Open training plans of this rank."""
+        self._history = LocalHistory([self.native.core], [own], _SUBJECT)
+        self._owner = RowOwner(self._local, own, self._wire.size)
+        self.exchange = RowExchange(self._calls.lock_step, self.native, self._owner, _SUBJECT)
+        self._reads = RankReads(self.exchange, name=name)
+        self._updates = RankUpdates(
+            self.exchange, name=name, takes_mean=combine == "mean", on_applied=self._close_applied
+        )
+        streams = BlockStreams(self._saving)
+        self._cuts = CutCalls(
+            self._saving,
+            streams,
+            owned=self.owned,
+            take=lambda: LocalCut(self.native, self._history, self.native.core.cut(), own),
+        )
+        self._readers = ReaderCalls(self._calls, self._saving, streams, self._history)
+        self._whole = WholeCalls(self._calls, self._local, own, self._history, self._owner, self.exchange.clock)
+        self._restores = RestoreCalls(self._calls, self.native, own, self._whole.refresh_newest_time)
+        self._calls.define("cut of", self._cut)
+        agreement = [combine, self._bounds]
+        self._calls.define("open", lambda *_: require_same_tables(self._wire, configs, agreement, self._history))
+        try:
+            self._calls.run("open")
+        except BaseException:
+            self._local.close()
+            raise
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows."""
+        return self.native.schema
+
+    @property
+    def traits(self) -> Traits:
+        """Traits: collective, remote and exact."""
+        return Traits(collective=True, remote=True)
+
+    @property
+    def own_rows(self) -> LocalStore:
+        """Local rows of this rank; reading them, for example their size, makes no call to other ranks."""
+        return self._local
+
+    # Ranks without a batch
+
+    def followers(self) -> dict[str, Callable[[Agreed, bytes], object]]:
+        """Returns this rank's handlers of calls of other ranks while it is idle, for `LockStep.follow` of training."""
+        return {
+            **self._calls.followers(),
+            self._reads.kind: self._reads.follow,
+            self._updates.kind: self._updates.follow,
+        }
+
+    def saving_followers(self) -> dict[str, Callable[[Agreed, bytes], object]]:
+        """Returns the handlers for the line of saving; see `followers`."""
+        return self._saving.followers()
+
+    # Batches
+
+    def join(self, worker: int) -> ShardedJoined:
+        """Begins an incarnation of a worker, at this rank."""
+        if worker < 0:
+            raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
+        return ShardedJoined(self, worker)
+
+    def plan(
+        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
+    ) -> ShardedPlan:
+        """Groups the ids of one batch. Makes no call to other ranks."""
+        plan = ShardedPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
+        plan.message = IdMessage(self.parts_of(plan.core), stamp)
+        return plan
+
+    def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
+        """Reads the current rows."""
+        own = self.own(plan)
+        return self._line.submit(lambda: self._reads.look(own, step), self._reads.kind)
+
+    def own(self, plan: Plan) -> ShardedPlan:
+        """Returns the plan if this store made it.
+
+        Raises:
+            InvalidArgumentError: another store made it.
+        """
+        return ShardedPlan.made_for(plan, self.native, subject=_SUBJECT)
+
+    def watch_alltoall(self, told: Callable[[AlltoallMetrics], None], *, slot: str | None = None) -> None:
+        """Reports the metrics of every training read of this rank, for ``enable_alltoall_metrics``.
+
+        Args:
+            told: Called in the line, so it must be fast and must not wait for a call of this run.
+            slot: A table whose ids are counted, too (``enable_alltoall_metrics_for_slot``).
+
+        Raises:
+            InvalidArgumentError: the table does not exist.
+        """
+        if slot is not None:
+            self.native.number_of(slot)
+        self._reads.on_training = lambda plan, sent: told(
+            alltoall_metrics(self.native, self.owned, plan, sent, slot=slot)
+        )
+
+    # History
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> ShardedCut:  # noqa: ARG002 - the line has its own limit
+        """Freezes the rows and stamps of all ranks, after the same batches."""
+        cut: ShardedCut = self._calls.run("cut of")
+        return cut
+
+    def open_reader(self, name: str, *, at: Mark | None = None) -> ShardedReader:
+        """Opens a reader of the changes of all ranks."""
+        return self._readers.open(name, at)
+
+    def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> StorePublisher:
+        """Returns a publisher of the changes of this rank; see `deltalog.publish.store_publisher.PublishesItself`.
+
+        It makes no call to other ranks, and creates marks of its own: readers of all ranks cannot be open at the same
+        time.
+        """
+        rank = self._wire.rank
+        if not self.owned[rank]:
+            return RankWithoutRows(name, log, self.owned)
+        return RankPublisher(
+            name,
+            self._local,
+            log,
+            owned=self.owned,
+            rank=rank,
+            restored=wishes.restored,
+            record_bytes=wishes.record_bytes,
+            open_reader=lambda at: self._history.open_reader("delta-log", at),
+        )
+
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
+        """Marks rows as changed, and absent ids as removed."""
+        self.native.number_of(table)
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        self._whole.touch(table, flat, bucket_array(buckets, len(flat), _SUBJECT))
+
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes rows and admission counts on all ranks; returns the number of removed rows."""
+        self.native.number_of(table)
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        return self._whole.erase(table, flat, bucket_array(buckets, len(flat), _SUBJECT))
+
+    # Saving and restoring
+
+    def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
+        """Loads rows, tombstones and filters of some buckets; all ranks must be given the same blocks."""
+        bucket_bounds(buckets)
+        return self._whole.load(list(blocks), buckets, replace=replace)
+
+    def prepare_restore(
+        self,
+        folder: str,
+        manifest: Manifest,
+        *,
+        buckets: range = ALL_BUCKETS,
+        ignore_unknown_tables: bool = False,
+    ) -> ShardedRestore:
+        """Reads and checks the files of some buckets, each rank those of its own."""
+        bucket_bounds(buckets)
+        return self._restores.prepare(folder, manifest, buckets, ignore_unknown_tables=ignore_unknown_tables)
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Resumes from the progress of a saved run; earlier marks, readers and workers are rejected from now on."""
+        self._whole.resume(applied, generation)
+
+    # Calls on all rows
+
+    def assign(self, block: RowBlock, *, add: bool) -> None:
+        """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
+        self._whole.assign(block, add=add)
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows; `now` -1 means each table's newest time, over all ranks."""
+        return self._whole.evict(now if now == -1 else int(time_array(now, (), _SUBJECT)[0]))
+
+    def stats(self) -> StoreStats:
+        """Returns the statistics of all tables, and the number of open plans of this rank."""
+        return self._whole.stats(open_plans=self.plans.count)
+
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Returns the rows of all ranks by the number of their slot."""
+        self.native.number_of(table)
+        return self._whole.rows_by_slot(table)
+
+    def close(self) -> None:
+        """Closes the readers of this rank. The rows stay readable."""
+        self._readers.is_closed = True
+        self._history.close()
+        self._local.close()
+
+    # For its components
+
+    @property
+    def num_kept(self) -> int:
+        """Number of plans of all ranks that are kept here for pending updates."""
+        return self._owner.num_kept
+
+    @property
+    def num_rows_here(self) -> int:
+        """Number of rows of this rank."""
+        return self._local.stats().rows
+
+    @property
+    def _line(self) -> Line:
+        return self._calls.lock_step.line
+
+    def parts_of(self, plan: _core.Plan) -> _core.PlanParts:
+        """Returns the part of a plan for each rank."""
+        return self.native.core.plan_parts(plan, self._bounds, self._with_counts)
+
+    def join_here(self, worker: int) -> tuple[int, _core.BatchStamp | None]:
+        """Begins an incarnation, after the queued calls of the previous one."""
+        return self._line.run(lambda: self._owner.join(worker, self._wire.rank), f"join worker {worker} of {self.name}")
+
+    def submit_read(self, plan: ShardedPlan, *, after: int, step: int, train: bool) -> LineCall[LocalRows]:
+        """Queues a read of a worker in the line."""
+
+        def read() -> LocalRows:
+            try:
+                return self._reads.make(plan, after=after, step=step, train=train)
+            except RaisedByAllError:
+                if train:
+                    self.exchange.tickets.close(plan)
+                    self.plans.reject(plan)
+                raise
+
+        return self._line.submit(read, self._reads.kind)
+
+    def submit_update(self, update: HandedOver) -> LineCall[Applied]:
+        """Queues an update of a worker in the line."""
+        return self._line.submit(lambda: self._updates.make(update), self._updates.kind)
+
+    def _close_applied(self, update: HandedOver) -> None:
+        self.plans.close_applied(update.plans)
+        for plan in update.plans:
+            self.exchange.tickets.close(plan)
+
+    def _cut(self, _: bytes, __: object) -> ShardedCut:
+        self._whole.agree_on_newest_times()
+        try:
+            return self._cuts.cut(self._wire)
+        except RaisedByAllError:
+            # Ranks on which the cut succeeded have closed an epoch; this gives all ranks the same epochs again.
+            last = self._wire.gather(torch.tensor([self.native.core.last_mark()]))
+            self._history.mark_at(max(int(each) for each in last))
+            raise

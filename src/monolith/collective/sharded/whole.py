@@ -1,0 +1,209 @@
+"""Calls on all rows of a store: touch, erase, load, resume, assign, evict, stats. Every rank does its part."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from monolith import _core
+from monolith.collective.sharded.outcome import gather_texts, settled
+from monolith.collective.sharded.values import pack, stamps_from_plain, stamps_to_plain, unpack
+from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
+from monolith.tables.formats.row_block import RowBlock
+from monolith.tables.history import ALL_BUCKETS, OwnerClock, shared_buckets
+from monolith.tables.local.joined import stamp_to_core
+from monolith.tables.local.store import agreed_stamps
+from monolith.tables.store import LoadReport, StoreStats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith.collective.sharded.calls import RankCalls
+    from monolith.collective.sharded.owner import RowOwner
+    from monolith.collective.sharded.times import SharedClock
+    from monolith.tables.local.history import LocalHistory
+    from monolith.tables.local.store import LocalStore
+
+__all__ = ["WholeCalls"]
+
+_SUBJECT = "sharded store"
+_ALL_TABLES = -1
+
+
+class WholeCalls:
+    """The calls of each rank on all rows."""
+
+    def __init__(
+        self,
+        calls: RankCalls,
+        local: LocalStore,
+        owned: range,
+        history: LocalHistory,
+        owner: RowOwner,
+        clock: SharedClock,
+    ) -> None:
+        self._calls = calls
+        self._wire = calls.wire
+        self._local = local
+        self._core = local.native.core
+        self._owned = owned
+        self._history = history
+        self._owner = owner
+        self._clock = clock
+        calls.define("touch", self._touch)
+        calls.define("erase", self._erase)
+        calls.define("load", self._load)
+        calls.define("resume", self._resume)
+        calls.define("assign", self._assign)
+        calls.define("evict", self._evict)
+        calls.define("stats of", self._stats)
+        calls.define("rows by slot of", self._rows_by_slot)
+
+    def touch(self, table: str, ids: NDArray[np.int64], buckets: NDArray[np.uint16] | None) -> None:
+        """Marks rows as changed; see `Store.touch`."""
+        self._calls.run("touch", pack(table, [ids.tobytes(), b"" if buckets is None else buckets.tobytes()]))
+
+    def erase(self, table: str, ids: NDArray[np.int64], buckets: NDArray[np.uint16] | None) -> int:
+        """Removes rows; see `Store.erase`."""
+        arguments = pack(table, [ids.tobytes(), b"" if buckets is None else buckets.tobytes()])
+        count: int = self._calls.run("erase", arguments)
+        return count
+
+    def load(self, blocks: Sequence[RowBlock], buckets: range, *, replace: bool) -> LoadReport:
+        """Loads rows; see `Store.load`."""
+        head = [buckets.start, buckets.stop, replace]
+        report: LoadReport = self._calls.run("load", pack(head, [block.data for block in blocks]))
+        return report
+
+    def resume(self, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Resumes from the progress of a saved run; see `Store.resume`. All ranks get all stamps."""
+        stamps = agreed_stamps(applied, ALL_BUCKETS)
+        self._calls.run("resume", pack([generation, stamps_to_plain(stamps.values())]))
+
+    def assign(self, block: RowBlock, *, add: bool) -> None:
+        """Assigns weights; see `Store.assign`."""
+        require_assignable(block, self._local.schema, subject=_SUBJECT)
+        self._calls.run("assign", pack(add, [block.data]))
+
+    def evict(self, now: int) -> int:
+        """Removes expired rows."""
+        count: int = self._calls.run("evict", pack(now))
+        return count
+
+    def stats(self, *, open_plans: int) -> StoreStats:
+        """Returns the statistics of all ranks."""
+        parts: list[StoreStats] = self._calls.run("stats of")
+        return stats_of_all(parts, open_plans=open_plans, times_ahead=self._clock.num_ahead)
+
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Returns rows by slot; see `Store.rows_by_slot`."""
+        rows: dict[int, int] = self._calls.run("rows by slot of", pack(table))
+        return rows
+
+    # In the line
+
+    def agree_on_newest_times(self) -> None:
+        """Shares the newest times: expiry counts from the newest time of a table, on whichever rank it is."""
+        mine = [self._core.newest_time(table) for table in range(self._core.num_tables)]
+        found = torch.stack(self._wire.gather(torch.tensor(mine, dtype=torch.int64)))
+        for table, newest in enumerate(found.amax(0).tolist()):
+            self._core.raise_newest_time(table, newest)
+
+    def refresh_newest_time(self) -> None:
+        """Shares the newest time again, after rows were replaced."""
+        found = self._wire.gather(torch.tensor([self._core.newest_time(_ALL_TABLES)]))
+        self._clock.newest = max(int(each) for each in found)
+        self._core.raise_newest_time(_ALL_TABLES, self._clock.newest)
+
+    def _touch(self, arguments: bytes, _: object) -> None:
+        settled(self._wire, lambda: b"%d" % self._core.touch(*self._own_of(arguments)))
+
+    def _erase(self, arguments: bytes, _: object) -> int:
+        counts = settled(self._wire, lambda: b"%d" % self._core.erase(*self._own_of(arguments)))
+        return sum(int(count) for count in counts)
+
+    def _own_of(self, arguments: bytes) -> tuple[int, NDArray[np.int64], NDArray[np.uint16] | None]:
+        """Returns the number of the table, and the ids and buckets of a call that belong to this rank."""
+        table, (ids, buckets) = unpack(arguments)
+        keys = np.frombuffer(ids, np.int64)
+        given = np.frombuffer(buckets, np.uint16) if buckets else None
+        found = _core.bucket_of(keys) if given is None else given
+        mine = (found >= self._owned.start) & (found < self._owned.stop)
+        return self._local.native.number_of(table), keys[mine], None if given is None else given[mine]
+
+    def _load(self, arguments: bytes, _: object) -> LoadReport:
+        (begin, end, replace), blobs = unpack(arguments)
+        buckets, blocks = range(begin, end), [RowBlock(each) for each in blobs]
+        wanted = shared_buckets(self._owned, buckets)
+        own = [block for block in blocks if block.bucket in wanted]
+        settled(self._wire, lambda: self._check_load(own, wanted, replace=replace))
+        emptied = emptied_by(wanted, buckets) if replace else None
+
+        def load() -> bytes:
+            return pack(asdict(self._local.load_emptied(own, buckets=wanted, emptied=emptied)))
+
+        reports = [LoadReport(**unpack(answer)[0]) for answer in settled(self._wire, load)]
+        self.refresh_newest_time()
+        outside = sum(max(1, block.count) for block in blocks if block.bucket not in buckets)
+        return sum_of_reports([*reports, LoadReport(ignored=outside)])
+
+    def _check_load(self, own: Sequence[RowBlock], wanted: range, *, replace: bool) -> bytes:
+        self._local.require_loadable(own, buckets=wanted)
+        if replace:
+            self._core.clear_buckets(wanted.start, wanted.start)  # raises if a cut is open; clears nothing
+        return b""
+
+    def _resume(self, arguments: bytes, _: object) -> None:
+        (generation, plain), _blobs = unpack(arguments)
+        stamps = stamps_from_plain(plain)
+        present = self._history.at(0).generation
+        lives = [unpack(text)[0] for text in gather_texts(self._wire, pack([present, secrets.randbits(63)]))]
+        self._history.take_life(max(generation, *(each[0] for each in lives)) + 1, lives[0][1])
+        self._owner.end_incarnations()
+        self._core.resume([stamp_to_core(each) for each in stamps.values()])
+        self.refresh_newest_time()
+
+    def _assign(self, arguments: bytes, _: object) -> None:
+        add, (data,) = unpack(arguments)
+        block = RowBlock(data)
+        bounded = self._clock.bounded(block.times.astype(np.int64))
+
+        def assign() -> bytes:
+            if block.bucket in self._owned:
+                self._local.assign_at(block, bounded.times, add=add)
+            return b""
+
+        settled(self._wire, assign)
+        self._clock.count(bounded)
+        self._clock.newest = max(self._clock.newest, int(bounded.times.max(initial=0)))
+        self._core.raise_newest_time(_ALL_TABLES, self._clock.newest)
+
+    def _evict(self, arguments: bytes, _: object) -> int:
+        now, _blobs = unpack(arguments)
+        self.agree_on_newest_times()
+        return sum(int(answer) for answer in settled(self._wire, lambda: b"%d" % self._local.evict(now=now)))
+
+    def _rows_by_slot(self, arguments: bytes, _: object) -> dict[int, int]:
+        table, _blobs = unpack(arguments)
+        answers = settled(self._wire, lambda: pack(list(self._local.rows_by_slot(table).items())))
+        return sum_by_slot(dict(unpack(answer)[0]) for answer in answers)
+
+    def _stats(self, _: bytes, __: object) -> list[StoreStats]:
+        return [
+            _stats_of(unpack(answer)[0]) for answer in settled(self._wire, lambda: pack(_plain(self._local.stats())))
+        ]
+
+
+def _plain(stats: StoreStats) -> dict[str, Any]:
+    found = asdict(stats)
+    return {**found, "applied": list(found["applied"].items())}
+
+
+def _stats_of(plain: dict[str, Any]) -> StoreStats:
+    return StoreStats(**{**plain, "applied": dict(plain["applied"])})

@@ -1,0 +1,289 @@
+"""Files that workers share: each takes the next one when it is done with one, so a slow worker reads fewer.
+
+`FileQueue` is what a reading needs of one; `LocalFileQueue` serves the threads of a process, `SharedFileQueue` the
+processes of a machine, `monolith.ps.JobClient.file_queue` those of a job, wherever they are.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from monolith.data.file_queue.assignments import FileAssignments, Progress
+from monolith.data.file_queue.feed import FileFeed, FilePart, Files
+from monolith.data.pipeline.counts import whole_number
+from monolith.data.position import SavedPosition
+from monolith.data.sources.file_finding import open_file
+from monolith.data.sources.file_patterns import FilePatterns
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from monolith.data.file_queue.assignments import Event
+
+__all__ = ["EventQueue", "FileQueue", "LocalFileQueue", "QueuedFiles", "progress_in"]
+
+_KIND = "queued_files"
+
+
+class FileQueue(ABC):
+    """Assigns every file to one worker, in each epoch.
+
+    A worker's files are numbered in the order in which it took them. The queue stores all assignments, so a worker that
+    resumes from a saved position gets the same files for the same numbers, and nothing is lost or read twice, whenever
+    each worker saved its own position.
+    """
+
+    digest: str
+    """A short text that differs when patterns or seed do; positions carry it."""
+
+    @abstractmethod
+    def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
+        """Returns the file of a worker's turn, from 0 on; None when there are no more.
+
+        A repeated turn returns the same file; the next turn takes a file out of the queue.
+
+        Raises:
+            FailedPreconditionError: the worker's turns are ahead of the queue's state, or it gave back its files.
+            NotFoundError: no pattern matches any file.
+        """
+
+    @abstractmethod
+    def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
+        """Refuses to resume after more turns of a worker than the queue has recorded.
+
+        Raises:
+            FailedPreconditionError: the queue's state is older than the position; or the worker gave back its files.
+        """
+
+    @abstractmethod
+    def give_back(self, worker: int, position: bytes | None = None) -> int:
+        """Returns the unread files of a worker that will not restart to the queue; retires its number.
+
+        Args:
+            worker: Its number.
+            position: The last valid position of its file dataset, such as ``RecordDataset(QueuedFiles(...))`` itself;
+                None: all files that it ever took are read again. The position of a pipeline that buffers rows (`batch`,
+                `shuffle`) covers more than files: resume from it under the same worker number instead.
+
+        Returns:
+            Number of files, and parts of files, that other workers will now read. Call it before they reach their end.
+        """
+
+
+class EventQueue(FileQueue):
+    """Base of the queues of one machine: the state is a function of events, which a subclass stores.
+
+    Args:
+        paths: Paths, globs, ranges and URLs as for `FileSet`. Each pattern is expanded when the files of earlier ones
+            are taken.
+        num_workers: Number of workers, numbered from 0 on. Files of removed workers must have been given back.
+        seed: Shuffles the files of each pattern, or of a list of names, differently in each epoch; None: sorted.
+        storage_options: For the file system of URLs.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        num_workers: int,
+        seed: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
+        self._num_workers = whole_number("num_workers", num_workers, at_least=1)
+        self.digest = self._patterns.digest
+        self._lock = threading.Lock()
+        self._state = self._new_state()
+
+    def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
+        """Returns the file of a worker's turn, from 0 on; None when there are no more."""
+        if not 0 <= worker < self._num_workers:
+            raise InvalidArgumentError(f"file queue of {self._num_workers} workers: there is no worker {worker}")
+        with self._exclusive():
+            piece = self._state.taken(worker, turn, epoch)
+            while piece is None:
+                if (event := self._state.take(worker, epoch)) is not None:
+                    self._happen(event)
+                    piece = self._state.taken(worker, turn, epoch)
+                elif not self._look_up():
+                    return None
+            return FilePart(self._state.files[piece.number], piece.place)
+
+    def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
+        """Refuses to resume after more turns of a worker than the queue has recorded."""
+        with self._exclusive():
+            self._state.taken(worker, turns, epoch)
+
+    def give_back(self, worker: int, position: bytes | None = None) -> int:
+        """Returns the unread files of a worker that will not restart to the queue; retires its number."""
+        progress = None if position is None else progress_in(position, worker=worker, digest=self.digest)
+        with self._exclusive():
+            event = self._state.give_back(worker, progress)
+            if event is None:
+                return 0
+            self._happen(event)
+            return len(event["give_back"][1])
+
+    def waiting(self, epoch: int = 0) -> int:
+        """Returns the number of found files and parts that are not assigned in this epoch."""
+        with self._exclusive():
+            return self._state.waiting(epoch)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Locks the state and brings it up to date."""
+        with self._lock:
+            yield
+
+    @abstractmethod
+    def _keep(self, event: Event) -> None:
+        """Writes an event where a restart finds it."""
+
+    def _happen(self, event: Event) -> None:
+        self._keep(event)
+        self._state.apply(event)
+
+    def _look_up(self) -> bool:
+        """Returns whether there was a pattern left to look up."""
+        number = self._state.next_look_up
+        if number is None:
+            if not self._state.files:
+                raise self._patterns.nothing_found()
+            return False
+        self._happen(self._state.found(self._patterns.find(number)))
+        return True
+
+    def _new_state(self) -> FileAssignments:
+        return FileAssignments(len(self._patterns), seed=self._patterns.seed)
+
+    def _check_workers(self) -> None:
+        """Refuses a state in which files are with workers that there are not."""
+        if others := [worker for worker in self._state.workers if worker >= self._num_workers]:
+            raise FailedPreconditionError(
+                f"file queue of {self._num_workers} workers: files are with worker {', '.join(map(str, others))} of "
+                "before; open it for as many workers as then, and give_back those"
+            )
+
+
+class LocalFileQueue(EventQueue):
+    """Files that the threads of one process share. Thread-safe.
+
+    A checkpoint stores `state_dict` along with the positions of the workers, taken at the same time or later: pass the
+    queue to ``TrainState(extra={"files": queue})``.
+
+    >>> queue = LocalFileQueue(["a", "b", "c"], num_workers=2)
+    >>> [queue.take(worker, turn).path for worker, turn in [(0, 0), (1, 0), (1, 1), (0, 0)]]
+    ['a', 'b', 'c', 'a']
+    >>> queue.take(0, 1) is None
+    True
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        num_workers: int,
+        seed: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(paths, num_workers=num_workers, seed=seed, storage_options=storage_options)
+        self._events: list[Event] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all events, as JSON."""
+        with self._exclusive():
+            return {"digest": self.digest, "events": list(self._events)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores a state; open readings must not be continued.
+
+        Raises:
+            InvalidArgumentError: the state is of a queue with other patterns or seed.
+            FailedPreconditionError: files are assigned to workers that no longer exist.
+        """
+        if state["digest"] != self.digest:
+            raise InvalidArgumentError("file queue: the state is that of a queue of other patterns or another seed")
+        with self._exclusive():
+            before = self._state, self._events
+            self._state, self._events = self._new_state(), list(state["events"])
+            try:
+                for event in self._events:
+                    self._state.apply(event)
+                self._check_workers()
+            except BaseException:
+                self._state, self._events = before
+                raise
+
+    def _keep(self, event: Event) -> None:
+        self._events.append(event)
+
+
+def progress_in(position: bytes, *, worker: int, digest: str) -> Progress:
+    """Returns the progress of a worker of a queue, by the position of its dataset.
+
+    Raises:
+        InvalidArgumentError: the position is of another worker, another queue, or of a pipeline.
+    """
+    saved = SavedPosition(position, _KIND).require_same(digest=digest, worker=worker)
+    try:
+        places = {int(turn): place for turn, place in saved.values("open")}
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"position for a dataset of kind {_KIND!r}: {error}") from error
+    return Progress(saved.number("epoch"), saved.number("next_file"), places)
+
+
+class QueuedFiles(Files):
+    """The files of a worker from a queue: pass it to a `RecordDataset` or `ParquetDataset` in place of files.
+
+    Args:
+        queue: Queue that the workers share.
+        worker: Number of this worker.
+        storage_options: For the file system of URLs, such as the address of an object store.
+    """
+
+    def __init__(self, queue: FileQueue, *, worker: int, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._queue = queue
+        self._worker = whole_number("worker", worker, at_least=0)
+        self._options = dict(storage_options or {})
+
+    def feed(self, epoch: int) -> FileFeed:
+        """Returns this worker's files of an epoch."""
+        return _QueueFeed(self._queue, self._worker, epoch)
+
+    @property
+    def is_share(self) -> bool:
+        """Always True: the queue assigns every file to one worker."""
+        return True
+
+    def share(self, index: int, count: int) -> Files | None:  # noqa: ARG002 - always refused
+        """Raises: the queue itself assigns files to workers by their numbers."""
+        raise InvalidArgumentError(
+            "share: files of a queue are shared out by the queue; give each process QueuedFiles(queue, worker=...) of"
+            " its own, or read a FileSet"
+        )
+
+    def __repr__(self) -> str:
+        return f"queue, worker={self._worker}"
+
+    def open(self, path: str) -> BinaryIO:
+        """Returns a file, open to read from its start."""
+        return open_file(path, self._options)
+
+
+class _QueueFeed(FileFeed):
+    kind = _KIND
+
+    def __init__(self, queue: FileQueue, worker: int, epoch: int) -> None:
+        self._queue, self._worker, self._epoch = queue, worker, epoch
+        self.fields = {"digest": queue.digest, "epoch": epoch, "worker": worker}
+
+    def take(self, number: int) -> FilePart | None:
+        return self._queue.take(self._worker, number, epoch=self._epoch)
+
+    def require_taken(self, count: int) -> None:
+        self._queue.require_taken(self._worker, count, epoch=self._epoch)

@@ -1,0 +1,127 @@
+"""A queue of files for the processes of one machine: a log of what happened, which one process at a time appends to."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.file_queue.queue import EventQueue
+from monolith.data.sources.event_lines import event_line, event_of
+from monolith.errors import DataLossError, DeadlineExceededError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from monolith.data.file_queue.assignments import Event
+
+__all__ = ["SharedFileQueue"]
+
+_VERSION = 1
+_LOCK_POLL_SECONDS = 0.005
+
+
+class SharedFileQueue(EventQueue):
+    """Files that processes share through a log file. Thread-safe; every process opens the log for itself.
+
+    A line of the log is the CRC-32 of an event in hexadecimal, a space, and the event in JSON; the first one identifies
+    the queue. A line is on disk before its file is assigned. An incomplete line at the end is from a process that was
+    killed during a write; the next writer removes it. The log is kept: a run that starts from scratch needs another
+    one.
+
+    Args:
+        log: Local path of the log; created if missing. Not on a network file system without working locks.
+        paths: As for `LocalFileQueue`.
+        num_workers: As for `LocalFileQueue`.
+        seed: As for `LocalFileQueue`.
+        storage_options: For the file system of URLs.
+        timeout_seconds: How long to wait for another process that expands patterns.
+
+    Raises:
+        InvalidArgumentError: the log is of a queue with other patterns or seed.
+        DataLossError: the log is damaged; names the place.
+        FailedPreconditionError: files are assigned to workers that no longer exist.
+    """
+
+    def __init__(
+        self,
+        log: str | os.PathLike[str],
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        num_workers: int,
+        seed: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        super().__init__(paths, num_workers=num_workers, seed=seed, storage_options=storage_options)
+        self.log = Path(log)
+        self._timeout_seconds = timeout_seconds
+        self._read_to = 0
+        with self._exclusive():
+            self._check_workers()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        with self._lock:
+            # Opened for each call: a lock belongs to an open file, and a process that was forked must not share it.
+            descriptor = os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o644)
+            try:
+                self._lock_file(descriptor)
+                self._descriptor = descriptor
+                self._catch_up()
+                yield
+            finally:
+                os.close(descriptor)
+
+    def _lock_file(self, descriptor: int) -> None:
+        until = time.monotonic() + self._timeout_seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise DeadlineExceededError(
+                        f"file queue '{self.log}': another process has held it for {self._timeout_seconds:g} s"
+                    ) from None
+                time.sleep(_LOCK_POLL_SECONDS)
+            else:
+                return
+
+    def _catch_up(self) -> None:
+        """Applies what other processes appended."""
+        size = os.fstat(self._descriptor).st_size
+        if size < self._read_to:
+            raise DataLossError(f"file queue '{self.log}': it has become shorter, {size} bytes after {self._read_to}")
+        data = os.pread(self._descriptor, size - self._read_to, self._read_to)
+        whole = data.rfind(b"\n") + 1
+        for line in data[:whole].splitlines(keepends=True):
+            self._apply_line(line)
+            self._read_to += len(line)
+        if whole < len(data):
+            os.ftruncate(self._descriptor, self._read_to)
+        if not self._read_to:
+            self._append({"queue": {"version": _VERSION, "digest": self.digest}})
+
+    def _apply_line(self, line: bytes) -> None:
+        event: Event = event_of(line, log=self.log, offset=self._read_to)
+        if "queue" not in event:
+            self._state.apply(event)
+        elif event["queue"] != {"version": _VERSION, "digest": self.digest}:
+            raise InvalidArgumentError(
+                f"file queue '{self.log}': it is of other patterns or another seed, or of another version; give its "
+                "own, or another log"
+            )
+
+    def _keep(self, event: Event) -> None:
+        self._append(event)
+
+    def _append(self, event: Event) -> None:
+        line = event_line(event)
+        written = os.write(self._descriptor, line)
+        if written != len(line):  # no space: the next one removes the half
+            raise OSError(f"file queue '{self.log}': only {written} of {len(line)} bytes could be written")
+        os.fsync(self._descriptor)
+        self._read_to += len(line)

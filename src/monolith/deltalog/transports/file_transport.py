@@ -1,0 +1,303 @@
+"""A log in a local folder, or in a file system that all readers and writers mount.
+
+No lock is held, so that a suspended process blocks no other. A writer claims the part by creating the first segment of
+the next generation, which succeeds for one writer only; then it reads the last number of the previous generation. The
+previous writer checks for a newer generation after every append, and a reader after every read: the new writer has seen
+the records written before its segment was created, and later ones do not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.deltalog.parts import require_part
+from monolith.deltalog.transport import Claim, Extent
+from monolith.deltalog.transports.file_lineage import Lineage
+from monolith.deltalog.transports.file_segments import (
+    LastRecord,
+    Segment,
+    first_head,
+    is_damaged_at_start,
+    last_record,
+    segments_in,
+)
+from monolith.deltalog.transports.file_tail import FileTail
+from monolith.errors import AbortedError, FailedPreconditionError, NotFoundError, UnavailableError
+from monolith.files import named_errors, replaced_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.deltalog.increment import Head
+
+MARKER = "delta_log.json"
+"""File that identifies a folder as a log."""
+MARKER_TEXT = b'{"format": "monolith-delta-log", "version": 1}\n'
+_DOCUMENTS = "bases"
+_PARTS = "parts"
+SEGMENT_BYTES = 64 << 20
+
+
+class FileTransport:
+    """`monolith.deltalog.transport.Transport` over segment files.
+
+    Args:
+        folder: Folder of the log; created by the first writer.
+        segment_bytes: Size at which a new segment is started; trimming removes entire segments.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._folder = Path(folder).absolute()
+        self._segment_bytes = segment_bytes
+        self._last: dict[str, LastRecord] = {}
+        """Part -> its last record as of the last `extent`; any thread may replace it by a newer one."""
+
+    @property
+    def place(self) -> str:
+        """Absolute path of the folder."""
+        return str(self._folder)
+
+    def parts(self) -> list[str]:
+        """Returns the names of the folders that have records, including damaged ones."""
+        self._require_log()
+        with named_errors(self.place, "listed"):
+            found = [each.name for each in (self._folder / _PARTS).iterdir()] if self._has_parts else []
+        return sorted(name for name in found if self.extent(name) is not None or self._is_damaged(name))
+
+    def extent(self, part: str) -> Extent | None:
+        """Returns what a part has, from the heads of its segments and the records of the last one."""
+        folder = self._part(part)
+        segments = segments_in(folder)
+        with named_errors(str(folder), "read"):
+            last = last_record(folder, segments, self._last.get(part))
+        if last is None:
+            return None
+        self._last[part] = last
+        heads = (head for each in segments if (head := first_head(folder, each)) is not None)
+        first = next((head.number for head in heads), last.head.number)
+        return Extent(first, last.head.number + 1, last.segment.generation, last.head.writer)
+
+    def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> FileAppender:
+        """Creates the first segment of a generation, then reads where the previous generation ended."""
+        require_part(part)
+        folder = self._make_folder(part)
+        for attempt in itertools.count():
+            found = self.extent(part)
+            self._require_last(part, found, after_writer)
+            try:
+                return self._opened(part, folder, opening, after_writer)
+            except ContendedError:
+                pass  # another writer opens it concurrently; retry, so that one of the two is last
+            except AbortedError:
+                if after_writer is not None:
+                    raise
+            time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))  # noqa: S311 - jitter, not security
+        raise AssertionError("unreachable")
+
+    def tail(self, part: str, number: int | None) -> FileTail:
+        """Returns a reader of the segments from a number on."""
+        return FileTail(self._part(part), number)
+
+    def trim(self, part: str, below: int) -> int:
+        """Removes segments that hold only lower numbers; returns the first number that is left."""
+        folder = self._part(part)
+        lineage = Lineage(folder)
+        for segment, following in itertools.pairwise(segments_in(folder)):
+            if segment.generation == following.generation:
+                head = first_head(folder, following)
+                end = None if head is None else head.number
+            else:
+                end = lineage.end_of(segment.generation)
+            if end is None or end > below:
+                break
+            with named_errors(str(folder / segment.name), "removed"):
+                (folder / segment.name).unlink(missing_ok=True)
+        found = self.extent(part)
+        return 0 if found is None else found.first
+
+    # Documents
+
+    def put_document(self, name: str, text: bytes) -> None:
+        """Writes a file, atomically replacing a previous one."""
+        self._make_folder(None)
+        with named_errors(name, "written"):
+            (self._folder / _DOCUMENTS).mkdir(exist_ok=True)
+        path = self._folder / _DOCUMENTS / name
+        with replaced_file(path) as temporary, named_errors(str(path), "written"):
+            temporary.write_bytes(text)
+        _core.sync_directory(str(path.parent))
+
+    def documents(self) -> dict[str, bytes]:
+        """Returns every JSON file; one that vanishes meanwhile was removed."""
+        found: dict[str, bytes] = {}
+        folder = self._folder / _DOCUMENTS
+        with named_errors(str(folder), "read"):
+            for path in sorted(folder.glob("*.json")):
+                try:
+                    found[path.name] = path.read_bytes()
+                except FileNotFoundError:
+                    continue
+        return found
+
+    def remove_document(self, name: str) -> None:
+        """Removes the file."""
+        with named_errors(name, "removed"):
+            (self._folder / _DOCUMENTS / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Does nothing: no resources are held."""
+
+    # Internals
+
+    @property
+    def _has_parts(self) -> bool:
+        return (self._folder / _PARTS).is_dir()
+
+    def _is_damaged(self, part: str) -> bool:
+        """Returns whether the first record of a part is unreadable."""
+        folder = self._part(part)
+        return any(is_damaged_at_start(folder, each) for each in segments_in(folder))
+
+    def _part(self, part: str) -> Path:
+        require_part(part)
+        return self._folder / _PARTS / part
+
+    def _require_log(self) -> None:
+        if not (self._folder / MARKER).is_file():
+            raise NotFoundError(
+                f"'{self._folder}': there is no delta log ({MARKER} is missing); the first writer makes it"
+            )
+
+    def _make_folder(self, part: str | None) -> Path:
+        """Creates the folders of the log and of a part, and syncs their parent folders."""
+        folder = self._folder if part is None else self._part(part)
+        with named_errors(str(folder), "made"):
+            if self._holds_other_things():
+                raise FailedPreconditionError(
+                    f"'{self._folder}': it holds other things than a delta log; give another folder"
+                )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if not (self._folder / MARKER).is_file():
+                with replaced_file(self._folder / MARKER) as temporary:
+                    temporary.write_bytes(MARKER_TEXT)
+                _core.sync_directory(str(self._folder))
+            if part is not None and not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                for each in (folder.parent, self._folder, self._folder.parent):
+                    _core.sync_directory(str(each))
+        return folder
+
+    def _holds_other_things(self) -> bool:
+        """Returns whether the folder is not a log; one that another writer is creating holds only the marker."""
+        if not self._folder.is_dir():
+            return False
+        others = [each.name for each in self._folder.iterdir() if not each.name.lstrip(".").startswith(MARKER)]
+        return bool(others) and not (self._folder / MARKER).is_file()
+
+    def _opened(
+        self, part: str, folder: Path, opening: Callable[[Claim], bytes], after_writer: int | None
+    ) -> FileAppender:
+        segment = Segment(self._claimed(folder), 0)
+        path = folder / segment.name
+        try:
+            with named_errors(str(folder), "read"):
+                record = last_record(folder, [each for each in segments_in(folder) if each < segment])
+            last = None if record is None else record.head
+            self._require_last(part, last, after_writer)
+            follows, number = (0, 0) if last is None else (last.generation, last.number + 1)
+            claim = Claim(segment.generation, number, follows)
+            appender = FileAppender(folder, part, segment, self._segment_bytes)
+            try:
+                appender.append(claim.number, opening(claim))
+            except BaseException:
+                appender.close()
+                raise
+        except BaseException:
+            # Readers must not wait for an opening that never comes. If the opening was written after all, the segment
+            # stays.
+            if first_head(folder, segment) is None:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
+        return appender
+
+    def _require_last(self, part: str, last: Head | Extent | None, writer: int | None) -> None:
+        if writer is not None and (last is None or last.writer != writer):
+            raise replaced(self.place, part, -1 if last is None else last.generation)
+
+    def _claimed(self, folder: Path) -> int:
+        """Claims the next generation by creating its first segment exclusively; returns it."""
+        while True:
+            highest = max((each.generation for each in segments_in(folder)), default=0)
+            path = folder / Segment(highest + 1, 0).name
+            with named_errors(str(path), "made"):
+                try:
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+                except FileExistsError:
+                    continue
+            _core.sync_directory(str(folder))
+            return highest + 1
+
+
+class FileAppender:
+    """Writer of the segments of one generation."""
+
+    def __init__(self, folder: Path, part: str, segment: Segment, segment_bytes: int) -> None:
+        self._folder = folder
+        self._part = part
+        self._segment = segment
+        self._segment_bytes = segment_bytes
+        self._offset = 0
+        self._descriptor: int | None = os.open(folder / segment.name, os.O_WRONLY)
+
+    def append(self, number: int, record: bytes) -> None:  # noqa: ARG002 - a record contains its number
+        """Writes the record, syncs it, and verifies that this writer still owns the part."""
+        path = self._folder / self._segment.name
+        with named_errors(str(path), "written"):
+            if self._offset >= self._segment_bytes:
+                self._roll()
+            if self._descriptor is None:
+                raise FailedPreconditionError(f"'{path}': it was closed")
+            view = memoryview(record)
+            while view:
+                written = os.pwrite(self._descriptor, view, self._offset)
+                self._offset += written
+                view = view[written:]
+            os.fdatasync(self._descriptor)
+        newer = [each for each in segments_in(self._folder) if each.generation > self._segment.generation]
+        if newer:
+            if all(first_head(self._folder, each) is None for each in newer):
+                raise ContendedError(f"'{self._folder}': another writer is opening the part; try again")
+            raise replaced(str(self._folder.parent.parent), self._part, newer[-1].generation)
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _roll(self) -> None:
+        following = Segment(self._segment.generation, self._segment.place + 1)
+        descriptor = os.open(self._folder / following.name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        self.close()
+        self._descriptor, self._segment, self._offset = descriptor, following, 0
+        _core.sync_directory(str(self._folder))
+
+
+class ContendedError(UnavailableError):
+    """Another writer has created a segment and not yet written its opening."""
+
+
+def replaced(place: str, part: str, newest: int) -> AbortedError:
+    """Returns the error for a writer that has lost its part."""
+    return AbortedError(
+        f"delta log '{place}', part {part!r}: another writer has the part now, with generation {newest}; this one was"
+        " replaced and must end"
+    )

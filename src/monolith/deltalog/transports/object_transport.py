@@ -1,0 +1,340 @@
+"""A log on any file system that fsspec supports, one object per increment.
+
+The name of an object is the number of its increment, and objects are created exclusively: of two writers one gets a
+number, and the other reads which writer has it. So the order of a part needs no lock and no server. A file system whose
+fsspec driver has no exclusive create is rejected when the part is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractFileSystem
+
+from monolith import _core
+from monolith.deltalog.increment import HEAD, Head, read_head
+from monolith.deltalog.parts import require_part
+from monolith.deltalog.transport import Claim, Extent
+from monolith.deltalog.transports.file_transport import MARKER, MARKER_TEXT, replaced
+from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, UnimplementedError
+from monolith.files import named_errors
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+_NAME = re.compile(r"(\d{20})\.increment")
+POLL_SECONDS = 0.1
+
+
+class ObjectTransport:
+    """`monolith.deltalog.transport.Transport` over objects.
+
+    Args:
+        url: URL of the log, as fsspec takes it.
+        poll_seconds: Interval at which a waiting reader polls for the next object.
+    """
+
+    def __init__(self, url: str, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self.place = url.rstrip("/")
+        self._poll_seconds = poll_seconds
+        self.files, root = fsspec.core.url_to_fs(self.place)
+        self._root = str(root).rstrip("/")
+
+    def parts(self) -> list[str]:
+        """Returns the names of the folders that have objects."""
+        with named_errors(self.place, "read"):
+            if not self.files.exists(f"{self._root}/{MARKER}"):
+                raise NotFoundError(
+                    f"'{self.place}': there is no delta log ({MARKER} is missing); the first writer makes it"
+                )
+            found = self.listed(f"{self._root}/parts")
+        return sorted(name for name in found if self.numbers(name))
+
+    def extent(self, part: str) -> Extent | None:
+        """Returns what a part has, from the names of its objects and the head of the last readable one.
+
+        Each unreadable object after that one may have opened a generation.
+        """
+        numbers = self.numbers(part)
+        for behind, number in enumerate(reversed(numbers)):
+            try:
+                last = self.head(part, number)
+            except (DataLossError, NotFoundError):
+                continue
+            return Extent(numbers[0], numbers[-1] + 1, last.generation + behind, -1 if behind else last.writer)
+        return Extent(numbers[0], numbers[-1] + 1, len(numbers), -1) if numbers else None
+
+    def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> ObjectAppender:
+        """Creates the next object with the opening; retries with the following number if another writer was faster."""
+        require_part(part)
+        self._require_exclusive()
+        self._make_log()
+        while True:
+            found = self.extent(part)
+            if after_writer is not None and (found is None or found.writer != after_writer):
+                if found is not None and found.writer == -1:
+                    self.head(part, found.next - 1)  # writer unknown: raises with the damaged object
+                raise replaced(self.place, part, -1 if found is None else found.generation)
+            claim = Claim(1, 0) if found is None else Claim(found.generation + 1, found.next)
+            appender = ObjectAppender(self, part)
+            try:
+                self.create(part, claim.number, opening(claim))
+            except FileExistsError:
+                continue
+            return appender
+
+    def tail(self, part: str, number: int | None) -> ObjectTail:
+        """Returns a reader that starts at the object of a number."""
+        return ObjectTail(self, part, number, self._poll_seconds)
+
+    def trim(self, part: str, below: int) -> int:
+        """Removes objects of lower numbers; returns the first number that is left."""
+        numbers = self.numbers(part)
+        gone = [number for number in numbers[:-1] if number < below]
+        with named_errors(f"{self.place}/parts/{part}", "removed"):
+            for number in gone:  # the lowest first, so that no gap arises
+                self.files.rm_file(self.path(part, number))
+        return numbers[len(gone)] if numbers else 0
+
+    # Documents
+
+    def put_document(self, name: str, text: bytes) -> None:
+        """Writes the document as one object."""
+        self._make_log()
+        path = f"{self._root}/bases/{name}"
+        with named_errors(path, "written"):
+            self.files.makedirs(f"{self._root}/bases", exist_ok=True)
+            self.files.pipe_file(path, text)
+
+    def documents(self) -> dict[str, bytes]:
+        """Returns every JSON object."""
+        found: dict[str, bytes] = {}
+        with named_errors(self.place, "read"):
+            for name in self.listed(f"{self._root}/bases"):
+                if name.endswith(".json"):
+                    try:
+                        found[name] = self.files.cat_file(f"{self._root}/bases/{name}")
+                    except FileNotFoundError:
+                        continue
+        return found
+
+    def remove_document(self, name: str) -> None:
+        """Removes the object."""
+        with named_errors(name, "removed"):
+            try:
+                self.files.rm_file(f"{self._root}/bases/{name}")
+            except FileNotFoundError:
+                return
+
+    def close(self) -> None:
+        """Does nothing: no resources are held."""
+
+    # For tails and appenders
+
+    def numbers(self, part: str) -> list[int]:
+        """Returns the numbers of the objects of a part, sorted."""
+        require_part(part)
+        with named_errors(f"{self.place}/parts/{part}", "listed"):
+            matches = (_NAME.fullmatch(name) for name in self.listed(f"{self._root}/parts/{part}"))
+            return sorted(int(found[1]) for found in matches if found)
+
+    def path(self, part: str, number: int) -> str:
+        """Returns the path of the object of a number."""
+        return f"{self._root}/parts/{part}/{number:020d}.increment"
+
+    def head(self, part: str, number: int) -> Head:
+        """Reads the head of the record of a number."""
+        path = self.path(part, number)
+        with named_errors(path, "read"):
+            return read_head(self.files.cat_file(path, 0, HEAD.size), origin=path)
+
+    def read(self, part: str, number: int) -> bytes | None:
+        """Reads the record of a number; None if it does not exist."""
+        path = self.path(part, number)
+        with named_errors(path, "read"):
+            try:
+                data: bytes = self.files.cat_file(path)
+            except FileNotFoundError:
+                return None
+            return data
+
+    def create(self, part: str, number: int, record: bytes) -> None:
+        """Creates the object of a number exclusively.
+
+        Raises:
+            FileExistsError: the object exists.
+        """
+        path = self.path(part, number)
+        with named_errors(path, "written"):
+            try:
+                self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self._create_whole(path, record)
+            except FileExistsError:
+                pass
+            else:
+                return
+        raise FileExistsError(path)
+
+    def size(self, part: str, number: int) -> int:
+        """Returns the size of the object of a number; 0 if it was removed."""
+        try:
+            return int(self.files.size(self.path(part, number)) or 0)
+        except FileNotFoundError:
+            return 0
+
+    def listed(self, folder: str) -> list[str]:
+        """Lists the names in a folder, bypassing the cache; none if the folder does not exist."""
+        self.files.invalidate_cache(folder)
+        try:
+            return [str(path).rstrip("/").rpartition("/")[2] for path in self.files.ls(folder, detail=False)]
+        except FileNotFoundError:
+            return []
+
+    # Internals
+
+    def _create_whole(self, path: str, record: bytes) -> None:
+        """Creates an object atomically; in a local folder by linking, since readers would see the file grow."""
+        if not isinstance(self.files, LocalFileSystem):
+            self.files.pipe_file(path, record, mode="create")
+            return
+        temporary = Path(f"{path}.{secrets.token_hex(8)}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(record)
+                file.flush()
+                os.fdatasync(file.fileno())
+            os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _core.sync_directory(str(temporary.parent))
+
+    def _require_exclusive(self) -> None:
+        """Rejects drivers that check and then write, which is the fallback of fsspec."""
+        makers = (getattr(type(self.files), name, None) for name in ("pipe_file", "_pipe_file"))
+        base = (AbstractFileSystem.pipe_file, AsyncFileSystem._pipe_file, AsyncFileSystem.pipe_file)  # noqa: SLF001 - what drivers replace
+        if not isinstance(self.files, LocalFileSystem) and all(maker is None or maker in base for maker in makers):
+            raise UnimplementedError(
+                f"'{self.place}': its driver cannot create an object only if it does not exist, which a delta log"
+                " requires; use another object store, or Kafka"
+            )
+
+    def _make_log(self) -> None:
+        with named_errors(self.place, "written"):
+            if self._has_marker():
+                return
+            # List first, then check the marker again: another writer may be creating the log.
+            if self.listed(self._root) and not self._has_marker():
+                raise FailedPreconditionError(
+                    f"'{self.place}': it holds other things than a delta log ({MARKER} is missing); give another folder"
+                )
+            self.files.makedirs(self._root, exist_ok=True)
+            self.files.pipe_file(f"{self._root}/{MARKER}", MARKER_TEXT)
+
+    def _has_marker(self) -> bool:
+        return bool(self.files.exists(f"{self._root}/{MARKER}"))
+
+
+class ObjectAppender:
+    """Writer of the objects of one generation."""
+
+    def __init__(self, transport: ObjectTransport, part: str) -> None:
+        self._transport = transport
+        self._part = part
+
+    def append(self, number: int, record: bytes) -> None:
+        """Creates the object of a number."""
+        try:
+            self._transport.create(self._part, number, record)
+        except FileExistsError as error:
+            found = self._transport.head(self._part, number).generation
+            raise replaced(self._transport.place, self._part, found) from error
+
+    def close(self) -> None:
+        """Does nothing: no resources are held."""
+
+
+class ObjectTail:
+    """`monolith.deltalog.transport.Tail` over objects."""
+
+    def __init__(self, transport: ObjectTransport, part: str, number: int | None, poll_seconds: float) -> None:
+        self._transport = transport
+        self._part = part
+        self._next = number
+        self._poll_seconds = poll_seconds
+        self._ahead: bytes | None = None
+        self.where = ""
+        """Path of the last returned object."""
+
+    def next(self) -> bytes | None:
+        """Returns the object of the next number, or the first one that exists after it."""
+        if self._next is None:
+            numbers = self._transport.numbers(self._part)
+            if not numbers:
+                return None
+            self._next = numbers[0]
+        record = self._ahead or self._transport.read(self._part, self._next)
+        self._ahead = None
+        if record is None:
+            later = [number for number in self._transport.numbers(self._part) if number >= self._next]
+            if not later:
+                return None
+            self._next = later[0]
+            record = self._transport.read(self._part, self._next)
+        if record is not None:
+            self.where = self._where(self._next)
+            self._require_number(record, self._next)
+            self._next += 1
+        return record
+
+    def _where(self, number: int) -> str:
+        return f"object '{self._transport.path(self._part, number)}', offset 0"
+
+    def _require_number(self, record: bytes, number: int) -> None:
+        """Rejects the record of another object; an unreadable record is left to the reader."""
+        try:
+            found = read_head(record, origin=self.where).number
+        except DataLossError:
+            return
+        if found != number:
+            raise DataLossError(
+                f"{self.where}: increment {number} expected, got increment {found} (the object was copied or renamed);"
+                " resume from a later base"
+            )
+
+    def skip(self) -> None:
+        """Moves past an object that `next` rejected; otherwise the tail is already at the next record."""
+        if self._next is not None and self.where == self._where(self._next):
+            self._next += 1
+
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        """Polls for the next object."""
+        waited = 0.0
+        while waited < seconds and not stop.wait(min(self._poll_seconds, seconds - waited)):
+            waited += self._poll_seconds
+            if self._next is None:
+                return
+            self._ahead = self._transport.read(self._part, self._next)
+            if self._ahead is not None:
+                return
+
+    def bytes_behind(self) -> int:
+        """Returns the total size of the objects to come."""
+        first = 0 if self._next is None else self._next
+        numbers = [number for number in self._transport.numbers(self._part) if number >= first]
+        return sum(self._transport.size(self._part, number) for number in numbers)
+
+    def unread_bytes(self) -> int:
+        """Returns 0: every object, even a damaged one, has a number and is counted by it."""
+        return 0
+
+    def close(self) -> None:
+        """Does nothing: no resources are held."""
+        self._ahead = None

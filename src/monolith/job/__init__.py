@@ -1,0 +1,9 @@
+"""Agreement among the processes of a job: membership, barriers, flags, file queues and the coordinator on server 0.
+
+May import: `export` and what is below it. Read `coordination.py` first: it decides, from events and a time, what the
+coordinator answers; `coordinator_service.py` serves it, `job.py` is its client.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

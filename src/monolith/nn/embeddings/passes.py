@@ -1,0 +1,344 @@
+"""Batches in flight between a forward pass and the store: planned, read, differentiated, applied or dropped.
+
+The ledger keeps every batch that was read for training until it ends. The autograd graph holds a `GraphEnd` only, by
+which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call. So
+every plan that was opened at the store ends, and no graph keeps native objects alive.
+
+Passes may pile up between two steps, as gradients are accumulated. The oldest of many are folded into one, which makes
+the same update, bit for bit unless a graph before them is kept; so the memory is bounded by the distinct ids, like the
+gradient of a dense table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import warnings
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monolith.errors import FailedPreconditionError
+from monolith.forks import at_rest_in_forks
+from monolith.nn.embeddings.folding import fold, foldable
+from monolith.nn.embeddings.row_gradient import RowGradient
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import Tensor
+
+    from monolith.nn.embeddings.id_batch import BatchShape
+    from monolith.nn.embeddings.pooling import PooledBatch, RowGradients
+    from monolith.nn.embeddings.worker import StoreWorker
+    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
+    from monolith.tables.schema import Schema
+
+FOLDED_PASSES = 64
+"""Number of passes without a step that are folded into one."""
+ACCUMULATED_PASSES = 7
+"""More backward passes than this without a step give a warning, unless the module is set to accumulate more."""
+
+
+@dataclass(slots=True, eq=False)
+class PlannedBatch:
+    """The ids of a batch, ready to be looked up. Made by `Embeddings.plan`, in any thread."""
+
+    plan: Plan
+    shape: BatchShape
+    pooled: PooledBatch
+    times: int | Tensor | None
+    """Unix seconds: one, or one per id; None: when the step is made."""
+    is_replayable: bool
+    """True iff the caller stamped it, so that the store may have seen it before."""
+    rows: Pending[Rows] | None = None
+    """The rows that `Embeddings.read_ahead` has read, or begun to read, for the next forward pass."""
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the batch (B)."""
+        return self.shape.num_examples
+
+
+@dataclass(slots=True, eq=False)
+class BatchPass:
+    """One forward pass that may learn, or several folded ones whose gradients are complete."""
+
+    plan: Plan
+    times: int | Tensor | None
+    """Like `PlannedBatch.times`."""
+    is_replayable: bool
+    pooled: PooledBatch | None
+    """Maps gradients of outputs to gradients of rows; None after folding."""
+    device: torch.device
+    """Device on which the store keeps rows and takes gradients."""
+    latest: Tensor | None = None
+    """The rows that the pass saw, of tables whose optimizers need them."""
+    gradient: Tensor | None = None
+    """float32 [V], summed over all backward passes so far."""
+    is_finite: bool = True
+    """Whether the gradient is known to be finite."""
+    is_taken: bool = False
+    """Whether a step was made of the pass that is not applied yet."""
+    is_handed_over: bool = False
+    """Whether that step was submitted and the store has not answered yet: then the store ends the plan."""
+    is_settled: bool = False
+    """Whether the anchor has its gradient of the backward pass, too: if it has none later, gradients were cleared."""
+    is_final: bool = False
+    """Whether no backward pass can reach the pass any more."""
+
+    @property
+    def stamp(self) -> BatchStamp:
+        """Stamp of the batch."""
+        return self.plan.stamp
+
+
+class GraphEnd:
+    """The handle of a pass that an autograd graph holds."""
+
+    __slots__ = ("_key", "_ledger")
+
+    def __init__(self, ledger: Ledger, key: int) -> None:
+        self._ledger = weakref.ref(ledger)
+        self._key = key
+
+    def find(self) -> tuple[Ledger, BatchPass]:
+        """Returns the pass, if it may still learn.
+
+        Raises:
+            FailedPreconditionError: the pass has ended.
+        """
+        ledger = self._ledger()
+        found = None if ledger is None else ledger.find(self._key)
+        if ledger is None or found is None:
+            raise FailedPreconditionError(
+                "backward: the batch of this graph has ended already: it, or a later one, was applied by step() or"
+                " dropped by discard(); run the forward pass again"
+            )
+        return ledger, found
+
+    def __del__(self) -> None:
+        # The collector may run this anywhere, also inside a call of the store, so the store is not called from here.
+        ledger = self._ledger()
+        if ledger is not None:
+            ledger.dropped_graphs.append(self._key)
+
+
+class Ledger:
+    """The passes that have not ended. Its lock guards all fields; backward runs in threads of torch.
+
+    Args:
+        worker: Ends the plans.
+        anchor: Parameter whose gradient is None when torch has cleared all gradients.
+        latest_dims: By table: floats of a row that updates need as the pass saw it.
+        accumulated_passes: Calls of `backward()` that may come before a step without a warning.
+    """
+
+    def __init__(
+        self,
+        worker: StoreWorker,
+        anchor: Tensor,
+        latest_dims: Sequence[int],
+        accumulated_passes: int = ACCUMULATED_PASSES,
+    ) -> None:
+        self._worker = worker
+        self._latest_dims = latest_dims
+        self._lock = at_rest_in_forks(threading.Lock())
+        self._keys = itertools.count()
+        self._passes: dict[int, BatchPass] = {}
+        self.dropped_graphs: deque[int] = deque()
+        """Keys of passes that no backward pass can reach any more; appended to without the lock."""
+        self.num_cleared = 0
+        """Passes since the last step whose gradients were cleared by torch."""
+        self.num_gradients = 0
+        """Gradients received from backward passes so far."""
+        self._num_waiting = 0
+        self._num_backwards = 0
+        self._accumulated_passes = accumulated_passes
+        self._has_warned = False
+        self.row_gradient = RowGradient(self)
+        """Stands for the gradients of the next step in an optimizer of torch."""
+        self.watch(anchor)
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the tables."""
+        return self._worker.store.schema
+
+    @property
+    def is_shared_by_ranks(self) -> bool:
+        """Whether ranks make steps together, each with gradients of its own."""
+        return self._worker.store.traits.collective
+
+    def watch(self, anchor: Tensor) -> None:
+        """Replaces the anchor: moving a module may give it a new one."""
+        self.anchor = anchor
+        ledger = weakref.ref(self)
+
+        def settle(_: Tensor) -> None:
+            found = ledger()
+            if found is not None:
+                found.settle()
+
+        anchor.register_post_accumulate_grad_hook(settle)  # type: ignore[no-untyped-call]  # torch gives it no types
+
+    def settle(self) -> None:
+        """Records that the anchor has the gradient that came with those of all passes so far."""
+        with self._lock:
+            for each in self._passes.values():
+                each.is_settled = each.gradient is not None
+            self._num_backwards += 1
+        if self._num_backwards > self._accumulated_passes and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"Embeddings: {self._num_backwards} backward passes without a step: no row has learned from them. The"
+                " line `emb.step()` is missing after `dense_optimizer.step()`; or use `emb.optimizer()` together"
+                " with the dense one. To accumulate gradients over more passes, set"
+                f" Embeddings(..., accumulated_passes={2 * self._num_backwards}). To train the other weights alone,"
+                " freeze the rows: emb.requires_grad_(False)",
+                stacklevel=2,
+            )
+
+    def require_unused(self, batch: PlannedBatch) -> None:
+        """Rejects a plan that another pass is training on.
+
+        Raises:
+            FailedPreconditionError: that pass has not ended yet.
+        """
+        self._discard_dropped()
+        with self._lock:
+            if any(each.plan is batch.plan for each in self._passes.values()):
+                raise FailedPreconditionError(
+                    "forward: this planned batch is being trained on already; plan the batch again for a second pass"
+                )
+
+    def open(self, batch: PlannedBatch, device: torch.device, latest: Tensor | None) -> GraphEnd:
+        """Opens a pass for a plan that was just read for training."""
+        self._fold_many()
+        with self._lock:
+            key = next(self._keys)
+            self._passes[key] = BatchPass(batch.plan, batch.times, batch.is_replayable, batch.pooled, device, latest)
+        return GraphEnd(self, key)
+
+    def find(self, key: int) -> BatchPass | None:
+        """Returns the pass of this key, or None if it has ended."""
+        with self._lock:
+            return self._passes.get(key)
+
+    def add_gradient(self, batch_pass: BatchPass, gradient: RowGradients) -> None:
+        """Adds a gradient to the pass, which takes part in the next step from now on."""
+        self._drop_cleared(but=batch_pass)
+        with self._lock:
+            earlier = batch_pass.gradient
+            self._num_waiting += earlier is None
+            self.num_gradients += 1
+            batch_pass.gradient = gradient.values if earlier is None else earlier + gradient.values
+            # A sum of finite gradients may be infinite.
+            batch_pass.is_finite = gradient.is_finite and earlier is None
+
+    def ready(self) -> list[BatchPass]:
+        """Returns the passes of the next step, in the order of their batches."""
+        self._discard_dropped()
+        self._drop_cleared()
+        with self._lock:
+            ready = [each for each in self._passes.values() if each.gradient is not None and not each.is_taken]
+        return sorted(ready, key=lambda each: each.stamp.seq)
+
+    def take(self, passes: Sequence[BatchPass]) -> None:
+        """Marks these passes as taken: a step was made of them."""
+        with self._lock:
+            for each in passes:
+                each.is_taken = True
+            self._num_waiting = self._num_backwards = self.num_cleared = 0
+
+    def hand_over(self, passes: Sequence[BatchPass]) -> None:
+        """Marks these passes as submitted to the store."""
+        with self._lock:
+            for each in passes:
+                each.is_handed_over = True
+
+    def give_back(self, passes: Sequence[BatchPass]) -> None:
+        """Returns the passes of a step that was not applied to the next step."""
+        with self._lock:
+            for each in passes:
+                each.is_taken = each.is_handed_over = False
+
+    def close_applied(self, applied: Sequence[BatchPass]) -> None:
+        """Ends these passes, which the store has applied, and older ones: stores apply batches in order."""
+        newest = {each.stamp.worker: each.stamp.seq for each in applied}
+        with self._lock:
+            ended = [key for key, each in self._passes.items() if each.stamp.seq <= newest.get(each.stamp.worker, -1)]
+            overtaken = [each for each in map(self._passes.pop, ended) if each not in applied]
+        for each in overtaken:
+            if not each.is_handed_over:  # a submitted plan is ended by the store
+                self._worker.discard(each.plan)
+
+    def close_handed_over(self, passes: Sequence[BatchPass]) -> None:
+        """Ends these submitted passes without waiting for the store's answer."""
+        with self._lock:
+            for key in [key for key, each in self._passes.items() if each in passes]:
+                del self._passes[key]
+
+    def discard(self) -> int:
+        """Drops all gradients of the next step; returns the number of passes they came from."""
+        ready = self.ready()
+        self.drop(ready)
+        self._num_waiting = self._num_backwards = self.num_cleared = 0
+        self.row_gradient.forget()
+        return len(ready)
+
+    def drop(self, passes: Sequence[BatchPass]) -> None:
+        """Ends these passes without an update."""
+        with self._lock:  # another thread may have ended some of them
+            ended = [key for key, each in self._passes.items() if each in passes]
+            dropped = [self._passes.pop(key) for key in ended]
+        for each in dropped:
+            self._worker.discard(each.plan)
+
+    def _discard_dropped(self) -> None:
+        while self.dropped_graphs:
+            key = self.dropped_graphs.popleft()
+            with self._lock:
+                found = self._passes.get(key)
+                if found is not None:
+                    found.is_final = True
+                if found is None or found.gradient is not None:
+                    continue
+                del self._passes[key]
+            self._worker.discard(found.plan)
+
+    def _drop_cleared(self, but: BatchPass | None = None) -> None:
+        """Ends passes whose gradients torch has cleared with those of all parameters; `but` only loses its gradient."""
+        if self.anchor.grad is not None:
+            return
+        with self._lock:
+            cleared = [each for each in self._passes.values() if each.is_settled and not each.is_taken]
+            if cleared:
+                self.row_gradient.forget()
+            if but in cleared:
+                cleared.remove(but)
+                but.gradient, but.is_settled = None, False
+        if cleared:
+            self.num_cleared += len(cleared)
+            self.drop(cleared)
+
+    def _fold_many(self) -> None:
+        """Folds the oldest passes into one, if there are many."""
+        if self._num_waiting < FOLDED_PASSES or len(self._passes) < FOLDED_PASSES:
+            return
+        many = foldable(self.ready())
+        with self._lock:
+            if len(many) < FOLDED_PASSES or any(each.is_taken for each in many):
+                return
+            for each in many:
+                each.is_taken = True  # a step of another thread comes before or after all of them
+        try:
+            folded = fold(many, self._worker, self._latest_dims)
+        except BaseException:
+            self.give_back(many)
+            raise
+        with self._lock:
+            self._passes[next(self._keys)] = folded
+        self.drop(many)

@@ -1,0 +1,146 @@
+"""Pools the distinct rows of a plan to the outputs of all slots, and sums the gradients of the outputs by row.
+
+Dims: B examples, n ids, U distinct (table, id) pairs, V floats of their rows, W floats of an example's outputs::
+
+    values [V] --by plan.inverse--> a row for each id [n] --combiner--> columns of the slots --> outputs [B, W]
+
+Flat order of slots is that of the ids in a plan: by table, then as in the model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from monolith import _core
+from monolith.nn.embeddings import torch_pooling as _torch_pooling
+from monolith.tables.batch_memory import new_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.nn.embeddings.id_batch import BatchShape
+    from monolith.nn.embeddings.merge import PlacedSlot
+    from monolith.tables.batch import Plan
+
+
+class RowGradients(NamedTuple):
+    """Gradients of the rows of a batch."""
+
+    values: Tensor
+    """float32 [V]."""
+    is_finite: bool
+    """False: not checked."""
+
+
+class PooledLayout:
+    """Location of the rows and outputs of a set of slots. Immutable and thread-safe."""
+
+    def __init__(self, slots: Sequence[PlacedSlot], tables: Sequence[str], dims: Sequence[int]) -> None:
+        """Takes the slots in flat order, and the tables' rows' dims."""
+        self.slots = tuple(slots)
+        self.model_slots = tuple(sorted(slots, key=lambda slot: slot.column))
+        """The slots in the order of the model, which is that of the columns."""
+        self.sequences = [place for place, slot in enumerate(self.model_slots) if slot.combiner.max_seq_length > 0]
+        """Indices of the slots with outputs [B, n, dim]."""
+        self.widths = [slot.width for slot in self.model_slots]
+        self.width = sum(self.widths)
+        """Floats of the outputs of one example (W)."""
+        self.dims = tuple(dims)
+        self.slots_of_tables = [[place for place, slot in enumerate(slots) if slot.table == name] for name in tables]
+        self._model_places = [self.model_slots.index(slot) for slot in slots]
+        owners = [(slot.table, slot.number) for slot in slots]
+        self.kernel = _core.PooledLayout(
+            tables=[tables.index(slot.table) for slot in slots],
+            columns=[slot.column for slot in slots],
+            places=[slot.combiner.max_seq_length for slot in slots],
+            poolings=[slot.combiner.number for slot in slots],
+            owners=[owners.index(owner) for owner in owners],
+            dims=list(dims),
+            width=self.width,
+        )
+
+    def flat_columns(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Returns [B, width] of each slot, in the order of the model, from tensors with the shapes of its outputs."""
+        columns = list(of_slots)
+        for place in self.sequences:
+            own = columns[place]
+            columns[place] = None if own is None else own.flatten(1)
+        return columns
+
+    def in_flat_order(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Reorders a list from the order of the model to flat order."""
+        return [of_slots[place] for place in self._model_places]
+
+
+class PooledBatch:
+    """One batch of a layout: made once, used forward and backward."""
+
+    __slots__ = ("_arrays", "layout", "plan", "shape")
+
+    def __init__(self, layout: PooledLayout, plan: Plan, shape: BatchShape) -> None:
+        self.layout = layout
+        self.plan = plan
+        self.shape = shape
+        # Views of a tensor cost more than the kernel's call, so those of the core's plans are not made.
+        own = plan.core
+        splits, inverse = (plan.splits.numpy(), plan.inverse.numpy()) if own is None else (own.splits, own.inverse)
+        self._arrays = (shape.num_examples, shape.ids_per_example, shape.row_splits.reshape(-1), splits, inverse)
+
+    def pool(self, values: Tensor, *, pinned: bool = False) -> Tensor:
+        """Returns the outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device.
+
+        With `pinned` those of the host are in page-locked memory, from which a GPU copies without waiting.
+        """
+        if not values.is_cpu:
+            return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
+        size = self.shape.num_examples, self.layout.width
+        if pinned:
+            outputs = torch.empty(size, pin_memory=True)
+            self.layout.kernel.pool(*self._arrays, values.numpy(), outputs.view(-1).numpy())
+            return outputs
+        rows = new_rows(size)
+        self.layout.kernel.pool(*self._arrays, values.numpy(), rows.reshape(-1))
+        return torch.from_numpy(rows)
+
+    def sum_gradients(
+        self, whole: Tensor | None, columns: Sequence[Tensor | None], device: torch.device
+    ) -> RowGradients:
+        """Returns the gradient of the rows from those of the outputs, all on `device`.
+
+        The gradients of the buffer of all outputs [B, W] and of each slot's columns [B, width], in the order of the
+        model, add up; None stands for zeros. The gradients of a row are added in a fixed order.
+        """
+        if device.type != "cpu":
+            summed = _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
+            return RowGradients(summed, is_finite=False)
+        sums = new_rows((self.plan.num_values,))
+        gradients = self._gradients(whole, columns)
+        # Without the core's plan the kernel groups the ids by itself.
+        is_finite = self.layout.kernel.sum_gradients(*self._arrays, gradients, sums, self.plan.core)
+        return RowGradients(torch.from_numpy(sums), is_finite)
+
+    def _gradients(
+        self, whole: Tensor | None, columns: Sequence[Tensor | None]
+    ) -> NDArray[np.float32] | list[NDArray[np.float32] | None]:
+        """Returns [B, W] of all slots, or [B, width] of each, or None, in flat order."""
+        if whole is None:
+            return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
+        if any(part is not None for part in columns):
+            whole = whole.detach().clone()
+            for part, own in zip(whole.split_with_sizes(self.layout.widths, dim=1), columns, strict=True):
+                if own is not None:
+                    part.add_(own)
+        return _side_by_side(whole)
+
+
+def _side_by_side(gradient: Tensor) -> NDArray[np.float32]:
+    """Returns the floats of each example without gaps; `expand` may have put all examples in one place."""
+    detached = gradient.detach() if gradient.requires_grad else gradient
+    rows: NDArray[np.float32] = detached.numpy()
+    return rows if rows.strides[1] == rows.itemsize or rows.shape[1] == 1 else np.ascontiguousarray(rows)

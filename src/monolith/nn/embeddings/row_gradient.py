@@ -1,0 +1,121 @@
+"""The gradients of all rows as one parameter of an optimizer, through which torch scales, checks and clips them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Self
+
+from monolith.errors import FailedPreconditionError
+from monolith.nn.embeddings.gradient_step import gradient_norm
+from monolith.nn.embeddings.row_anchor import RowAnchor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from monolith.nn.embeddings.passes import BatchPass, Ledger
+
+
+class RowGradient(RowAnchor):
+    """A parameter whose gradient is one number: the L2 norm of the gradients that the next step applies to rows.
+
+    `GradScaler.unscale_` and `clip_grad_norm_` multiply it, and the step multiplies the gradients of rows by the same
+    factor. A gradient of a row that is not finite makes the norm infinite or NaN, by which a `GradScaler` skips the
+    step. The norm is computed on access.
+
+    It is a parameter of `RowsOptimizer` and not of the module: an optimizer with all parameters of a model has the
+    anchor of the module instead, whose gradient is zero.
+    """
+
+    _ledger: weakref.ReferenceType[Ledger]
+    _norm: float
+    """The gradient before torch multiplied it."""
+    _value: Tensor | None
+    _num_gradients: int
+    """Number of gradients in the ledger when the norm was computed."""
+
+    def __new__(cls, ledger: Ledger) -> Self:
+        """Creates the parameter; torch makes parameters by `__new__`."""
+        made: Self = super().__new__(cls)
+        made._ledger = weakref.ref(ledger)
+        made._norm, made._value, made._num_gradients = 0.0, None, 0
+        return made
+
+    @property
+    def grad(self) -> Tensor | None:
+        """float32 [1] on the device of the module; None without gradients."""
+        ledger = self._of_ledger()
+        passes = ledger.ready()
+        if not passes:
+            return None
+        if self._value is None or self._num_gradients != ledger.num_gradients:
+            self.factor()
+            if ledger.is_shared_by_ranks:
+                raise FailedPreconditionError(
+                    "rows: GradScaler and clipping of optimizer.param_groups need the gradients of all ranks, and each"
+                    " rank has its own; use bfloat16, and clip by the step: emb.step(scale=...)"
+                )
+            norm = gradient_norm(passes, ledger.schema).float()
+            self._norm, self._num_gradients = float(norm), ledger.num_gradients
+            self._value = norm.reshape(1).to(ledger.anchor.device, copy=True)
+        return self._value
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        self._value = value
+        if value is None:
+            ledger = self._of_ledger()
+            ledger.discard()
+            ledger.anchor.grad = None
+
+    @property
+    def requires_grad(self) -> bool:
+        """`requires_grad` of the anchor: False freezes the rows."""
+        return self._of_ledger().anchor.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self._of_ledger().anchor.requires_grad = value
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Sets `requires_grad`."""
+        self.requires_grad = requires_grad
+        return self
+
+    def factor(self) -> float:
+        """Returns the factor by which torch has multiplied the gradients of the next step; 1.0 if it has not.
+
+        Raises:
+            FailedPreconditionError: further gradients came after that.
+        """
+        if self._value is None or not 0 < self._norm < float("inf"):
+            return 1.0
+        factor = float(self._value) / self._norm
+        if factor != 1 and self._num_gradients != self._of_ledger().num_gradients:
+            raise FailedPreconditionError(
+                "rows: there was a backward pass after unscale_() or clipping, so that some gradients are scaled and"
+                " some are not; call unscale_() and clip once, after the last backward pass before the step, and clear"
+                " these gradients by zero_grad()"
+            )
+        return factor
+
+    def scale(self, passes: Sequence[BatchPass]) -> None:
+        """Multiplies the gradients of these passes, which a step takes, by the factor; it is 1 from then on."""
+        factor = self.factor()
+        if factor != 1:
+            for each in passes:
+                if each.gradient is not None:
+                    each.gradient = each.gradient * factor
+                    each.is_finite = each.is_finite and abs(factor) <= 1
+        self._value = None
+
+    def forget(self) -> None:
+        """Resets the norm after the gradients were cleared."""
+        self._value = None
+
+    def _of_ledger(self) -> Ledger:
+        ledger = self._ledger()
+        if ledger is None:
+            raise FailedPreconditionError("rows: the Embeddings of this optimizer do not exist any more")
+        return ledger

@@ -1,0 +1,225 @@
+"""One incarnation of a worker on rows of parameter servers; its reads and updates are asynchronous."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.errors import InvalidArgumentError
+from monolith.ps.client.row_calls import PendingPush, PendingRows
+from monolith.ps.server.push_gates import rows_owner
+from monolith.tables.arrays import time_array
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.local.joined import stamp_from_core
+from monolith.tables.local.merged_update import require_finite
+from monolith.tables.local.plan import NO_TICKET
+from monolith.tables.local.prepared_update import prepare_update, require_not_discarded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from monolith.ps.client.store import PsStore
+    from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
+    from monolith.tables.history import Cut
+    from monolith.tables.local.plan import KeptPlan
+    from monolith.tables.local.prepared_update import PreparedUpdate
+
+_SUBJECT = "parameter servers"
+_NOTHING = -1
+_ANY_INCARNATION = 0
+
+
+class PsJoined:
+    """`monolith.tables.store.Joined` over servers. Thread-safe.
+
+    Calls go to all servers concurrently and return; each server applies those of one worker in order. If a server has
+    lost the plans kept for some updates and cannot apply them, the next caller that waits for a result resends them in
+    order.
+
+    Servers may have applied different batches of the worker: it died between two of them, or one of them was restored.
+    A worker that resumes after `applied`, the batch of the least advanced server, and sends the same batches under the
+    same numbers, gives each server what it lacks; the others ignore duplicates. A worker that resumes at `next_seq`
+    skips those batches.
+    """
+
+    def __init__(self, store: PsStore, worker: int) -> None:
+        self._store = store
+        self.worker = worker
+        found = store.rows.join(worker, store.timeout_seconds)
+        # Check after joining: a server restarted later rejects this incarnation, and a restore ends it.
+        store.cluster.require_state(rows_owner(store.name))
+        self._incarnations = [incarnation for incarnation, *_ in found]
+        stamps = [stamp for _, stamp, *_ in found]
+        known = [stamp for stamp in stamps if stamp is not None]
+        self.applied_by_server = [None if stamp is None else stamp_from_core(stamp) for stamp in stamps]
+        """Last applied batch of the worker at each server; None where there is none."""
+        # A worker resumes after the least advanced server; the others ignore duplicates.
+        least = min(known, key=lambda stamp: stamp.seq) if len(known) == len(stamps) else None
+        self.applied = None if least is None else stamp_from_core(least)
+        self.next_seq = max((stamp.seq + 1 for stamp in known), default=0)
+        behind = [_NOTHING if stamp is None else stamp.seq for stamp in stamps]
+        self._joined_behind = behind if len(set(behind)) > 1 else []
+        store.newest_time.raise_to(max(newest for *_, newest, _ in found))
+        store.steps_of_others = found[0][3]
+        self._tickets = itertools.count(NO_TICKET + 1)
+        self._order = threading.Lock()  # order of submitted calls
+        self._settling = threading.RLock()
+        self._pushes: deque[PendingPush] = deque()  # not confirmed yet, in order
+        self._failed: list[PendingPush] = []  # perhaps not reported to the caller yet
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> KeptPlan:
+        """Groups the ids of one batch of this worker."""
+        if stamp.worker != self.worker:
+            raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
+        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
+
+    def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
+        """Reads the rows of the plan; servers keep the plan, with the places of its rows, for the update."""
+        own = self._own(plan)
+        if train:
+            self._store.plans.open(own)
+            own.ticket = own.ticket or next(self._tickets)  # a repeated read replaces what servers keep
+        values = new_rows((own.num_values,))
+        pull = self._store.rows.new_pull(
+            own.core,
+            values,
+            worker=self.worker,
+            incarnations=self._incarnations if train else [],
+            after=after,
+            step=step,
+            ticket=own.ticket if train else NO_TICKET,
+        )
+        with self._order:
+            pull.begin(self._store.timeout_seconds)
+        return PendingRows(self._store, pull, values, after=after, joined=self, plan=own if train else None)
+
+    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
+        """Sends one optimizer step per id to the servers; servers without an id of the batch get its stamp."""
+        plans = [self._own(plan) for plan, _ in updates]
+        given = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
+        clock = self._store.event_clock
+        with self._order:
+            bounded = clock.bounded(given)
+            gradients = [gradient for _, gradient in updates]
+            update = prepare_update(
+                self._store.native,
+                plans,
+                gradients,
+                rule,
+                bounded.times,
+                incarnation=_ANY_INCARNATION,
+                subject=_SUBJECT,
+            )
+            require_not_discarded(plans, _SUBJECT)
+            push = self._new_push(update, plans)
+            push.begin(self._store.timeout_seconds)
+            if update.merged.plan.num_ids:
+                self._store.newest_time.raise_to(int(bounded.times.max()))
+            pending = PendingPush(self, push, update, on_applied=partial(clock.count, bounded))
+            self._pushes.append(pending)
+        self._collect()
+        return pending
+
+    def discard(self, plan: Plan) -> None:
+        """Ends a training plan without an update."""
+        own = self._own(plan)
+        self._store.plans.discard(own)
+        if own.ticket != NO_TICKET:
+            self._store.rows.drop(self.worker, [own.ticket])
+
+    def flush(self, *, timeout_seconds: float) -> int:
+        """Waits for every submitted update; returns the last batch that all servers have applied."""
+        self.settle(timeout_seconds=timeout_seconds)
+        with self._settling:
+            failed, self._failed = self._failed, []
+        for push in failed:
+            push.raise_error()
+        found = self._store.rows.where(self.worker, self._incarnations, self._store.timeout_seconds)
+        return min(last for last, _ in found)
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
+        """Freezes the rows of the servers, after every submitted update."""
+        self.flush(timeout_seconds=timeout_seconds)
+        return self._store.cut(timeout_seconds=timeout_seconds)
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows on all servers; returns their number."""
+        self.flush(timeout_seconds=self._store.timeout_seconds)
+        return self._store.evict(now=now)
+
+    # Calls in flight
+
+    def settle(self, last: PendingPush | None = None, *, timeout_seconds: float | None = None) -> None:
+        """Waits until updates are applied or have failed: all up to `last`, or all submitted ones.
+
+        Raises:
+            DeadlineExceededError: the answers did not arrive in time; the updates stay pending.
+        """
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        with self._settling:
+            while self._pushes and (last is None or not last.is_settled):
+                self._pushes[0].wait(None if end is None else max(0.0, end - time.monotonic()))
+                self._settle_first()
+
+    def forget_failure(self, push: PendingPush) -> None:
+        """Drops a failure that was reported to a caller."""
+        with self._settling:
+            self._failed = [each for each in self._failed if each is not push]
+
+    def _collect(self) -> None:
+        """Settles updates that already have their answers, to free their memory; does not block."""
+        if not self._settling.acquire(blocking=False):
+            return
+        try:
+            while self._pushes and self._pushes[0].has_answers:
+                self._settle_first()
+        finally:
+            self._settling.release()
+
+    def _settle_first(self) -> None:
+        push = self._pushes[0]
+        push.settle(self._store)
+        self._pushes.popleft()
+        if push.has_failed:
+            self._failed.append(push)
+
+    # Implementation
+
+    def _own(self, plan: Plan) -> KeptPlan:
+        own = self._store.own(plan)
+        if own.stamp.worker != self.worker:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: plan of {own.stamp} is of another worker than the one joined, {self.worker}"
+            )
+        return own
+
+    def _new_push(self, update: PreparedUpdate, plans: Sequence[KeptPlan]) -> _core.RowPush:
+        merged = update.merged
+        is_finite = update.is_known_finite or _core.are_finite(merged.gradient, update.scale)
+        if not is_finite:
+            require_finite(self._store.native, merged, update.scale)  # before any server receives a part of it
+        tickets = [plan.ticket for plan in plans if plan.ticket != NO_TICKET]
+        is_kept = len(plans) == 1 and bool(tickets)
+        return self._store.rows.new_push(
+            merged.plan,
+            update.push,
+            incarnations=self._incarnations,
+            gradients=merged.gradient,
+            rates=update.rates,
+            times=merged.times,
+            latest=merged.latest,
+            step=update.rule.step,
+            scale=update.scale,
+            known_finite=is_finite,
+            known_time=self._store.newest_time(),
+            ticket=tickets[0] if is_kept else NO_TICKET,
+            dropped=[] if is_kept else tickets,
+            joined_behind=self._joined_behind,
+        )

@@ -1,0 +1,129 @@
+"""Holds the pushes to all servers until a release, with the same batches applied on all of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from monolith.rpc.channel import results_of
+from monolith.rpc.protos import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from monolith.ps.client.cluster import PsCluster
+    from monolith.ps.server.push_gates import Clocks
+
+__all__ = ["PushHold"]
+
+_log = logging.getLogger(__name__)
+_LEVEL_SECONDS = 1.0
+"""How long one hold waits for pushes that some servers have applied and others lack."""
+_MOST_HOLDS = 10
+"""Maximum number of successive holds until servers have the same batches; all pushes pass between two of them."""
+
+Lack = tuple[str, int, int]
+"""Owner, worker, and number of a batch that one server has applied and another lacks."""
+
+
+class PushHold:
+    """The hold of one client on all its servers. Thread-safe; one thread holds at a time.
+
+    Args:
+        cluster: The servers.
+    """
+
+    def __init__(self, cluster: PsCluster) -> None:
+        self._cluster = cluster
+        self._holding = threading.RLock()  # guards the fields below
+        self._depth = 0
+        self._awaited_in_vain: set[Lack] = set()
+        """Missing batches that did not arrive; not waited for again as long as they are missing."""
+
+    @contextmanager
+    def held(self, seconds: float) -> Iterator[None]:
+        """Holds pushes; see `PsCluster.held`."""
+        with self._holding:
+            if self._depth == 0:
+                self._hold(seconds)
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._release()
+
+    def _hold(self, seconds: float) -> None:
+        self._cluster.require_stay()
+        for holds in range(1, _MOST_HOLDS + 1):
+            try:
+                apart = self._hold_once(seconds)
+            except BaseException:
+                self._release()
+                raise
+            self._awaited_in_vain &= apart  # after a restore, batches of these numbers may be pushed again
+            lacked = apart - self._awaited_in_vain
+            if not lacked:
+                return
+            if holds < _MOST_HOLDS:
+                self._release()  # a slow worker continues, and a dead one blocks the others only briefly
+        self._awaited_in_vain |= lacked
+        _log.warning(
+            "parameter servers: a push to %s has not reached all servers; its worker may have died in between. Until"
+            " that worker resumes, a checkpoint restores only into the same number of servers",
+            ", ".join(sorted({owner for owner, _, _ in lacked})),
+        )
+
+    def _hold_once(self, seconds: float) -> set[Lack]:
+        """Holds pushes, lets missing ones pass that other servers have applied, and returns those still missing."""
+        cluster = self._cluster
+        request = messages.HoldRequest(client=cluster.client, seconds=seconds)
+        # Server 0 decides which client holds: two clients that start at different servers would deadlock.
+        first = cluster.ask_one(0, "Hold", request)
+        channels = [cluster.channel(index) for index in range(cluster.num_ps)]
+        calls = [channel.begin("Hold", request, cluster.timeout_seconds) for channel in channels[1:]]
+        clocks = [_clocks_in(answer) for answer in [first, *results_of(calls)]]
+        newest = _newest(clocks)
+        calls = []
+        for channel, clock in zip(channels, clocks, strict=True):
+            lacked = _lacked(clock, newest)
+            if lacked:
+                level = messages.LevelRequest(
+                    client=cluster.client,
+                    clocks={owner: messages.Clock(seqs=newest[owner]) for owner, _, _ in lacked},
+                    wait_seconds=0.0 if lacked <= self._awaited_in_vain else _LEVEL_SECONDS,
+                )
+                calls.append(channel.begin("Level", level, cluster.timeout_seconds))
+        return {lack for answer in results_of(calls) for lack in _lacked(_clocks_in(answer), newest)}
+
+    def _release(self) -> None:
+        cluster = self._cluster
+        cluster.tell("Release", [messages.ReleaseRequest(client=cluster.client)] * cluster.num_ps)
+
+
+def _clocks_in(answer: Any) -> Clocks:
+    return {name: dict(clock.seqs) for name, clock in answer.clocks.items()}
+
+
+def _newest(clocks: Sequence[Clocks]) -> Clocks:
+    """Returns owner -> worker -> the last batch that any server has applied."""
+    newest: Clocks = {}
+    for clock in clocks:
+        for name, seqs in clock.items():
+            known = newest.setdefault(name, {})
+            for worker, seq in seqs.items():
+                known[worker] = max(seq, known.get(worker, seq))
+    return newest
+
+
+def _lacked(clock: Clocks, newest: Clocks) -> set[Lack]:
+    """Returns the batches that a server lacks and others have applied."""
+    return {
+        (owner, worker, seq)
+        for owner, seqs in clock.items()
+        for worker, seq in newest.get(owner, {}).items()
+        if seqs.get(worker, -1) < seq
+    }

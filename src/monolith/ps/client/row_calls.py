@@ -1,0 +1,179 @@
+"""Reads and updates of rows in flight to servers."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError
+from monolith.tables.batch import NOTHING_APPLIED
+from monolith.tables.local.plan import LocalRows
+from monolith.tables.rows import applied_from_core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from monolith import _core
+    from monolith.ps.client.joined import PsJoined
+    from monolith.ps.client.store import PsStore
+    from monolith.tables.batch import Applied, Rows
+    from monolith.tables.local.plan import KeptPlan
+    from monolith.tables.local.prepared_update import PreparedUpdate
+
+_SUBJECT = "parameter servers"
+
+
+class PendingRows:
+    """`monolith.tables.batch.Pending` of rows. Thread-safe.
+
+    Args:
+        store: Store of the rows.
+        pull: The call, begun.
+        values: Memory for the rows.
+        after: The batch whose update they must contain.
+        joined: The worker that reads; None for a read without a worker.
+        plan: Plan opened for training by this read.
+    """
+
+    def __init__(
+        self,
+        store: PsStore,
+        pull: _core.RowPull,
+        values: NDArray[np.float32],
+        *,
+        after: int = NOTHING_APPLIED,
+        joined: PsJoined | None = None,
+        plan: KeptPlan | None = None,
+    ) -> None:
+        self._store = store
+        self._pull = pull
+        self._values = values
+        self._after = after
+        self._joined = joined
+        self._plan = plan
+        self._lock = threading.Lock()
+        self._rows: LocalRows | None = None
+        self._error: OpError | None = None
+
+    def done(self) -> bool:
+        """Returns whether the answers of all servers have arrived."""
+        return self._rows is not None or self._error is not None or self._pull.done
+
+    def result(self, timeout_seconds: float | None = None) -> Rows:
+        """Waits for the rows and returns them."""
+        with self._lock:
+            if self._rows is None and self._error is None:
+                _wait(self._pull, timeout_seconds)
+                self._finish()
+            if self._error is not None:
+                raise self._error
+            assert self._rows is not None  # noqa: S101 - one of the two is set
+            return self._rows
+
+    def _finish(self) -> None:
+        try:
+            seen = self._seen()
+        except OpError as error:
+            self._error = error
+            if self._plan is not None:
+                self._store.plans.reject(self._plan)
+            return
+        self._rows = LocalRows(torch.from_numpy(self._values), seen if self._joined else NOTHING_APPLIED)
+
+    def _seen(self) -> int:
+        """Returns the last batch of the worker in the rows."""
+        is_lacking, seen, newest = self._pull.finish()
+        if is_lacking and self._joined is not None:
+            # A server lacked the plan of a push that comes first; `settle` resends the push with its ids.
+            self._joined.settle()
+            self._pull.begin(self._store.timeout_seconds)
+            is_lacking, seen, newest = self._pull.finish()
+        if is_lacking:
+            worker = "of its worker" if self._joined is None else f"of worker {self._joined.worker}"
+            raise FailedPreconditionError(
+                f"{_SUBJECT}: cannot read after batch {self._after} {worker}: its last applied batch is {seen};"
+                " apply it first"
+            )
+        self._store.newest_time.raise_to(newest)
+        return seen
+
+
+class PendingPush:
+    """`monolith.tables.batch.Pending` of the result of an update. Thread-safe; its worker settles updates in order."""
+
+    def __init__(
+        self, joined: PsJoined, push: _core.RowPush, update: PreparedUpdate, *, on_applied: Callable[[], None]
+    ) -> None:
+        self._joined = joined
+        self._push = push
+        self._update = update
+        self._on_applied = on_applied
+        self._applied: Applied | None = None
+        self._error: OpError | None = None
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the answers of all servers have arrived."""
+        return self.is_settled or self._push.done
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the outcome is known."""
+        return self._applied is not None or self._error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed; the error may not be reported yet."""
+        return self._error is not None
+
+    def done(self) -> bool:
+        """Returns whether the answers of all servers have arrived."""
+        return self.has_answers
+
+    def result(self, timeout_seconds: float | None = None) -> Applied:
+        """Waits until all servers have applied the update, and returns its result."""
+        self._joined.settle(self, timeout_seconds=timeout_seconds)
+        self.raise_error()
+        assert self._applied is not None  # noqa: S101 - settled without an error
+        return self._applied
+
+    def raise_error(self) -> None:
+        """Raises the error of a failed update; `flush` does not report it again."""
+        if self._error is not None:
+            self._joined.forget_failure(self)
+            raise self._error
+
+    # For its worker
+
+    def wait(self, timeout_seconds: float | None) -> None:
+        """Waits for the answers."""
+        _wait(self._push, timeout_seconds)
+
+    def settle(self, store: PsStore) -> None:
+        """Reads the answers. REQUIRES: earlier updates are settled."""
+        try:
+            applied, newest, steps_of_others = self._push.finish(store.timeout_seconds)
+        except OpError as error:
+            self._error = error
+            return
+        store.newest_time.raise_to(newest)
+        store.steps_of_others = steps_of_others
+        store.plans.close_applied(self._update.plans)
+        self._applied = applied_from_core(applied)
+        if not self._applied.duplicate:
+            self._on_applied()
+
+
+def _wait(call: _core.RowPull | _core.RowPush, timeout_seconds: float | None) -> None:
+    """Waits for the answers, or for the call's own time limit.
+
+    Raises:
+        DeadlineExceededError: the answers did not arrive in time.
+    """
+    if timeout_seconds is not None and not call.wait_for(timeout_seconds):
+        raise DeadlineExceededError(f"{_SUBJECT}: no answer within {timeout_seconds:g} s; it is still awaited")

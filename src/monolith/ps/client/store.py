@@ -1,0 +1,408 @@
+"""Rows on parameter servers as a `monolith.tables.store.Store`."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from monolith import _core
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.ps._wire_values import buckets_message, stamp_message, stats_in
+from monolith.ps.agreement import agreement_of, digest_of
+from monolith.ps.client.cluster import PsCluster
+from monolith.ps.client.joined import PsJoined
+from monolith.ps.client.newest_time import NewestTime
+from monolith.ps.client.opening import configuration, configure_store, open_on_all
+from monolith.ps.client.remote_cut import RemoteCut
+from monolith.ps.client.remote_publisher import RemotePublisher
+from monolith.ps.client.remote_reader import RemoteReader, open_reader
+from monolith.ps.client.remote_restore import RemoteRestore
+from monolith.ps.client.row_calls import PendingRows
+from monolith.ps.client.row_owners import RowOwners
+from monolith.ps.server.block_stream import messages_of
+from monolith.rpc.protos import parameter_server_pb2 as messages
+from monolith.tables.arrays import bucket_array, id_array, time_array
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
+from monolith.tables.event_times import EventClock
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds, shared_buckets
+from monolith.tables.local.native_tables import NativeTables
+from monolith.tables.local.plan import NO_TICKET, KeptPlan, OpenPlans
+from monolith.tables.local.shard_plan import split_batch
+from monolith.tables.local.store import agreed_stamps
+from monolith.tables.snapshot.matching import match_tables
+from monolith.tables.store import LoadReport, StoreStats, Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from monolith.deltalog import DeltaLog
+    from monolith.deltalog.publish.store_publisher import PartWishes
+    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
+    from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.table_config import TableConfig
+
+__all__ = ["PsStore"]
+
+_log = logging.getLogger(__name__)
+_SUBJECT = "parameter servers"
+_NOBODY, _NOTHING = -1, -1
+_IDS_PER_MESSAGE = 1 << 20
+
+
+class PsStore:
+    """`monolith.tables.store.Store` with its rows on parameter servers; see the page on parameter servers.
+
+    The first process that opens a store of this name creates it; other processes must have the same tables.
+
+    Args:
+        configs: The tables by name.
+        servers: The servers, or the addresses of all of them in the order of their index.
+        name: Name of the store; a model with several `Embeddings` needs one for each.
+        wire: Encoding of rows and gradients. ``fp16`` halves the bytes, and rounds each value to 11 bits.
+
+    Raises:
+        FailedPreconditionError: the tables differ from those of the process that opened the store first; shows the
+            difference.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, TableConfig],
+        *,
+        servers: PsCluster | Sequence[str],
+        name: str = "rows",
+        wire: Literal["fp32", "fp16"] = "fp32",
+    ) -> None:
+        if wire not in {"fp32", "fp16"}:
+            raise InvalidArgumentError(f"{_SUBJECT}: wire must be 'fp32' or 'fp16', got {wire!r}")
+        self.native = NativeTables(configs)
+        """The tables without rows, for plans and sizes."""
+        self.name = name
+        self._wire = wire
+        self._agreement = agreement_of(configs)
+        self.plans = OpenPlans(_SUBJECT)
+        """Open training plans of this process."""
+        self.newest_time = NewestTime()
+        self.steps_of_others = -1
+        """Batches of all other workers in the last answer of server 0; -1: no answer yet."""
+        self.event_clock = EventClock(self.newest_time)
+        self.is_closed = False
+        self._owns_cluster = not isinstance(servers, PsCluster)
+        self.cluster = servers if isinstance(servers, PsCluster) else PsCluster(servers)
+        """The servers."""
+        try:
+            configure_store(self.cluster, name, self._agreement)
+            self.rows = self._row_client(any(config.filters_ids for config in configs.values()))
+            """Client of the workers' calls to the rows."""
+        except BaseException:
+            if self._owns_cluster:
+                self.cluster.close()
+            raise
+        self.cluster.on_move(self._follow)
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows."""
+        return self.native.schema
+
+    @property
+    def traits(self) -> Traits:
+        """Remote; exact unless rows are rounded on the wire."""
+        return Traits(remote=True, exact=self._wire == "fp32")
+
+    @property
+    def owned(self) -> tuple[range, ...]:
+        """Bucket range of each server."""
+        return self.cluster.owned
+
+    @property
+    def owners(self) -> RowOwners:
+        """The servers, for a restore of those that were lost."""
+        return RowOwners(self)  # not cached: a reference cycle would delay the release of an unused store
+
+    @property
+    def timeout_seconds(self) -> float:
+        """Time limit for an answer."""
+        return self.cluster.timeout_seconds
+
+    @property
+    def frames_words(self) -> list[bytes]:
+        """Handshake of a worker with each server."""
+        digest = digest_of(self._agreement)
+        return [b"rows\n%s\n%d %d\n%s" % (self.name.encode(), owned.start, owned.stop, digest) for owned in self.owned]
+
+    # Batches
+
+    def join(self, worker: int) -> PsJoined:
+        """Begins an incarnation of a worker, on every server."""
+        if worker < 0:
+            raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
+        return PsJoined(self, worker)
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> KeptPlan:
+        """Groups the ids of one batch; calls no server."""
+        return KeptPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
+
+    def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
+        """Reads the current rows."""
+        own = self.own(plan)
+        values = new_rows((own.num_values,))
+        pull = self.rows.new_pull(
+            own.core, values, worker=_NOBODY, incarnations=[], after=_NOTHING, step=step, ticket=NO_TICKET
+        )
+        pull.begin(self.timeout_seconds)
+        return PendingRows(self, pull, values)
+
+    def own(self, plan: Plan) -> KeptPlan:
+        """Returns the plan if this store made it.
+
+        Raises:
+            InvalidArgumentError: another store made it.
+        """
+        return KeptPlan.made_for(plan, self.native, subject=_SUBJECT)
+
+    # History
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> RemoteCut:
+        """Freezes the rows and stamps of all servers, after the same batches."""
+        with self.cluster.held():
+            moments = self.moments()
+            epoch = max(moment.epoch for moment in moments) + 1
+            request = messages.CutAtRequest(
+                store=self.name, client=self.cluster.client, epoch=epoch, newest_times=_newest_times(moments)
+            )
+            answers = self._open("CutAt", request, undo="ReleaseCut", timeout_seconds=timeout_seconds)
+        life = moments[0].life
+        mark = Mark(life.generation, life.life, epoch)
+        return RemoteCut(self.cluster, self.name, names=self.native.names, mark=mark, answers=answers)
+
+    def open_reader(self, name: str, *, at: Mark | None = None) -> RemoteReader:
+        """Opens a reader of the changes of all servers."""
+        return open_reader(self, name, at)
+
+    def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> RemotePublisher:
+        """Makes the servers publish changes: see `monolith.deltalog.publish.store_publisher.PublishesItself`."""
+        return RemotePublisher(self.cluster, self.name, name, log, wishes)
+
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
+        """Marks rows as changed, and absent ids as removed."""
+        for requests in self._requests_of_ids(messages.TouchRequest, table, ids, buckets):
+            self.cluster.ask("Touch", requests)
+
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes rows and admission counts; returns the number of removed rows."""
+        return sum(
+            answer.rows
+            for requests in self._requests_of_ids(messages.EraseRequest, table, ids, buckets)
+            for answer in self.cluster.ask("Erase", requests)
+        )
+
+    # Saving and restoring
+
+    def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
+        """Loads rows, tombstones and filters of some buckets, after every server has checked its own."""
+        bucket_bounds(buckets)
+        given = list(blocks)
+        orders = [self._load_order(shared_buckets(owned, buckets), buckets, replace=replace) for owned in self.owned]
+        parts = [[block for block in given if block.bucket in shared_buckets(owned, buckets)] for owned in self.owned]
+        streams: list[Any] = [
+            _ordered(messages.CheckBlocksRequest, order, part) for order, part in zip(orders, parts, strict=True)
+        ]
+        checked = self._open("CheckBlocks", streams, undo="DropLoad")
+        tickets = [messages.TicketRequest(store=self.name, number=answer.number) for answer in checked]
+        answers = self.cluster.ask("Load", tickets, timeout_seconds=None)
+        self.refresh_newest_time()
+        outside = sum(max(1, block.count) for block in given if block.bucket not in buckets)
+        reports = [
+            LoadReport(rows=answer.rows, tombstones=answer.tombstones, filters=answer.filters, ignored=answer.ignored)
+            for answer in answers
+        ]
+        return sum_of_reports([*reports, LoadReport(ignored=outside)])
+
+    def prepare_restore(
+        self,
+        folder: str,
+        manifest: Manifest,
+        *,
+        buckets: range = ALL_BUCKETS,
+        ignore_unknown_tables: bool = False,
+    ) -> RemoteRestore:
+        """Reads and checks the files of some buckets, each server those of its own."""
+        bucket_bounds(buckets)
+        self.open_at_new_servers()
+        match = match_tables(
+            manifest, self.schema.tables, ignore_unknown_tables=ignore_unknown_tables, origin=f"folder '{folder}'"
+        )
+        text = manifest.to_bytes()
+        requests: list[Any] = [
+            messages.PrepareRestoreRequest(
+                store=self.name,
+                client=self.cluster.client,
+                folder=folder,
+                manifest=text,
+                buckets=buckets_message(shared_buckets(owned, buckets)),
+                emptied=buckets_message(emptied_by(shared_buckets(owned, buckets), buckets)),
+                ignore_unknown_tables=ignore_unknown_tables,
+            )
+            for owned in self.owned
+        ]
+        answers = self._open("PrepareRestore", requests, undo="DropRestore")
+        return RemoteRestore(self, [answer.number for answer in answers], manifest=manifest, match=match)
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Resumes at the batches of a saved run; rejects earlier marks, readers and workers from now on."""
+        stamps = [agreed_stamps(applied, owned) for owned in self.owned]
+        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        highest = max([generation, *(moment.life.generation for moment in found)])
+        life = messages.Life(generation=highest + 1, life=secrets.randbits(63))
+        self.cluster.ask(
+            "Resume",
+            [
+                messages.ResumeRequest(
+                    store=self.name, stamps=[stamp_message(stamp) for stamp in own.values()], life=life
+                )
+                for own in stamps
+            ],
+        )
+        self.refresh_newest_time()
+
+    # All servers
+
+    def assign(self, block: RowBlock, *, add: bool) -> None:
+        """Overwrites, or adds to, the weights of a full block's ids; optimizer state stays."""
+        require_assignable(block, self.schema, subject=_SUBJECT)
+        self.refresh_newest_time()
+        bounded = self.event_clock.bounded(block.times.astype(np.int64))
+        order = messages.AssignOrder(
+            store=self.name, times=np.ascontiguousarray(bounded.times, "<i8").tobytes(), add=add
+        )
+        owner = block.bucket * len(self.owned) // NUM_BUCKETS
+        self.cluster.ask_one(owner, "Assign", _ordered(messages.AssignRequest, order, [block]))
+        self.event_clock.count(bounded)
+        self.newest_time.raise_to(int(bounded.times.max(initial=0)))
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows; returns their number. `now` -1 means each table's newest time, over all servers."""
+        checked = now if now == -1 else int(time_array(now, (), _SUBJECT)[0])
+        request = messages.EvictRequest(store=self.name, now=checked, newest_times=_newest_times(self.moments()))
+        return sum(answer.rows for answer in self.cluster.ask("Evict", request, timeout_seconds=None))
+
+    def stats(self) -> StoreStats:
+        """Returns the statistics of all tables."""
+        parts = [stats_in(answer) for answer in self.cluster.ask("Situation", messages.StoreRequest(store=self.name))]
+        return stats_of_all(parts, open_plans=self.plans.count, times_ahead=self.event_clock.num_ahead)
+
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Returns slot -> number of rows, counted by the servers."""
+        self.native.number_of(table)
+        request = messages.RowsBySlotRequest(store=self.name, table=table)
+        return sum_by_slot(answer.rows for answer in self.cluster.ask("RowsBySlot", request, timeout_seconds=None))
+
+    def close(self) -> None:
+        """Closes the connections of this process; servers keep the rows, and readers by their names."""
+        self.is_closed = True
+        self.rows.close()
+        if self._owns_cluster:
+            self.cluster.close()
+
+    # For helper classes
+
+    def moments(self) -> list[Any]:
+        """Returns epoch, newest times and `life` of each server.
+
+        Raises:
+            FailedPreconditionError: the servers differ in `life`: one of them was restarted.
+        """
+        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        for index, moment in enumerate(found):
+            if moment.life != found[0].life:
+                raise FailedPreconditionError(
+                    f"{_SUBJECT}: the run id of store {self.name!r} on server {index} differs from that on server 0:"
+                    " one of them was restarted, or resumed without the other; restore a checkpoint"
+                )
+        return found
+
+    def refresh_newest_time(self) -> None:
+        """Refreshes the newest time from the servers, after rows were replaced or other workers may have pushed."""
+        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        self.newest_time.set(max(time for moment in found for time in moment.newest_times))
+
+    def open_at_new_servers(self) -> None:
+        """Opens the store on restarted servers, with a `life` of its own: no cut is possible until it is restored."""
+        request = configuration(self.name, self._agreement)
+        for index, answer in enumerate(self.cluster.ask("Configure", request)):
+            if answer.is_new:
+                self._follow(index)
+
+    def take_life(self, life: messages.Life) -> None:
+        """Sets this `life` on all servers, which ends marks and readers; rows and workers stay."""
+        self.cluster.ask("Configure", configuration(self.name, self._agreement, adopted=life))
+
+    # Implementation
+
+    def _row_client(self, with_counts: bool) -> _core.RowClient:
+        return _core.RowClient(
+            self.cluster.frame_addresses,
+            self.frames_words,
+            [(owned.start, owned.stop) for owned in self.owned],
+            self.native.core,
+            token=self.cluster.token or "",
+            half=self._wire == "fp16",
+            with_counts=with_counts,
+            lost_after_seconds=self.cluster.lost_after_seconds,
+        )
+
+    def _follow(self, index: int) -> None:
+        """Reconnects to a server that has moved."""
+        self.rows.move(index, self.cluster.frame_address(index), self.frames_words[index])
+
+    def _open(self, method: str, request: Any, *, undo: str, timeout_seconds: float | None = None) -> list[Any]:
+        return open_on_all(self.cluster, self.name, method, request, undo=undo, timeout_seconds=timeout_seconds)
+
+    def _requests_of_ids(self, kind: Any, table: str, ids: Tensor, buckets: Tensor | None) -> Iterator[list[Any]]:
+        """Yields messages of one kind with the ids of each server, in chunks."""
+        self.native.number_of(table)
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        given = bucket_array(buckets, len(flat), _SUBJECT)
+        for begin in range(0, max(1, len(flat)), _IDS_PER_MESSAGE):
+            part = slice(begin, begin + _IDS_PER_MESSAGE)
+            some = flat[part]
+            batches = split_batch(
+                some, np.array([0, len(some)]), len(self.owned), None if given is None else given[part]
+            )
+            yield [
+                kind(
+                    store=self.name,
+                    table=table,
+                    ids=np.ascontiguousarray(batch.ids, "<i8").tobytes(),
+                    buckets=b"" if batch.buckets is None else np.ascontiguousarray(batch.buckets, "<u2").tobytes(),
+                )
+                for batch in batches
+            ]
+
+    def _load_order(self, own: range, buckets: range, *, replace: bool) -> messages.LoadOrder:
+        return messages.LoadOrder(
+            store=self.name,
+            client=self.cluster.client,
+            buckets=buckets_message(own),
+            emptied=buckets_message(emptied_by(own, buckets)) if replace else None,
+        )
+
+
+def _ordered(kind: Any, order: Any, blocks: Sequence[RowBlock]) -> Iterator[Any]:
+    """Returns the messages of a stream: the order, then its blocks."""
+    return chain([kind(order=order)], (kind(blocks=each) for each in messages_of(blocks)))
+
+
+def _newest_times(moments: Sequence[Any]) -> list[int]:
+    """Returns the newest time of each table, over all servers."""
+    return [max(times) for times in zip(*(moment.newest_times for moment in moments), strict=True)]

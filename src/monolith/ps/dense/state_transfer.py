@@ -1,0 +1,147 @@
+"""Moves the complete state of dense weights between a process and the servers: freeze and fetch, load and resume."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import FailedPreconditionError
+from monolith.ps.dense import wire
+from monolith.ps.dense.packed_state import pack, room_for, unpack
+from monolith.ps.dense.state import join_shards, split_state
+from monolith.ps.dense.wire import WORDS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from monolith.checkpoint.remote_dense import DenseState
+    from monolith.ps.dense.layout import DenseLayout
+    from monolith.ps.dense.wire import DenseFrames, DenseServers
+    from monolith.tables.batch import BatchStamp
+
+__all__ = ["FrozenShards", "StateTransfer"]
+
+_CHUNK_BYTES = 64 << 20
+"""Bytes of a state moved in one call."""
+
+
+class StateTransfer:
+    """Moves states over its own connection, so that a transfer during training blocks no other call. Thread-safe.
+
+    Args:
+        servers: The servers of the weights.
+        layout: Layout of the weights.
+        timeout_seconds: Time limit of one call.
+    """
+
+    def __init__(self, servers: DenseServers, layout: DenseLayout, timeout_seconds: float) -> None:
+        self.layout = layout
+        self._servers, self._timeout = servers, timeout_seconds
+        self._opened: DenseFrames | None = None
+
+    def freeze(self) -> FrozenShards:
+        """Makes every server copy its current state; `FrozenShards.gather` reads the copies afterwards."""
+        ticket = secrets.randbits(62)
+        answers = self._ask_all(Kind.FREEZE, lambda _: wire.encode(ticket=ticket))
+        return FrozenShards(self, ticket, answers)
+
+    def scatter(self, state: DenseState, servers: Sequence[int] | None = None) -> None:
+        """Sends every server, or some of them, its part of a state; every worker has to join again.
+
+        Raises:
+            FailedPreconditionError: the state is of other weights, or its servers differ by a batch and were more or
+                fewer than these.
+        """
+        num_ps = self._servers.num_ps
+        if not state.is_level and len(state.clocks) != num_ps:
+            raise FailedPreconditionError(
+                f"dense weights: a worker died between two of the {len(state.clocks)} servers of this state, and they"
+                f" differ by a batch; restore it into {len(state.clocks)} servers, not {num_ps}, or take another one"
+            )
+        clocks: Sequence[Mapping[int, BatchStamp]] = state.clocks if not state.is_level else [state.applied] * num_ps
+        ticket = secrets.randbits(62)
+        packed = [pack(each) for each in split_state(self.layout, state)]
+        frames, calls = self._frames(), []
+        given = range(num_ps) if servers is None else servers
+        for server in given:
+            each = packed[server]
+            size = each.data.numel()
+            for begin in range(0, size, _CHUNK_BYTES):
+                head = wire.encode(ticket=ticket, bytes=size, begin=begin)
+                part = each.data[begin : begin + _CHUNK_BYTES].numpy()
+                calls.append(frames.begin(server, Kind.LOAD, head, [part], None, self._timeout))
+        for call in calls:
+            call.wait()
+        resumed = []
+        for server in given:
+            head = wire.encode(
+                ticket=ticket,
+                index_bytes=packed[server].index_bytes,
+                stamps=wire.encode_stamps(clocks[server].values()),
+            )
+            resumed.append(frames.begin(server, Kind.RESUME, head, [], None, self._timeout))
+        for call in resumed:
+            call.wait()
+
+    def fetch(self, server: int, ticket: int, size: int) -> Tensor:
+        """Reads the bytes of a frozen state of one server."""
+        data, frames = room_for(size), self._frames()
+        calls = [
+            frames.begin(
+                server,
+                Kind.FETCH,
+                wire.encode(ticket=ticket, begin=begin, end=min(begin + _CHUNK_BYTES, size)),
+                [],
+                data[begin : begin + _CHUNK_BYTES].numpy(),
+                self._timeout,
+            )
+            for begin in range(0, size, _CHUNK_BYTES)
+        ]
+        for call in calls:
+            call.wait()
+        return data
+
+    def release(self, ticket: int) -> None:
+        """Makes servers discard a frozen state."""
+        self._ask_all(Kind.RELEASE, lambda _: wire.encode(ticket=ticket))
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def _ask_all(self, kind: Kind, head_of: Callable[[int], bytes]) -> list[dict[str, Any]]:
+        return wire.ask_all(self._frames(), self._servers.num_ps, kind, head_of, self._timeout)
+
+    def _frames(self) -> DenseFrames:
+        if self._opened is None:
+            self._opened = self._servers.open_frames(WORDS)
+        return self._opened
+
+
+class FrozenShards:
+    """A consistent state of the dense weights on all servers. A `FrozenDense` of the checkpoint."""
+
+    def __init__(self, transfer: StateTransfer, ticket: int, answers: Sequence[Mapping[str, Any]]) -> None:
+        self._transfer, self._ticket, self._answers = transfer, ticket, answers
+        self._is_released = False
+
+    def gather(self) -> DenseState:
+        """Reads the state, joined as that of one process, and releases it on the servers."""
+        sizes = [(wire.field(each, "bytes"), wire.field(each, "index_bytes")) for each in self._answers]
+        shards = [
+            unpack(self._transfer.fetch(server, self._ticket, size), index_bytes)
+            for server, (size, index_bytes) in enumerate(sizes)
+        ]
+        clocks = [{stamp.worker: stamp for stamp in wire.decode_stamps(each["stamps"])} for each in self._answers]
+        state = join_shards(self._transfer.layout, shards, clocks)
+        self.release()
+        return state
+
+    def release(self) -> None:
+        """Makes the servers discard the state. Idempotent."""
+        if not self._is_released:
+            self._is_released = True
+            self._transfer.release(self._ticket)

@@ -1,0 +1,400 @@
+"""Implementation of the control calls of a parameter server; `server.py` connects it to gRPC."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from monolith._version import __version__
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.ps._wire_values import (
+    buckets_in,
+    file_message,
+    mark_in,
+    rules_in,
+    stamp_in,
+    stamp_message,
+    stats_message,
+)
+from monolith.ps.agreement import WIRE_VERSION, configs_of
+from monolith.ps.client.resources import OpenCut, PreparedLoad, PreparedRows
+from monolith.ps.server.block_stream import blocks_in, messages_of
+from monolith.ps.server.client_sessions import Visitors
+from monolith.ps.server.hosted_stores import HostedStores
+from monolith.ps.server.machine_calls import MachineCalls
+from monolith.ps.server.note_calls import NoteCalls
+from monolith.ps.server.publish_calls import PublishCalls
+from monolith.ps.server.push_gates import HeldGates, rows_owner
+from monolith.ps.server.row_calls import RowLookCalls
+from monolith.rpc.protos import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from monolith.ps.server.hosted_rows import HostedRows
+    from monolith.ps.server.server import FrameServer
+    from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.local.history import LocalChangeReader
+
+__all__ = ["ControlService"]
+
+_LONGEST_HOLD_SECONDS = 60.0
+
+
+class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
+    """The methods of the service by their names on the wire. Called by server threads.
+
+    Args:
+        place: Index of this server, and number of servers.
+        life: Random id of this process.
+        frames: Server of the workers' batches.
+        on_stop: Called on a stop request, with the seconds to drain calls in flight.
+        memory_limit_bytes: Limit of resident memory; None: no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        place: tuple[int, int],
+        life: int,
+        frames: FrameServer,
+        on_stop: Callable[[float], None],
+        memory_limit_bytes: int | None = None,
+    ) -> None:
+        MachineCalls.__init__(self, memory_limit_bytes)
+        NoteCalls.__init__(self, lambda: self.on_assign is not None)
+        PublishCalls.__init__(self, self._rows)
+        RowLookCalls.__init__(self, self._rows)
+        self._place = place
+        self.life = life
+        self._frames = frames
+        self._on_stop = on_stop
+        self.was_recovered = False
+        """Whether this process recovered the state of a previous one."""
+        self.frames_inside = False
+        """Whether frames travel through a stream of the control port."""
+        self.on_assign: Callable[[int, int], None] | None = None
+        """Called with the index and number of servers assigned to a standby server; None: not a standby server."""
+        self.gates = HeldGates()
+        self.visitors = Visitors()
+        self.stores = HostedStores(place, frames, self.gates)
+
+    def close(self) -> None:
+        """Releases the resources of clients, and closes the stores."""
+        self.visitors.close()
+        self.stores.close()
+
+    def steps(self) -> int | None:
+        """Returns the applied batches of all workers in the first store by name; None: there is no store."""
+        first = min(self.stores.names(), default=None)
+        return None if first is None else self.stores.find(first).steps
+
+    def leave(self, client: int) -> None:
+        """Removes a stream of a client; the last one releases the client's resources and its hold."""
+        if self.visitors.leave(client):
+            self.gates.release(client)
+
+    # The server
+
+    def Describe(self, request: messages.DescribeRequest) -> Any:  # noqa: ARG002, N802 - as on the wire
+        """Returns the index, version and frame port of this server."""
+        return messages.DescribeResponse(
+            index=self._place[0],
+            num_ps=self._place[1],
+            version=__version__,
+            wire_version=WIRE_VERSION,
+            life=self.life,
+            frame_port=self._frames.port,
+            frames_inside=self.frames_inside,
+            stores=self.stores.names(),
+            stands_by=self.on_assign is not None,
+            was_recovered=self.was_recovered,
+        )
+
+    def TakePlace(self, request: messages.TakePlaceRequest) -> Any:  # noqa: N802 - as on the wire
+        """Assigns an index to a standby server."""
+        wanted = request.index, request.num_ps
+        if self.on_assign is not None:
+            self.on_assign(*wanted)
+        elif wanted != self._place:
+            raise FailedPreconditionError(
+                f"parameter server: it is index {self._place[0]} of {self._place[1]}, and cannot become index"
+                f" {wanted[0]} of {wanted[1]}; give that place to one that stands by"
+            )
+        return messages.Done()
+
+    def Stop(self, request: messages.StopRequest) -> Any:  # noqa: N802 - as on the wire
+        """Requests the end of the process."""
+        self._on_stop(request.drain_seconds)
+        return messages.Done()
+
+    # Stores
+
+    def Configure(self, request: messages.ConfigureRequest) -> Any:  # noqa: N802 - as on the wire
+        """Creates a store, or checks that an existing one has the same tables."""
+        if self.on_assign is not None:
+            raise FailedPreconditionError("parameter server: it stands by and keeps nothing; assign it a place first")
+        if not request.store or "\n" in request.store:
+            raise InvalidArgumentError(f"store: a name without line breaks expected, got {request.store!r}")
+        configs_of(request.agreement)
+        life = request.life.generation, request.life.life
+        rows, is_new = self.stores.open(request.store, request.agreement, life, adopt=request.adopt)
+        return messages.ConfigureResponse(is_new=is_new, life=_life_message(rows))
+
+    def DropStore(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
+        """Drops a store."""
+        self.stores.drop(request.store)
+        return messages.Done()
+
+    def Situation(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
+        """Returns the statistics of a store."""
+        rows = self._rows(request.store)
+        return stats_message(
+            rows.store.stats(), epoch=rows.last_epoch, life=_life_message(rows), newest_times=rows.newest_times()
+        )
+
+    def Moment(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
+        """Returns epoch, newest times and `life`, for cuts and marks."""
+        rows = self._rows(request.store)
+        return messages.MomentResponse(
+            epoch=rows.last_epoch, newest_times=rows.newest_times(), life=_life_message(rows)
+        )
+
+    def Initialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
+        """Returns which owners are initialized or resumed."""
+        initialized, resumed = self.stores.initialized(), self.stores.resumed()
+        return messages.OwnersResponse(
+            owners=[name for name in request.owners if name in initialized],
+            resumed=[name for name in request.owners if name in resumed],
+        )
+
+    def SetInitialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
+        """Marks owners as initialized, until this process ends."""
+        self.stores.set_initialized(request.owners)
+        return messages.Done()
+
+    # Push barrier
+
+    def Hold(self, request: messages.HoldRequest) -> Any:  # noqa: N802 - as on the wire
+        """Holds pushes."""
+        if not 0 < request.seconds <= _LONGEST_HOLD_SECONDS:
+            raise InvalidArgumentError(
+                f"hold: seconds above 0, and at most {_LONGEST_HOLD_SECONDS}, expected, got {request.seconds}"
+            )
+        return _clocks_message(self.gates.hold(request.client, request.seconds))
+
+    def Level(self, request: messages.LevelRequest) -> Any:  # noqa: N802 - as on the wire
+        """Lets pushes up to the given batches pass during a hold."""
+        limits = {name: dict(clock.seqs) for name, clock in request.clocks.items()}
+        wait_seconds = min(max(request.wait_seconds, 0.0), _LONGEST_HOLD_SECONDS)
+        return _clocks_message(self.gates.level(request.client, limits, wait_seconds))
+
+    def Release(self, request: messages.ReleaseRequest) -> Any:  # noqa: N802 - as on the wire
+        """Releases a hold."""
+        return messages.ReleaseResponse(was_held=self.gates.release(request.client))
+
+    # Cuts
+
+    def CutAt(self, request: messages.CutAtRequest) -> Any:  # noqa: N802 - as on the wire
+        """Freezes the rows."""
+        rows = self._rows(request.store)
+        opened = rows.cut_at(request.epoch, request.newest_times)
+        number = self.visitors.keep(request.client, opened)
+        cut = opened.cut
+        return messages.CutAtResponse(
+            number=number,
+            epoch=cut.mark.epoch,
+            stamps=[stamp_message(stamp) for clock in cut.applied for stamp in clock.stamps.values()],
+            rows=list(cut.rows.values()),
+        )
+
+    def CutBlocks(self, request: messages.CutBlocksRequest) -> Iterator[Any]:  # noqa: N802 - as on the wire
+        """Returns the rows of a cut."""
+        opened = self.visitors.find(request.number, OpenCut)
+        since = mark_in(request.since) if request.HasField("since") else None
+        return messages_of(opened.cut.blocks(buckets_in(request.buckets), state=request.state, since=since))
+
+    def WriteCut(self, request: messages.WriteCutRequest) -> Any:  # noqa: N802 - as on the wire
+        """Writes this server's files of a cut."""
+        written = self.visitors.find(request.number, OpenCut).write(request.folder, rules_in(request))
+        return messages.WriteCutResponse(
+            files=[file_message(file) for file in written.files],
+            rows=list(written.rows.values()),
+            newest_times=list(written.newest_times.values()),
+        )
+
+    def GiveUpWrite(self, request: messages.CutRequest) -> Any:  # noqa: N802 - as on the wire
+        """Cancels a write, and removes its files."""
+        self.visitors.find(request.number, OpenCut).give_up_write()
+        return messages.Done()
+
+    def ReleaseCut(self, request: messages.CutRequest) -> Any:  # noqa: N802 - as on the wire
+        """Releases a cut and its old row images."""
+        self.visitors.drop(request.number)
+        return messages.Done()
+
+    # Readers
+
+    def OpenReader(self, request: messages.OpenReaderRequest) -> Any:  # noqa: N802 - as on the wire
+        """Opens a reader of changes, or reports that there is none."""
+        at = mark_in(request.at) if request.HasField("at") else None
+        epoch = request.epoch if request.HasField("epoch") else None
+        reached, was_known = self._rows(request.store).open_reader(request.name, at, epoch)
+        return messages.ReaderResponse(is_known=reached is not None, was_known=was_known, epoch=reached or 0)
+
+    def ReaderPosition(self, request: messages.ReaderRequest) -> Any:  # noqa: N802 - as on the wire
+        """Returns how far a reader has read."""
+        rows, reader = self._reader(request)
+        return messages.ReaderResponse(is_known=True, was_known=True, epoch=rows.history.position_of(reader))
+
+    def MarkAt(self, request: messages.MarkAtRequest) -> Any:  # noqa: N802 - as on the wire
+        """Ends epochs up to the given one, for a reader."""
+        rows, reader = self._reader(request.reader)
+        rows.history.position_of(reader)
+        rows.history.mark_at(request.epoch)
+        return messages.Done()
+
+    def Changes(self, request: messages.ChangesRequest) -> Iterator[Any]:  # noqa: N802 - as on the wire
+        """Returns unread changes of a reader."""
+        rows, reader = self._reader(request.reader)
+        return messages_of(rows.changes(reader, buckets_in(request.buckets), state=request.state))
+
+    def Advance(self, request: messages.AdvanceRequest) -> Any:  # noqa: N802 - as on the wire
+        """Advances a reader."""
+        rows, reader = self._reader(request.reader)
+        rows.advance(reader, mark_in(request.to))
+        return messages.Done()
+
+    def CloseReader(self, request: messages.ReaderRequest) -> Any:  # noqa: N802 - as on the wire
+        """Removes a reader."""
+        self._reader(request)[1].close()
+        return messages.Done()
+
+    # Rows
+
+    def Touch(self, request: messages.TouchRequest) -> Any:  # noqa: N802 - as on the wire
+        """Marks rows as changed."""
+        ids, buckets = _ids_in(request)
+        self._rows(request.store).store.touch(request.table, ids, buckets=buckets)
+        return messages.Done()
+
+    def Erase(self, request: messages.EraseRequest) -> Any:  # noqa: N802 - as on the wire
+        """Removes rows and admission counts."""
+        ids, buckets = _ids_in(request)
+        return messages.EraseResponse(rows=self._rows(request.store).erase(request.table, ids, buckets))
+
+    def RowsBySlot(self, request: messages.RowsBySlotRequest) -> Any:  # noqa: N802 - as on the wire
+        """Counts rows by slot."""
+        return messages.RowsBySlotResponse(rows=self._rows(request.store).store.rows_by_slot(request.table))
+
+    def CheckBlocks(self, requests: Iterator[messages.CheckBlocksRequest]) -> Any:  # noqa: N802 - as on the wire
+        """Receives and checks blocks to load."""
+        order, blocks = _ordered(requests)
+        prepared = self._rows(order.store).prepare_load(
+            blocks,
+            buckets=buckets_in(order.buckets),
+            emptied=buckets_in(order.emptied) if order.HasField("emptied") else None,
+        )
+        return messages.Ticket(number=self.visitors.keep(order.client, prepared))
+
+    def Load(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
+        """Loads the checked blocks."""
+        report = self.visitors.find(request.number, PreparedLoad).load()
+        self.visitors.drop(request.number)
+        return messages.LoadResponse(
+            rows=report.rows, tombstones=report.tombstones, filters=report.filters, ignored=report.ignored
+        )
+
+    def DropLoad(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
+        """Drops checked blocks."""
+        self.visitors.drop(request.number)
+        return messages.Done()
+
+    def PrepareRestore(self, request: messages.PrepareRestoreRequest) -> Any:  # noqa: N802 - as on the wire
+        """Reads and checks files to restore."""
+        prepared = self._rows(request.store).prepare_restore(
+            request.folder,
+            request.manifest,
+            buckets=buckets_in(request.buckets),
+            emptied=buckets_in(request.emptied),
+            ignore_unknown_tables=request.ignore_unknown_tables,
+        )
+        return messages.Ticket(number=self.visitors.keep(request.client, prepared))
+
+    def LoadRestore(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
+        """Replaces the rows by those of the files."""
+        report = self.visitors.find(request.number, PreparedRows).load()
+        return messages.LoadRestoreResponse(rows=report.rows)
+
+    def DropRestore(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
+        """Cancels or ends a restore."""
+        self.visitors.drop(request.number)
+        return messages.Done()
+
+    def Resume(self, request: messages.ResumeRequest) -> Any:  # noqa: N802 - as on the wire
+        """Resumes from a saved state."""
+        stamps = [stamp_in(stamp) for stamp in request.stamps]
+        self._rows(request.store).resume(stamps, (request.life.generation, request.life.life))
+        self.stores.mark_resumed(rows_owner(request.store))
+        return messages.Done()
+
+    def Assign(self, requests: Iterator[messages.AssignRequest]) -> Any:  # noqa: N802 - as on the wire
+        """Overwrites weights, or adds to them."""
+        order, blocks = _ordered(requests)
+        if len(blocks) != 1:
+            raise InvalidArgumentError(f"assign: one block expected, got {len(blocks)}")
+        self._rows(order.store).store.assign_at(blocks[0], _array(order.times, "<i8"), add=order.add)
+        return messages.Done()
+
+    def Evict(self, request: messages.EvictRequest) -> Any:  # noqa: N802 - as on the wire
+        """Removes expired rows."""
+        rows = self._rows(request.store)
+        rows.raise_newest_times(request.newest_times)
+        return messages.EvictResponse(rows=rows.store.evict(now=request.now))
+
+    # Implementation
+
+    def _rows(self, name: str) -> HostedRows:
+        return self.stores.find(name)
+
+    def _reader(self, request: messages.ReaderRequest) -> tuple[HostedRows, LocalChangeReader]:
+        rows = self._rows(request.store)
+        return rows, rows.reader(request.name, mark_in(request.opened_at))
+
+
+def _life_message(rows: HostedRows) -> messages.Life:
+    generation, life = rows.life
+    return messages.Life(generation=generation, life=life)
+
+
+def _clocks_message(clocks: dict[str, dict[int, int]]) -> messages.HoldResponse:
+    return messages.HoldResponse(clocks={name: messages.Clock(seqs=clock) for name, clock in clocks.items()})
+
+
+def _ordered(requests: Iterator[Any]) -> tuple[Any, list[RowBlock]]:
+    """Returns the order in the first message of a stream, and the blocks of all messages."""
+    first = next(requests, None)
+    if first is None or not first.HasField("order"):
+        raise InvalidArgumentError("blocks: what to do with them is expected in the first message")
+    return first.order, list(blocks_in(each.blocks for each in chain([first], requests)))
+
+
+def _ids_in(request: messages.TouchRequest | messages.EraseRequest) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Returns the ids of a request, and their buckets if given."""
+    buckets = torch.from_numpy(_array(request.buckets, "<i2")) if request.buckets else None
+    return torch.from_numpy(_array(request.ids, "<i8")), buckets
+
+
+def _array(data: bytes, kind: str) -> Any:
+    """Returns a writable array of the bytes, as required for tensors.
+
+    Raises:
+        InvalidArgumentError: the size is not a multiple of the item size.
+    """
+    size = np.dtype(kind).itemsize
+    if len(data) % size:
+        raise InvalidArgumentError(f"numbers of {size} bytes expected, got {len(data)} bytes")
+    return np.frombuffer(bytearray(data), kind)

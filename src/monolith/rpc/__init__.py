@@ -1,0 +1,8 @@
+"""Remote calls: channels, handlers, credentials, connection limits, retries and the tunnel of core traffic.
+
+May import: `tensors`, `observe`, `files` and what is below them.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

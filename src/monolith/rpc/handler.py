@@ -1,0 +1,141 @@
+"""Serves the methods of an object over gRPC: authorization, and errors in answers."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from google.protobuf import message_factory
+
+from monolith.errors import OpError
+from monolith.rpc.credentials import load_grpc
+from monolith.rpc.failures import failure_of
+from monolith.rpc.protos import coordinator_pb2
+from monolith.rpc.protos import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from monolith.rpc.credentials import ServerCredentials
+
+__all__ = [
+    "CONTROL",
+    "COORDINATOR",
+    "MESSAGE_BYTES",
+    "SERVICES",
+    "Send",
+    "classes_of",
+    "import_grpc",
+    "make_handler",
+]
+
+_log = logging.getLogger(__name__)
+
+CONTROL = messages.DESCRIPTOR.services_by_name["ParameterServer"]
+COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
+SERVICES = (CONTROL, COORDINATOR)
+"""Services of a server; only the home server has the second one. Their method names are distinct."""
+MESSAGE_BYTES = 64 << 20
+"""Maximum message size at either end."""
+
+Send: TypeAlias = "Callable[[Any], None]"
+"""Sends an answer of a stream; None ends the stream. Any thread may call it, one at a time."""
+
+
+def import_grpc() -> Any:
+    """Imports the gRPC package on first use."""
+    return load_grpc(who="a parameter server", extra="ps")
+
+
+def make_handler(
+    descriptor: Any,
+    service: object,
+    credentials: ServerCredentials,
+    *,
+    lasting: Mapping[str, Callable[[Any, Any, Send], None]],
+) -> Any:
+    """Returns a service as a gRPC handler. An error of a method is part of its answer; the call itself succeeds.
+
+    Args:
+        descriptor: Descriptor of the service.
+        service: Its methods by their names on the wire.
+        credentials: Credentials that callers must present.
+        lasting: Streams that last as long as their clients, and hold no thread meanwhile: called once, with the
+            request, the context, and a function that sends.
+    """
+    grpc = import_grpc()
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+    }
+
+    def require_known(context: Any) -> None:
+        if not credentials.accepts(context.invocation_metadata()):
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
+
+    def handle(method: Any) -> Any:
+        request_class, answer_class = classes_of(method)
+        if method.name in lasting:
+            behavior = _lasting_behavior(lasting[method.name], require_known)
+        elif method.server_streaming:
+            behavior = _stream_behavior(getattr(service, method.name), answer_class, require_known)
+        else:
+            behavior = _plain_behavior(getattr(service, method.name), answer_class, require_known)
+        return make[method.client_streaming, method.server_streaming](
+            behavior, request_class.FromString, answer_class.SerializeToString
+        )
+
+    handlers = {method.name: handle(method) for method in descriptor.methods}
+    return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+
+
+def classes_of(method: Any) -> tuple[Any, Any]:
+    """Returns the classes of a method's request and answer."""
+    return message_factory.GetMessageClass(method.input_type), message_factory.GetMessageClass(method.output_type)
+
+
+def _plain_behavior(
+    serve: Callable[[Any], Any], answer_class: Any, require_known: Callable[[Any], None]
+) -> Callable[[Any, Any], Any]:
+    def answer(request: Any, context: Any) -> Any:
+        require_known(context)
+        try:
+            return serve(request)
+        except Exception as error:  # noqa: BLE001 - any error is sent to the caller
+            return answer_class(failure=_noted(serve, error))
+
+    return answer
+
+
+def _stream_behavior(
+    serve: Callable[[Any], Iterator[Any]], answer_class: Any, require_known: Callable[[Any], None]
+) -> Callable[[Any, Any], Iterator[Any]]:
+    def answer(request: Any, context: Any) -> Iterator[Any]:
+        require_known(context)
+        try:
+            found = serve(request)
+            yield answer_class()  # confirms that the requested data exists
+            yield from found
+        except Exception as error:  # noqa: BLE001 - any error is sent to the caller
+            yield answer_class(failure=_noted(serve, error))
+
+    return answer
+
+
+def _lasting_behavior(begin: Callable[[Any, Any, Send], None], require_known: Callable[[Any], None]) -> Any:
+    def stay(request: Any, context: Any, send: Send) -> None:
+        require_known(context)
+        begin(request, context, send)
+
+    stay.experimental_non_blocking = True  # type: ignore[attr-defined]  # as gRPC's own health service does it
+    return stay
+
+
+def _noted(serve: Callable[..., Any], error: Exception) -> messages.Failure:
+    failure = failure_of(error)
+    if isinstance(error, OpError):
+        _log.info("%s: %s", serve.__name__, failure.message)
+    else:
+        _log.warning("%s failed", serve.__name__, exc_info=error)
+    return failure

@@ -1,0 +1,177 @@
+"""The REST interface of TF-Serving; paths are those of `rest_path.py`.
+
+An answer has its model version in the header ``x-model-version``, and if requests are logged the request id in
+``x-request-id``: that of the client, or a generated one. A client may set a timeout in ``x-timeout-ms``, and a request
+id in ``x-request-id``, which decides whether the canary answers. A response to overload has ``retry-after``, in
+seconds, and ``retry-after-ms``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import InvalidArgumentError, UnauthenticatedError, UnimplementedError
+from monolith.serving.server.commands import parse_command, require_commander
+from monolith.serving.server.http.error import HttpError, error_response
+from monolith.serving.server.http.json_answer import encode_answer, metadata_of, status_of, version_text
+from monolith.serving.server.http.json_request import parse_request
+from monolith.serving.server.http.message import HttpResponse
+from monolith.serving.server.http.rest_path import parse_path
+from monolith.serving.server.model_threads import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.rpc.credentials import ServerCredentials
+    from monolith.serving.server.http.message import HttpRequest, Reply
+    from monolith.serving.server.http.rest_path import Asked
+    from monolith.serving.server.request_core import RequestCore
+
+__all__ = ["RestApplication"]
+
+_SMALL_BODY_BYTES = 64 << 10
+"""Bodies up to this size are decoded by the event loop, in less than a millisecond; others by threads."""
+_DECODING_THREADS = 2
+
+
+class RestApplication:
+    """HTTP application of a server; predictions are computed by the model threads.
+
+    Args:
+        core: Passes requests to models.
+        credentials: Credentials that clients must present; health and readiness need none.
+    """
+
+    def __init__(self, core: RequestCore, credentials: ServerCredentials) -> None:
+        self._core = core
+        self._credentials = credentials
+        self._decoders = ThreadPoolExecutor(_DECODING_THREADS, thread_name_prefix="decode")
+
+    def close(self) -> None:
+        """Stops its threads; bodies that wait for decoding are dropped."""
+        self._decoders.shutdown(cancel_futures=True)
+
+    def begin(self, request: HttpRequest) -> HttpResponse | None:
+        """Rejects a request that its head suffices to reject; None: the body is to be read.
+
+        Raises:
+            HttpError: the path does not exist.
+            OpError: the client is not authorized, or the server is overloaded.
+        """
+        asked = parse_path(request.path)
+        method = "GET" if request.method == "HEAD" else request.method
+        if method != asked.method:
+            raise HttpError(405, f"{asked.action} takes {asked.method}, got {request.method}", closes=True)
+        if asked.action in ("healthz", "readyz"):
+            return self._health(is_readiness=asked.action == "readyz")
+        headers = request.headers
+        if self._credentials.token is not None:
+            shown = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()]
+            if not self._credentials.accepts(shown):
+                raise UnauthenticatedError("the token is wrong or missing; send: Authorization: Bearer <token>")
+        if asked.action == "predict":
+            request.deadline = self._core.deadline_of(_timeout_of(headers))
+            self._core.threads.require_room(request.deadline)
+        elif asked.action == "promotion":
+            require_commander(request.client, headers, knows_callers=self._credentials.knows_callers)
+        return None
+
+    def answer(self, request: HttpRequest, reply: Reply) -> None:
+        """Answers a request that `begin` accepted.
+
+        Raises:
+            OpError: the request is invalid; `reply` is not called.
+        """
+        asked = parse_path(request.path)
+        if asked.action == "predict" and len(request.body) <= _SMALL_BODY_BYTES:
+            self._predict(asked, request, reply)
+        elif asked.action == "predict":
+            self._decoders.submit(self._predict_large, asked, request, reply)
+        elif asked.action == "promotion":  # in a thread, since it may load versions
+            threading.Thread(target=self._command, args=(asked, request, reply), name="promotion", daemon=True).start()
+        else:
+            reply(self._describe(asked))
+
+    def _health(self, *, is_readiness: bool) -> HttpResponse:
+        why = self._core.why_not_ready() if is_readiness else None
+        if why is not None:
+            raise HttpError(503, why)
+        return HttpResponse(200, b'{"status":"ok"}')
+
+    def _describe(self, asked: Asked) -> HttpResponse:
+        registry, target = self._core.registry, asked.target
+        if asked.action == "metadata":
+            with registry.using(target.name, version=target.version, label=target.label) as entry:
+                return HttpResponse(200, json.dumps(metadata_of(entry)).encode())
+        entries = everything = registry.entries(target.name)
+        if target.version is not None or target.label is not None:
+            with registry.using(target.name, version=target.version, label=target.label) as entry:
+                entries = [entry]
+        refused = registry.refused(target.name) if entries == everything else {}
+        return HttpResponse(200, json.dumps(status_of(entries, registry.labels(target.name), refused)).encode())
+
+    def _command(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+        try:
+            reply(HttpResponse(200, json.dumps(self._commanded(asked, request)).encode()))
+        except Exception as error:  # noqa: BLE001 - any error becomes a response
+            reply(error_response(error))
+
+    def _commanded(self, asked: Asked, request: HttpRequest) -> dict[str, Any]:
+        commands, name = self._core.registry.commands, asked.target.name
+        if commands is None:
+            raise UnimplementedError("this server keeps no versions of its models: nothing can be promoted here")
+        if asked.verb is None:
+            return commands.describe(name or None)
+        return commands.command(name, asked.verb, parse_command(request.body, request.headers))
+
+    def _predict_large(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+        """Decodes a body that would block the event loop; an expired request is not decoded."""
+        if request.is_answered or time.monotonic() >= request.deadline:
+            return  # its connection reports the timeout
+        try:
+            self._predict(asked, request, reply)
+        except Exception as error:  # noqa: BLE001 - any error becomes a response
+            reply(error_response(error))
+
+    def _predict(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+        given = request.headers.get(b"x-request-id")
+        request_id = self._core.request_id_of(given)
+        parsed = parse_request(request.body, self._core.limits)
+        request.body = b""  # decoded; frees the memory
+        target = asked.target if given is None else asked.target._replace(request_id=given.decode("latin-1"))
+
+        def done(outcome: Answer | BaseException) -> None:
+            try:
+                reply(_answered(outcome, request_id, is_rows=parsed.is_rows))
+            except Exception as error:  # noqa: BLE001 - any error becomes a response
+                reply(error_response(error))
+
+        self._core.ask(
+            target, parsed.signature, parsed.columns, deadline=request.deadline, done=done, request_id=request_id
+        )
+
+
+def _answered(outcome: Answer | BaseException, request_id: bytes | None, *, is_rows: bool) -> HttpResponse:
+    if not isinstance(outcome, Answer):
+        return error_response(outcome)
+    version = (b"x-model-version", version_text(outcome.version).encode())
+    headers = (version,) if request_id is None else (version, (b"x-request-id", request_id))
+    return HttpResponse(200, encode_answer(outcome.outputs, is_rows=is_rows), headers)
+
+
+def _timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
+    text = headers.get(b"x-timeout-ms")
+    if text is None:
+        return None
+    try:
+        seconds = float(text) / 1e3
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise InvalidArgumentError(f"x-timeout-ms: must be a number of milliseconds, got {text.decode('latin-1')!r}")
+    return seconds

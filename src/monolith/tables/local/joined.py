@@ -1,0 +1,155 @@
+"""One incarnation of a worker at rows in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith import _core
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.tables.arrays import time_array
+from monolith.tables.batch import Applied, BatchStamp, Finished
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.local.merged_update import require_finite
+from monolith.tables.local.plan import LocalRows
+from monolith.tables.local.prepared_update import prepare_update, require_not_discarded
+from monolith.tables.rows import applied_from_core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.tables.batch import Pending, Plan, Rows, Update
+    from monolith.tables.local.cut import LocalCut
+    from monolith.tables.local.plan import LocalPlan
+    from monolith.tables.local.prepared_update import PreparedUpdate
+    from monolith.tables.local.store import LocalStore
+
+_SUBJECT = "local store"
+_PER_UNIQUE_ID = 1
+
+
+class LocalJoined:
+    """`monolith.tables.store.Joined` at a `LocalStore`: every update is in the rows when its call returns."""
+
+    def __init__(self, store: LocalStore, worker: int) -> None:
+        self._store = store
+        self._core = store.native.core
+        self.worker = worker
+        self._incarnation, stamp = self._core.join(worker)
+        self.applied = None if stamp is None else stamp_from_core(stamp)
+        self.applied_by_server = [self.applied]
+        """The worker's last batch at each owner; there is one owner."""
+        self.next_seq = 0 if stamp is None else stamp.seq + 1
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:
+        """Groups the ids of one batch of this worker."""
+        if stamp.worker != self.worker:
+            raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
+        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
+
+    def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
+        """Returns the rows of the plan; `after` must be applied already, since no update is ever in flight."""
+        own = self._own(plan)
+        seen = self._core.last_applied(self.worker)
+        if after > seen:
+            raise FailedPreconditionError(
+                f"{_SUBJECT}: cannot read after batch {after} of worker {self.worker}: its last applied batch is"
+                f" {seen}; apply it first"
+            )
+        if train:
+            self._core.require_current(self.worker, self._incarnation)
+            self._store.plans.open(own)
+        values = new_rows((own.num_values,))
+        self._core.read(own.core, values, step)
+        return Finished(LocalRows(torch.from_numpy(values), seen))
+
+    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
+        """Makes one optimizer step per id with the sum of its gradients; skips a batch that was applied before."""
+        clock = self._store.native.event_clock
+        num_ids = sum(self._own(plan).core.num_ids for plan, _ in updates)
+        bounded = clock.bounded(time_array(rule.times, (num_ids,), _SUBJECT))
+        applied = self.commit(self.prepare(updates, rule, bounded.times))
+        if not applied.duplicate:
+            clock.count(bounded)
+        return Finished(applied)
+
+    def prepare(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update, times: NDArray[np.int64]) -> PreparedUpdate:
+        """Does everything of `apply` except the update itself, with these times instead of those of the rule.
+
+        Raises for every argument that does not fit.
+        """
+        plans = [self._own(plan) for plan, _ in updates]
+        gradients = [gradient for _, gradient in updates]
+        return prepare_update(
+            self._store.native, plans, gradients, rule, times, incarnation=self._incarnation, subject=_SUBJECT
+        )
+
+    def require_applicable(self, update: PreparedUpdate) -> None:
+        """Raises what `commit` would raise, for a caller that commits to several stores or to none."""
+        if not self._core.is_duplicate([update.push]) and not update.is_known_finite:
+            require_finite(self._store.native, update.merged, update.scale)
+
+    def commit(self, update: PreparedUpdate, *, newest_time: int = 0) -> Applied:
+        """Applies the update, unless its batches were applied before.
+
+        `newest_time` is that of all parts of the update, where other stores have some of them.
+        """
+        require_not_discarded(update.plans, _SUBJECT)
+        merged, layout = update.merged, (_PER_UNIQUE_ID, None, None)
+        applied = self._core.apply(
+            merged.plan,
+            merged.gradient,
+            *layout,
+            update.rates,
+            update.rule.step,
+            merged.times,
+            update.scale,
+            merged.latest,
+            update.is_known_finite,
+            [update.push],
+            newest_time=newest_time,
+        )
+        self._store.plans.close_applied(update.plans)
+        return applied_from_core(applied)
+
+    def discard(self, plan: Plan) -> None:
+        """Ends a training plan without an update."""
+        self._store.plans.discard(self._own(plan))
+
+    def flush(self, *, timeout_seconds: float) -> int:  # noqa: ARG002 - nothing is ever in flight
+        """Returns the last batch applied."""
+        self._core.require_current(self.worker, self._incarnation)
+        return self._core.last_applied(self.worker)
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> LocalCut:
+        """Freezes rows and stamps together."""
+        self._core.require_current(self.worker, self._incarnation)
+        return self._store.cut(timeout_seconds=timeout_seconds)
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows; `now` -1 means each table's newest time."""
+        self._core.require_current(self.worker, self._incarnation)
+        return self._store.evict(now=now)
+
+    def _own(self, plan: Plan) -> LocalPlan:
+        own = self._store.own(plan)
+        if own.stamp.worker != self.worker:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: plan of {own.stamp} is of another worker than the one joined, {self.worker}"
+            )
+        return own
+
+
+def stamp_from_core(stamp: _core.BatchStamp) -> BatchStamp:
+    """Returns a stamp of the core as a plain value."""
+    return BatchStamp(worker=stamp.worker, seq=stamp.seq, position=stamp.position, event_time_ms=stamp.event_time_ms)
+
+
+def stamp_to_core(stamp: BatchStamp) -> _core.BatchStamp:
+    """Returns a stamp as the core takes it."""
+    return _core.BatchStamp(stamp.worker, stamp.seq, stamp.position, stamp.event_time_ms)

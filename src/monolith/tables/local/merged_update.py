@@ -1,0 +1,113 @@
+"""Several plans made into one, so that accumulated gradients become a single optimizer step per id.
+
+The plan of all has the occurrences of all, which admission needs. Gradients are added in the order of the plans.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from monolith import _core
+from monolith.errors import InvalidArgumentError
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.local.plan import tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith.tables.local.native_tables import NativeTables
+
+
+class Contribution(Protocol):
+    """One plan of the core."""
+
+    core: _core.Plan
+
+
+class MergedUpdate(NamedTuple):
+    """Arguments of one native `apply`."""
+
+    plan: _core.Plan
+    gradient: NDArray[np.float32]
+    times: NDArray[np.int64]
+    latest: NDArray[np.float32] | None
+    """The rows as the worker saw them, laid out as the gradient; those of tables that do not use them are zeros."""
+
+
+def merge_updates(
+    native: NativeTables,
+    plans: Sequence[Contribution],
+    gradients: Sequence[NDArray[np.float32]],
+    times: NDArray[np.int64],
+    latest: Sequence[NDArray[np.float32]] | None,
+) -> MergedUpdate:
+    """Merges plans and gradients to one plan and one flat gradient.
+
+    ``times`` has one entry, or one per input of all plans end to end. Of the latest rows of an id that several plans
+    have, the first ones count: its gradient was computed from rows at least as new.
+    """
+    if len(plans) == 1:
+        return MergedUpdate(plans[0].core, gradients[0], times, None if latest is None else latest[0])
+    merged = native.core.merge_plans([plan.core for plan in plans])
+    gradient = new_rows((native.core.num_values(merged.plan),))
+    merged.sum_rows(gradients, gradient)  # the caller that applies the sum handles values that are not finite
+    first = None
+    if latest is not None:
+        first = new_rows(gradient.shape)
+        merged.first_rows(latest, first)
+    if len(times) != 1:
+        times = merged.times_of_inputs(np.split(times, np.cumsum([plan.core.num_ids for plan in plans[:-1]])))
+    return MergedUpdate(merged.plan, gradient, times, first)
+
+
+def require_finite(native: NativeTables, update: MergedUpdate, scale: float) -> None:
+    """Rejects, like the core's `apply`, gradients that tables with ``nonfinite="raise"`` cannot take.
+
+    Raises:
+        InvalidArgumentError: names the table and the id.
+    """
+    if _core.are_finite(update.gradient, scale):
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(update.gradient * np.float32(scale))
+    tables = tables_of(update.plan.splits, len(native))
+    dims = np.array(native.dims)[tables]
+    offsets = np.cumsum(dims) - dims
+    for place in np.unique(np.searchsorted(offsets, np.flatnonzero(~finite), side="right") - 1):
+        config = native.configs[tables[place]]
+        if config.nonfinite == "raise":
+            raise InvalidArgumentError(
+                f"table {config.name!r}: the gradient of id {update.plan.unique_ids[place]} is not finite; nothing was"
+                " applied. Set nonfinite='skip' or 'apply' in the table's config to continue"
+            )
+
+
+def spread_latest(native: NativeTables, plan: _core.Plan, latest: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns the rows of tables that use them, laid out as the gradient of all tables."""
+    if all(native.uses_latest):
+        return latest
+    tables = tables_of(plan.splits, len(native))
+    used = np.repeat(np.array(native.uses_latest)[tables], np.array(native.dims)[tables])
+    spread = np.zeros(len(used), np.float32)
+    spread[used] = latest
+    return spread
+
+
+def require_latest_of_all(latest: Sequence[object], num_plans: int, subject: str) -> None:
+    """Rejects latest rows that do not match the plans.
+
+    Raises:
+        InvalidArgumentError: there are more or fewer of them.
+    """
+    if len(latest) != num_plans:
+        raise InvalidArgumentError(f"{subject}: latest must have one tensor per plan ({num_plans}), got {len(latest)}")
+
+
+def num_latest(native: NativeTables, plan: _core.Plan) -> int:
+    """Returns the number of floats in the rows of tables that use latest rows."""
+    sizes = np.diff(plan.splits).reshape(-1, len(native)).sum(axis=0)
+    return int((sizes * np.array(native.dims) * np.array(native.uses_latest)).sum())

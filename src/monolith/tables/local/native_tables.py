@@ -1,0 +1,106 @@
+"""The native group with the names and configs of its tables: what `HashTable`, `TableGroup` and `LocalStore` share."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+
+from monolith.errors import InvalidArgumentError
+from monolith.tables.event_times import EventClock, newest_time_of
+from monolith.tables.local.core_group import build_core_group
+from monolith.tables.schema import Schema, TableSchema
+from monolith.tables.table_config import sorted_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from monolith.tables.arrays import Floats
+    from monolith.tables.table_config import TableConfig
+
+
+LearningRates: TypeAlias = "float | Floats"
+"""One number per segment; a plain number for a table of one segment."""
+
+
+class NativeTables:
+    """Tables in sorted-name order over one `_core.Group`. Thread-safe; names and configs never change."""
+
+    def __init__(self, configs: Mapping[str, TableConfig]) -> None:
+        self.configs = sorted_by_name(configs)
+        self.names = tuple(config.name for config in self.configs)
+        self.core = build_core_group(self.configs)
+        self.event_clock = EventClock(newest_time_of([self.core]))
+        """For calls that take a complete batch; the times of a partial batch were bounded before."""
+        self.identity = object()
+        """Identifies plans of these tables."""
+        self.dims = tuple(config.dim for config in self.configs)
+        self.uses_latest = tuple(config.uses_latest for config in self.configs)
+        self.subjects = tuple(f"table {name!r}" for name in self.names)
+        self.rate_splits = np.cumsum([0, *(len(config.segments) for config in self.configs)]).tolist()
+        self._last_splits = 0, np.zeros(2, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Schema of the rows, from the core."""
+        return Schema(tuple(TableSchema.parse(name, self.core.schema(n)) for n, name in enumerate(self.names)))
+
+    def number_of(self, name: str) -> int:
+        """Returns the table's index in sorted-name order.
+
+        Raises:
+            InvalidArgumentError: no such table; names the closest one.
+        """
+        try:
+            return self.names.index(name)
+        except ValueError:
+            close = difflib.get_close_matches(str(name), self.names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the tables are {', '.join(self.names)}"
+            raise InvalidArgumentError(f"unknown table {name!r}; {hint}") from None
+
+    def splits_for(self, table: int, num_ids: int) -> NDArray[np.int64]:
+        """Returns table_splits of a call in which one table has all the ids."""
+        if len(self.names) == 1:
+            last_num_ids, splits = self._last_splits  # batches mostly have the same size
+            if last_num_ids != num_ids:
+                splits = np.array((0, num_ids), np.int64)
+                self._last_splits = num_ids, splits
+            return splits
+        splits = np.zeros(len(self.names) + 1, np.int64)
+        splits[table + 1 :] = num_ids
+        return splits
+
+    def rates(self, given: Mapping[int, LearningRates | None], step: int) -> NDArray[np.float32]:
+        """Returns float32 [S]: the rates of the given tables, of their optimizers where None; 0 for all others."""
+        rates = np.zeros(self.rate_splits[-1], np.float32)
+        for table, values in given.items():
+            begin, end = self.rate_splits[table], self.rate_splits[table + 1]
+            if values is None:
+                rates[begin:end] = self.configs[table].learning_rates_at(step)
+            else:
+                rates[begin:end] = _checked_rates(values, end - begin, self.subjects[table])
+        return rates
+
+
+def _checked_rates(values: LearningRates, num_segments: int, subject: str) -> NDArray[np.float32]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        rates = np.asarray(values, np.float32).reshape(-1)
+    except (TypeError, ValueError):
+        raise TypeError(f"{subject}: learning_rates must be numbers, got {values!r}") from None
+    if len(rates) != num_segments:
+        raise InvalidArgumentError(
+            f"{subject}: learning_rates must have one number per segment ({num_segments}), got {len(rates)}"
+        )
+    if not (np.isfinite(rates) & (rates >= 0)).all():
+        raise InvalidArgumentError(f"{subject}: learning_rates must be finite and >= 0, got {rates.tolist()}")
+    return rates

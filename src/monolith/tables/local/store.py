@@ -1,0 +1,242 @@
+"""The store whose rows live in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.ids import NUM_SLOTS_V2
+from monolith.tables.arrays import NO_STEP, bucket_array, id_array, time_array
+from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import BlockKind, RowBlock
+from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
+from monolith.tables.local.cut import LocalCut
+from monolith.tables.local.history import LocalHistory
+from monolith.tables.local.joined import LocalJoined, stamp_to_core
+from monolith.tables.local.native_tables import NativeTables
+from monolith.tables.local.plan import LocalPlan, LocalRows, OpenPlans
+from monolith.tables.local.restore import LocalRestore
+from monolith.tables.slot_keys import UNKNOWN_SLOT
+from monolith.tables.store import LoadReport, StoreStats, Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.tables.batch import Pending, Plan, Rows
+    from monolith.tables.history import ChangeReader, Mark
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.table_config import TableConfig
+
+_SUBJECT = "local store"
+
+
+class LocalStore:
+    """`monolith.tables.store.Store` over tables of this process; every result is available when the call returns.
+
+    Updates of different workers run side by side; a cut holds exactly the batches that its stamps name. Reads and plans
+    take no lock. Results do not depend on the number of threads.
+
+    >>> import torch
+    >>> from monolith.tables import BatchStamp, LocalStore, Segment, TableConfig, Update
+    >>> store = LocalStore({"user": TableConfig([Segment(1)])})
+    >>> joined = store.join(worker=0)
+    >>> plan = joined.plan(torch.tensor([3, 3]), torch.tensor([0, 2]), stamp=BatchStamp(worker=0, seq=0))
+    >>> rule = Update(previous=-1, step=0, learning_rates=torch.tensor([0.5]), times=0)
+    >>> joined.apply([(plan, torch.tensor([1.0]))], rule).result().inserted
+    1
+    >>> store.read(plan, step=1).result().values
+    tensor([-0.5000])
+    """
+
+    def __init__(self, configs: Mapping[str, TableConfig]) -> None:
+        self.native = NativeTables(configs)
+        """The tables as the core keeps them; for `HashTable`, `TableGroup` and other engine code."""
+        self.plans = OpenPlans(_SUBJECT)
+        """Training plans that have not ended."""
+        self.history = LocalHistory([self.native.core], [ALL_BUCKETS], _SUBJECT)
+        """Marks and readers."""
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows."""
+        return self.native.schema
+
+    @property
+    def traits(self) -> Traits:
+        """Properties of the engine: in process and exact."""
+        return Traits()
+
+    # Batches
+
+    def join(self, worker: int) -> LocalJoined:
+        """Begins an incarnation of a worker."""
+        if worker < 0:
+            raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
+        return LocalJoined(self, worker)
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:
+        """Groups the ids of one batch; touches no row and takes no lock."""
+        return LocalPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
+
+    def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
+        """Returns the current rows."""
+        own = self.own(plan)
+        values = new_rows((own.num_values,))
+        self.native.core.read(own.core, values, step)
+        return Finished(LocalRows(torch.from_numpy(values), NOTHING_APPLIED))
+
+    def own(self, plan: Plan) -> LocalPlan:
+        """Returns the plan, if this store made it.
+
+        Raises:
+            InvalidArgumentError: another store made it.
+        """
+        return LocalPlan.made_for(plan, self.native, subject=_SUBJECT)
+
+    # History
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> LocalCut:  # noqa: ARG002 - nothing is ever in flight
+        """Freezes rows and stamps together."""
+        return LocalCut(self.native, self.history, self.native.core.cut())
+
+    def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
+        """Opens a reader of changes."""
+        return self.history.open_reader(name, at)
+
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
+        """Marks rows as changed and absent ids as removed."""
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        self.native.core.touch(self.native.number_of(table), flat, bucket_array(buckets, len(flat), _SUBJECT))
+
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes rows and admission counts; returns the number of rows removed."""
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        given = bucket_array(buckets, len(flat), _SUBJECT)
+        return self.native.core.erase(self.native.number_of(table), flat, given)
+
+    # Saving and restoring
+
+    def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
+        """Loads rows, tombstones and filters of some buckets.
+
+        All blocks are held and checked before anything is written; load a range of buckets at a time to bound memory.
+        `PackedBlocks` are passed to the core unchanged, in one call.
+        """
+        return self.load_emptied(blocks, buckets=buckets, emptied=buckets if replace else None)
+
+    def load_emptied(self, blocks: Iterable[RowBlock], *, buckets: range, emptied: range | None) -> LoadReport:
+        """Like `load`, but empties the buckets `emptied` first; for one of several owners these may be more."""
+        bounds = bucket_bounds(buckets)
+        given = blocks if isinstance(blocks, PackedBlocks) else list(blocks)
+        if emptied is not None:
+            self.require_loadable(given, buckets=buckets)
+            self.native.core.clear_buckets(*bucket_bounds(emptied))
+        if isinstance(given, PackedBlocks):
+            loaded = self.native.core.load_packed(given.data, bounds)
+        else:
+            loaded = self.native.core.load([block.data for block in given], bounds, None)
+        return LoadReport(
+            rows=loaded.rows, tombstones=loaded.tombstones, filters=loaded.filters, ignored=loaded.ignored
+        )
+
+    def require_loadable(self, blocks: Sequence[RowBlock] | PackedBlocks, *, buckets: range) -> None:
+        """Raises what `load` of these blocks would raise; changes nothing."""
+        bounds = bucket_bounds(buckets)
+        if isinstance(blocks, PackedBlocks):
+            self.native.core.check_packed(blocks.data, bounds)
+        else:
+            self.native.core.check([block.data for block in blocks], bounds, None)
+
+    def prepare_restore(
+        self,
+        folder: str,
+        manifest: Manifest,
+        *,
+        buckets: range = ALL_BUCKETS,
+        ignore_unknown_tables: bool = False,
+    ) -> LocalRestore:
+        """Reads and checks the files of some buckets."""
+        return LocalRestore(
+            self.native, folder, manifest, buckets, emptied=buckets, ignore_unknown_tables=ignore_unknown_tables
+        )
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Sets the progress of the saved run; marks, readers and workers of the previous run become invalid."""
+        stamps = agreed_stamps(applied, ALL_BUCKETS)
+        self.history.begin_life(generation)
+        self.native.core.resume([stamp_to_core(each) for each in stamps.values()])
+
+    # All rows
+
+    def assign(self, block: RowBlock, *, add: bool) -> None:
+        """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
+        if block.kind is not BlockKind.FULL:
+            raise InvalidArgumentError(f"{_SUBJECT}: assign takes a block of full rows, got {block!r}")
+        clock = self.native.event_clock
+        bounded = clock.bounded(block.times.astype(np.int64))
+        self.assign_at(block, bounded.times, add=add)
+        clock.count(bounded)
+
+    def assign_at(self, block: RowBlock, times: NDArray[np.int64], *, add: bool) -> None:
+        """Like `assign`, with these times instead of those of the block."""
+        self.native.core.check([block.data], bucket_bounds(ALL_BUCKETS), None)
+        weights = block.weights(self.native.dims[block.table]).reshape(-1)
+        if block.count:
+            buckets = np.full(block.count, block.bucket, np.uint16)
+            self.native.core.assign(block.table, block.keys, weights, times, add, NO_STEP, buckets)
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows; `now` -1 means each table's newest time."""
+        return self.native.core.evict(-1, now if now == -1 else int(time_array(now, (), _SUBJECT)[0]))
+
+    def stats(self) -> StoreStats:
+        """Returns statistics of all tables."""
+        core, names = self.native.core, self.native.names
+        tables = {name: core.stats(number) for number, name in enumerate(names)}
+        parts = ("row_bytes", "index_bytes", "other_bytes")
+        return StoreStats(
+            rows=sum(int(table["rows"]) for table in tables.values()),
+            memory_bytes=sum(int(table[part]) for table in tables.values() for part in parts),
+            applied={stamp.worker: stamp.seq for stamp in core.stamps()},
+            open_plans=self.plans.count,
+            tables=tables,
+            times_ahead=self.native.event_clock.num_ahead,
+        )
+
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Returns rows by the number of their slot."""
+        found = self.native.core.rows_by_slot(self.native.number_of(table))
+        return {slot if slot < NUM_SLOTS_V2 else UNKNOWN_SLOT: rows for slot, rows in found.items()}
+
+    def close(self) -> None:
+        """Ends the readers. The rows stay readable."""
+        self.history.close()
+
+
+def agreed_stamps(applied: Sequence[OwnerClock], buckets: range) -> dict[int, BatchStamp]:
+    """Returns the stamps in the clocks of some buckets, for the one owner of these buckets.
+
+    Raises:
+        FailedPreconditionError: they differ: some rows have a batch that others lack.
+    """
+    clocks = [clock for clock in applied if clock.buckets.start < buckets.stop and buckets.start < clock.buckets.stop]
+    found: dict[int, BatchStamp] = {}
+    for clock in clocks:
+        for worker in {worker for each in clocks for worker in each.stamps}:
+            stamp = clock.stamps.get(worker)
+            if found.setdefault(worker, stamp) != stamp:  # type: ignore[arg-type]  # None shows a clock without it
+                seqs = [None if worker not in each.stamps else each.stamps[worker].seq for each in clocks]
+                raise FailedPreconditionError(
+                    f"resume: the rows of worker {worker}'s batches come from owners that had applied different ones of"
+                    f" them, {seqs}, and one owner would get them all; restore with as many owners as saved"
+                )
+    return found

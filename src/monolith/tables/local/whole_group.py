@@ -1,0 +1,102 @@
+"""Calls on all tables of a store: history, cut, snapshots. Base of `HashTable` and `TableGroup`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Unpack, overload
+
+from monolith.errors import FailedPreconditionError
+from monolith.tables import snapshot
+from monolith.tables.history import ALL_BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.history import ChangeReader, Mark
+    from monolith.tables.local.cut import LocalCut
+    from monolith.tables.local.native_tables import NativeTables
+    from monolith.tables.local.store import LocalStore
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot import RestoreReport, SaveHandle, SaveOptions, SaveReport
+    from monolith.tables.snapshot.location import SnapshotPath
+
+_READER = "mark()"
+"""Name of the reader of callers that use marks instead of opening a reader."""
+
+
+class WholeGroup:
+    """Calls on all tables of a group. A table of a larger group rejects them and names the group's."""
+
+    store: LocalStore
+    """The store of the rows, through which a model trains."""
+    native: NativeTables
+    """The tables as the core keeps them; for engine code."""
+    _owns_group: bool
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows; two groups can exchange rows iff their schemas agree."""
+        return self.native.schema
+
+    def cut(self) -> LocalCut:
+        """Freezes the state of all tables while writers continue; release the cut after reading it."""
+        self._require_owner("cut")
+        return self.store.cut()
+
+    def mark(self) -> Mark:
+        """Closes the current epoch: later writes are in `changes(since=mark)`.
+
+        From the first mark on the tables record removals, until `forget`. A long-lived follower should open a reader of
+        its own, `store.open_reader(name)`.
+        """
+        return self._reader().next_mark()
+
+    def changes(
+        self, since: Mark | None = None, *, buckets: range = ALL_BUCKETS, state: bool = True
+    ) -> Iterator[RowBlock]:
+        """Yields current rows and tombstones of everything touched after a mark; None: since the beginning."""
+        self._require_owner("changes")
+        return self.store.history.changes(self._epoch(since), buckets=buckets, state=state)
+
+    def forget(self, before: Mark) -> None:
+        """Discards the history before this mark; changes before it can no longer be read."""
+        self._require_owner("forget")
+        self._reader().advance(before)
+
+    @overload
+    def save(
+        self, path: SnapshotPath, *, background: Literal[False] = False, **options: Unpack[SaveOptions]
+    ) -> SaveReport: ...
+    @overload
+    def save(self, path: SnapshotPath, *, background: Literal[True], **options: Unpack[SaveOptions]) -> SaveHandle: ...
+    def save(
+        self, path: SnapshotPath, *, background: bool = False, **options: Unpack[SaveOptions]
+    ) -> SaveReport | SaveHandle:
+        """Writes one frozen state to a folder while writers continue; options are those of `snapshot.save`."""
+        self._require_owner("save")
+        return snapshot.save(self.store, path, background=background, **options)
+
+    def restore(
+        self, path: SnapshotPath, *, buckets: range | None = None, ignore_unknown_tables: bool = False
+    ) -> RestoreReport:
+        """Replaces the rows by those that `save` wrote; a damaged or foreign folder leaves everything unchanged."""
+        self._require_owner("restore")
+        return snapshot.restore(self.store, path, buckets=buckets, ignore_unknown_tables=ignore_unknown_tables)
+
+    def close(self) -> None:
+        """Ends the readers of changes. The tables stay usable."""
+        self.store.close()
+
+    def _reader(self) -> ChangeReader:
+        """Returns the reader that keeps the history after the marks given out."""
+        return self.store.open_reader(_READER)
+
+    def _epoch(self, since: Mark | None) -> int:
+        return 0 if since is None else self.store.history.epoch_of(since)
+
+    def _require_owner(self, call: str) -> None:
+        if not self._owns_group:
+            names = ", ".join(self.native.names)
+            raise FailedPreconditionError(
+                f"{call}() applies to the entire group ({names}), not to one table of it; write group.{call}(...)"
+            )

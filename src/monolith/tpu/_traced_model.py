@@ -1,0 +1,183 @@
+"""A task's model as a pure function: weights, buffers, rows and columns in; loss, predictions and new buffers out."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from monolith.errors import FailedPreconditionError
+from monolith.nn import Embeddings
+from monolith.nn.embeddings.row_anchor import RowAnchor
+from monolith.tpu._torch_overrides import own_backward_refused
+from monolith.tpu._traced_features import HostColumn, TracedFeatures, looked_up_from
+from monolith.tpu._tracing_errors import LastOperation, explained
+from monolith.train.task import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from monolith.tpu._traced_features import BatchForm
+    from monolith.tpu.torchax_shim import Backend
+    from monolith.train.task import Mode, Task
+
+__all__ = ["Outputs", "TracedModel"]
+
+
+class _CalledTask(nn.Module):
+    """The model as a module whose forward is the task's `model_fn`, for ``torch.func.functional_call``."""
+
+    def __init__(self, task: Task, model: nn.Module) -> None:
+        super().__init__()
+        self._task = task
+        self.model = model
+
+    def forward(self, features: Any, mode: Mode) -> Spec:
+        return self._task.model_fn(features, mode)
+
+
+class Outputs:
+    """The values of a `Spec` that the compiled step returns, and how the spec is rebuilt from them.
+
+    Args:
+        spec: Result of `model_fn` while it was traced.
+        columns: The columns that it was traced with.
+    """
+
+    def __init__(self, spec: Spec, columns: Mapping[str, Tensor]) -> None:
+        names = {id(tensor): name for name, tensor in columns.items()}
+        leaves, self._tree = _pytree.tree_flatten((spec.predictions, spec.label))
+        self._columns = {place: names[id(leaf)] for place, leaf in enumerate(leaves) if id(leaf) in names}
+        self._places = [
+            place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and place not in self._columns
+        ]
+        self.tensors: list[Tensor] = [leaves[place] for place in self._places]
+        """Values that the compiled step returns."""
+        self._values = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+    def spec(self, loss: Tensor | None, tensors: list[Tensor], features: Mapping[str, Any]) -> Spec:
+        """Returns the spec of a batch; unchanged columns are those of the batch."""
+        leaves = list(self._values)
+        for place, name in self._columns.items():
+            leaves[place] = features[name]
+        for place, tensor in zip(self._places, tensors, strict=True):
+            leaves[place] = tensor
+        predictions, label = _pytree.tree_unflatten(leaves, self._tree)
+        return Spec(loss, predictions=predictions, label=label)
+
+
+class TracedModel:
+    """A task and its model, ready to be traced by JAX.
+
+    Args:
+        task: The task whose `model_fn` is called.
+        model: All its modules.
+        backend: JAX.
+    """
+
+    def __init__(self, task: Task, model: nn.Module, backend: Backend) -> None:
+        self._task = task
+        self._backend = backend
+        self._called = _CalledTask(task, model)
+        modules = dict(self._called.named_modules())
+        self.embeddings = {name: each for name, each in modules.items() if isinstance(each, Embeddings)}
+        """Embeddings by their names in the model."""
+        parameters = self._called.named_parameters()
+        self.weights = {name: each for name, each in parameters if not isinstance(each, RowAnchor)}
+        """Dense parameters by name."""
+        of_rows = tuple(f"{name}." for name in self.embeddings)
+        buffers = self._called.named_buffers()
+        self.buffers = {name: each for name, each in buffers if not name.startswith(of_rows)}
+        """Buffers by name."""
+        for name, each in self.weights.items():
+            if each.dtype == torch.float64:
+                raise FailedPreconditionError(
+                    f"task {task.p.name}: weight {name.removeprefix('model.')!r} is float64, which JAX computes as"
+                    " float32; make it .float()"
+                )
+
+    def compute(
+        self, inputs: Mapping[str, Mapping[str, Any]], form: BatchForm, num_rows: int, mode: Mode
+    ) -> tuple[Outputs, Any, list[Any], dict[str, Any]]:
+        """Computes loss, outputs and changed buffers as arrays of JAX, while JAX traces.
+
+        Args:
+            inputs: ``weights``, ``buffers``, ``rows`` and ``columns`` by name, and ``draws``: arrays of JAX.
+            form: Form of the batch that it is traced for.
+            num_rows: Number of its examples.
+            mode: Mode of the task.
+        """
+        env, last = self._backend.env, LastOperation()
+        tensors = {kind: env.j2t_iso(dict(inputs[kind])) for kind in ("weights", "buffers", "rows", "columns")}
+        before = {name: each.jax() for name, each in tensors["buffers"].items()}
+        columns = {name: HostColumn(name, kind) for name, kind in form.items() if isinstance(kind, str)}
+        features = TracedFeatures({name: {**tensors["columns"], **columns}[name] for name in form}, num_rows)
+        state = {**tensors["weights"], **tensors["buffers"]}
+        with (
+            explained(self._backend, last, str(self._task.p.name)),
+            own_backward_refused(str(self._task.p.name)),
+            self._rows_from(tensors["rows"], features),
+            self._surroundings(inputs["draws"]["of_step"]),
+            last,
+        ):
+            spec = torch.func.functional_call(self._called, state, (features, mode))
+            outputs = Outputs(self._checked(spec), tensors["columns"])
+            arrays = [self._array(each) for each in outputs.tensors]
+            loss = None if spec.loss is None else self._array(spec.loss)
+        after = {name: each.jax() for name, each in tensors["buffers"].items()}
+        return outputs, loss, arrays, {name: value for name, value in after.items() if value is not before[name]}
+
+    def _array(self, tensor: Tensor) -> Any:
+        """Converts a tensor of the step, or a constant, to an array of JAX."""
+        return self._backend.env.to_xla(tensor).jax()
+
+    def _checked(self, spec: object) -> Spec:
+        name = f"{type(self._task).__name__}.model_fn"
+        if not isinstance(spec, Spec):
+            raise TypeError(f"{name}: expected Spec(loss, predictions, label), got {type(spec).__name__}")
+        if spec.train_op is not None:
+            raise FailedPreconditionError(
+                f"{name}: Spec(train_op=...) cannot be compiled; give Spec(loss=...), whose gradients are applied"
+            )
+        return spec
+
+    @contextlib.contextmanager
+    def _surroundings(self, draws: Any) -> Iterator[None]:
+        """Enters the environment of torchax, with the random state of this step; new tensors are traced, too."""
+        env, random = self._backend.env, self._backend.jax.random
+        key = random.fold_in(random.key(draws[0]), draws[1])
+        fast_attention = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # its operations have no counterpart in JAX
+        try:
+            with env, env.override_property(prng=key), torch.device("jax"):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_attention)
+
+    @contextlib.contextmanager
+    def _rows_from(self, rows: Mapping[str, Tensor], features: TracedFeatures) -> Iterator[None]:
+        """Makes embeddings return the rows that were looked up on the host."""
+
+        def reading(name: str, embeddings: Embeddings) -> Any:
+            def forward(batch: object, **options: object) -> Any:
+                if options or name not in rows or not features.is_looked_up_by(embeddings, batch):
+                    raise FailedPreconditionError(
+                        f"task {self._task.p.name}: rows of {name.removeprefix('model.')!r} are looked up on the host"
+                        " before the compiled step, for the columns of the batch as they were read; call it with the"
+                        " features of model_fn, with a column for each of its slots"
+                        f" ({', '.join(embeddings.slots)}), and without time or stamp"
+                    )
+                return looked_up_from(embeddings, rows[name])
+
+            return forward
+
+        for name, embeddings in self.embeddings.items():
+            embeddings.forward = reading(name, embeddings)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for embeddings in self.embeddings.values():
+                del embeddings.forward

@@ -1,0 +1,111 @@
+"""`JaxTask`: a task whose model JAX runs; sessions, hooks and checkpoints see a task like any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.nn.embeddings.batch_context import current_turn
+from monolith.tpu.compiled_model import CompiledModel
+from monolith.tpu.global_batches import global_batches
+from monolith.tpu.stopping_signals import EndOfStreamHook, SignalledBatch, with_stopping_signals
+from monolith.train.task import Spec, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch import nn, optim
+
+    from monolith.data.dataset import Dataset
+    from monolith.hook import Hook
+    from monolith.tpu.devices import Devices
+    from monolith.tpu.torchax_shim import Backend
+    from monolith.train.task import Mode
+
+__all__ = ["JaxTask"]
+
+
+class JaxTask(Task):
+    """A task whose `model_fn` is compiled by JAX, on batches of all replicas together.
+
+    Args:
+        task: The task to run. Its context and modules are shared, its parameters copied.
+        backend: JAX.
+        devices: Devices to compute on.
+        num_replicas: Number of batches of the task that are trained in one step.
+        stopping_signals: Whether training ends on the signal of its batches instead of on the end of the input.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        backend: Backend,
+        devices: Devices,
+        *,
+        num_replicas: int = 1,
+        stopping_signals: bool = False,
+    ) -> None:
+        params = task.p.copy()
+        if params.accelerator is not None:
+            params.accelerator = None  # this task implements it; sessions refuse parameters without effect
+        super().__init__(params)
+        self._task = task
+        self.ctx = task.ctx
+        self._num_replicas = num_replicas
+        self._stopping_signals = stopping_signals
+        self._has_stopped = False
+        self.compiled = CompiledModel(task, backend, devices)
+        """Runs the compiled model."""
+
+    @property
+    def task(self) -> Task:
+        """The wrapped task."""
+        return self._task
+
+    def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
+        """Returns the batches of the task for all replicas, in training with their signals."""
+        self._task.ctx = self.ctx  # sessions make new ones
+        batches = global_batches(self._task.input_fn(mode), self._num_replicas)
+        return with_stopping_signals(batches) if self._stopping_signals and mode == "train" else batches
+
+    def model_fn(self, features: Any, mode: Mode) -> Spec:
+        """Runs the compiled model on a batch; returns an empty result for one with the stopping signal."""
+        self._has_stopped = isinstance(features, SignalledBatch) and features.is_stop
+        if isinstance(features, SignalledBatch):
+            turn, features = current_turn(), {} if features.is_stop else features.features
+            if turn is not None:
+                turn.features = features  # what was read ahead is for what the model sees
+        return Spec(train_op=lambda: None) if self._has_stopped else self.compiled(features, mode)
+
+    def make_model(self) -> nn.Module:
+        """Returns the model of the task, which is compiled with its first batch."""
+        self._task.ctx = self.ctx
+        model = self._task.make_model()
+        self.compiled.use(model)
+        return model
+
+    def training_hooks(self) -> Sequence[Hook]:
+        """Returns the hook that stops on the signal, then those of the task."""
+        signals = [EndOfStreamHook(lambda: self._has_stopped)] if self._stopping_signals else []
+        return (*signals, *self._task.training_hooks())
+
+    # Delegated to the task
+
+    def build(self) -> nn.Module | None:
+        """Delegates to the task."""
+        return self._task.build()
+
+    def optimizers(self, model: nn.Module) -> optim.Optimizer | Mapping[str, optim.Optimizer] | None:
+        """Delegates to the task; the optimizers update the weights on the host."""
+        return self._task.optimizers(model)
+
+    def schedules(self, optimizers: Mapping[str, optim.Optimizer]) -> Mapping[str, Any]:
+        """Delegates to the task."""
+        return self._task.schedules(optimizers)
+
+    def training_chief_hooks(self) -> Sequence[Hook]:
+        """Delegates to the task."""
+        return self._task.training_chief_hooks()
+
+    def signatures(self) -> Mapping[str, Sequence[str]]:
+        """Delegates to the task."""
+        return self._task.signatures()

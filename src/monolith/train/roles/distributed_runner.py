@@ -1,0 +1,225 @@
+"""`distributed_train`: one process of a job of many, whichever role it has."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Literal, cast
+
+from monolith.clock import SystemClock
+from monolith.cluster.runtimes.primus import maybe_finish_application, maybe_kill_application
+from monolith.errors import AbortedError, AlreadyExistsError
+from monolith.hooks.parameter_sync import PushThread
+from monolith.observe import HeartBeat
+from monolith.train._publishing import require_publishing
+from monolith.train.compat.conversions import mode_of
+from monolith.train.compat.derive_config import trainer_config_of
+from monolith.train.compat.options import RunnerConfig
+from monolith.train.compat.partial_sync import require_partial_sync
+from monolith.train.compat.task_parameters import override_params
+from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.trainer_config import RESTART_OF_A_JOB, require_training
+from monolith.train.parameters.registry import require_named_task
+from monolith.train.prepare_run import prepare_run
+from monolith.train.rank_place import take_rank
+from monolith.train.roles.local_runner import use_threads
+from monolith.train.roles.place import RolePlace, is_scheduled, role_and_index
+from monolith.train.roles.rank import RankRole
+from monolith.train.roles.server import run_server
+from monolith.train.roles.server_places import ServerPlaces
+from monolith.train.roles.worker import WorkerRole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from monolith.cluster.discovery import ServiceDiscovery
+    from monolith.hook import Hook
+    from monolith.hooks.parameter_sync import SyncBackend
+    from monolith.train.compat.options import DistributedCpuTrainingConfig
+    from monolith.train.config.trainer_config import TrainerConfig
+    from monolith.train.parameters.params import Params
+    from monolith.train.trainer import Trainer
+
+__all__ = ["JobSettings", "distributed_train"]
+
+_log = logging.getLogger(__name__)
+
+
+def distributed_train(
+    config: DistributedCpuTrainingConfig,
+    discovery: ServiceDiscovery,
+    params: Params,
+    sync_backend: SyncBackend | None = None,
+    user_hooks: Sequence[Hook] = (),
+    *,
+    settings: JobSettings | None = None,
+) -> Trainer | None:
+    """Runs one process of a job; all of them call it, with their own role and index.
+
+    A server returns when the job is over, or on a request to stop. A worker returns when all is trained; the chief,
+    worker 0, when all workers have, the last checkpoint holds what they pushed, and the servers were requested to stop.
+    They may start in any order.
+
+    With ``enable_sync_training`` and ``enable_partial_sync_training`` torchrun or mpirun starts the workers, which are
+    the ranks of a synchronous run: they make their steps together and average dense gradients, while rows are on the
+    servers, each rank reading and updating them by itself. A failure of any rank or server ends all ranks; after a
+    restart they and the servers resume from the last checkpoint.
+
+    Args:
+        config: Options with ``server_type``, ``index``, ``num_ps``, ``num_workers`` and ``model_dir``.
+        discovery: Where processes register and find each other; the caller closes it.
+        params: Parameters of the task.
+        sync_backend: Pushes what the job publishes to serving: server s pushes to the shards i with i % num_ps ==
+            s, every ten seconds. None: nothing is pushed.
+        user_hooks: Attached to the session of a worker.
+        settings: Overrides for custom programs.
+
+    Returns:
+        The trainer of a worker, which evaluates and predicts from the last checkpoint; None for a server.
+
+    Raises:
+        ValueError: an option is missing, contradicts another one, or has no effect.
+        OpError: the job could not continue.
+    """
+    settings = JobSettings() if settings is None else settings
+    require_training(mode_of(config.mode), "distributed_train")
+    if isinstance(config, RunnerConfig):
+        require_named_task(config.task, params)
+        prepare_run(config, {})
+        override_params(params, config.params_override)
+    place, trainer_config = _place_and_config(config, discovery, params, settings)
+    if trainer_config.restoring.restart_input:
+        raise ValueError(f"distributed_train: {RESTART_OF_A_JOB}")
+    if sync_backend is not None:
+        require_publishing(trainer_config, "distributed_train")
+    use_threads(config)
+    if place.role == "ps":
+        with _pushing(sync_backend, place):
+            run_server(place, on_stop=settings.on_stop)
+        return None
+    kind = RankRole if config.enable_partial_sync_training else WorkerRole
+    role = kind(place, params, trainer_config, hooks=user_hooks, clock=SystemClock(), wanted=settings)
+    if place.index:
+        return role.run()
+    return _as_first_rank(place, role, settings) if isinstance(role, RankRole) else _as_chief(place, role, settings)
+
+
+@contextmanager
+def _pushing(backend: SyncBackend | None, place: RolePlace) -> Iterator[None]:
+    """Pushes in the background of a server; a standby does not push."""
+    with ExitStack() as closing:
+        if backend is not None and place.index < place.num_ps:
+            for index in range(place.index, backend.num_shards, place.num_ps):
+                thread = PushThread(backend, index)
+                closing.callback(thread.close)
+                thread.start()
+        yield
+
+
+def _place_and_config(
+    config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery, params: Params, settings: JobSettings
+) -> tuple[RolePlace, TrainerConfig]:
+    role, index = role_and_index(config, discovery)
+    if config.enable_sync_training or config.enable_partial_sync_training:
+        index = _take_sync_place(config, role, index, is_scheduled=is_scheduled(discovery))
+    _require_job(config, role, index)
+    if role == "worker" and index != config.index:
+        config.index = index
+    told = _worker_config(config, params) if role == "ps" else trainer_config_of(config, params)
+    reporting = told.reporting
+    together = 1 if config.enable_partial_sync_training else told.num_workers
+    place = RolePlace(
+        role=cast('Literal["ps", "worker"]', role),
+        index=index,
+        num_ps=config.num_ps,
+        num_workers=config.num_workers,
+        settings=told.job,
+        discovery=discovery,
+        model_dir=config.model_dir,
+        publishes=told.publishing is not None,
+    )
+    # Steps are counted over all workers of the job.
+    told = dataclasses.replace(
+        told,
+        model_name=told.model_name or str(params.name),
+        deterministic=settings.deterministic,
+        reporting=dataclasses.replace(
+            reporting,
+            log_every_steps=_times(reporting.log_every_steps, together),
+            summary_every_steps=_times(reporting.summary_every_steps, together),
+        ),
+    )
+    return place, told
+
+
+def _take_sync_place(config: DistributedCpuTrainingConfig, role: str, index: int, *, is_scheduled: bool) -> int:
+    """Refuses what a job cannot do in step; the index of this process, which of a worker is its rank."""
+    if config.enable_full_sync_training:
+        raise ValueError(
+            "distributed_train: enable_sync_training alone is about ranks that share the rows, without servers; use"
+            " distributed_sync_train, or set enable_partial_sync_training, too"
+        )
+    require_partial_sync(config)
+    if role != "worker":
+        return index
+    take_rank(config, scheduled=index if is_scheduled else None)
+    return config.index
+
+
+def _worker_config(config: DistributedCpuTrainingConfig, params: Params) -> TrainerConfig:
+    """Returns the config of a worker of the same job; servers need its job section."""
+    values = {name: value for name, value, _ in config.describe() if config.is_set(name)}
+    return trainer_config_of(type(config)(**{**values, "server_type": "worker", "index": 0}), params)
+
+
+def _times(every_steps: int | None, num_workers: int) -> int | None:
+    return None if every_steps is None else every_steps * num_workers
+
+
+def _require_job(config: DistributedCpuTrainingConfig, role: str, index: int) -> None:
+    if role not in {"ps", "worker"}:
+        raise ValueError(f"distributed_train: server_type must be ps or worker, got {role!r}")
+    if not config.model_dir:
+        raise ValueError("distributed_train: model_dir must name the folder of checkpoints, got ''")
+    if config.num_ps < 1:
+        raise ValueError(f"distributed_train: num_ps must be >= 1: servers keep the rows of a job, got {config.num_ps}")
+    if config.num_workers < 1:
+        raise ValueError(f"distributed_train: num_workers must be >= 1, got {config.num_workers}")
+    count = config.num_workers if role == "worker" else config.num_ps + config.num_extra_ps + config.num_redundant_ps
+    if not 0 <= index < count:
+        raise ValueError(f"distributed_train: index of a {role} must be from 0 to {count - 1}, got {index}")
+
+
+def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trainer:
+    """Runs the chief, which ends the job however training ends."""
+    try:
+        with HeartBeat():
+            trainer = role.run()
+    except (AlreadyExistsError, AbortedError):
+        raise  # another process is the chief, and the job continues
+    except BaseException as error:
+        _end_job(place, settings)
+        maybe_kill_application(str(error))
+        raise
+    _end_job(place, settings)
+    maybe_finish_application()
+    return trainer
+
+
+def _as_first_rank(place: RolePlace, role: RankRole, settings: JobSettings) -> Trainer:
+    """Runs rank 0, which stops the servers when all is trained; after a failure they keep running for a restart."""
+    with HeartBeat():
+        trainer = role.run()
+    if role.ends_servers:
+        _end_job(place, settings)
+        maybe_finish_application()
+    return trainer
+
+
+def _end_job(place: RolePlace, settings: JobSettings) -> None:
+    try:
+        if settings.shut_down_servers and place.settings.ends_servers:
+            ServerPlaces(place).stop_all()
+    except Exception:  # noqa: BLE001 - the scheduler must see how the job ended
+        _log.exception("the servers could not be stopped")

@@ -1,0 +1,121 @@
+"""A serving copy of a trained model: rows compressed for serving, without optimizer state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.checkpoint import TrainState
+from monolith.errors import FailedPreconditionError
+from monolith.nn.embeddings.row_anchor import RowAnchor
+from monolith.nn.table_defaults import TableDefaults, use_table_defaults
+from monolith.tables.history import NUM_BUCKETS, Mark
+from monolith.tables.local.store import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch import Tensor, nn
+
+    from monolith.tables.history import ChangeReader
+    from monolith.tables.store import Store
+    from monolith.tables.table_config import TableConfig
+    from monolith.train.task import Spec, Task
+
+__all__ = ["ServingCopy"]
+
+_BUCKETS_AT_A_TIME = 64
+"""Number of buckets copied together in the first load, which bounds the additional memory."""
+
+
+class ServingCopy:
+    """Copy of the tables and weights of a trained model, updated on request. Not thread-safe.
+
+    It reads the changes as a follower in another process gets them from a log: rows that were touched, compressed, and
+    tombstones of those that were removed.
+
+    Args:
+        name: Name of its readers at the stores.
+        make_task: Creates the task of the copy.
+        trained: The model to follow.
+    """
+
+    def __init__(self, name: str, make_task: Callable[[], Task], trained: TrainState) -> None:
+        self._name = f"validation:{name}"
+        self._trained = trained
+        self._task = make_task()
+        with use_table_defaults(TableDefaults(store=_serving_store)):
+            self.model = self._task.make_model().eval()
+        self._state = TrainState(model=self.model)
+        if self._state.stores.keys() != trained.stores.keys():
+            raise FailedPreconditionError(
+                f"serving copy {name!r}: the task was made twice and has the tables {sorted(trained.stores)} and then"
+                f" {sorted(self._state.stores)}; make_task must make the same model each time"
+            )
+        self._readers: dict[str, ChangeReader] = {}
+        self.num_takes = 0
+        """Number of times it loaded rows."""
+        self.bytes_taken = 0
+        """Size of the loaded rows and tombstones."""
+
+    @property
+    def stores(self) -> dict[str, Store]:
+        """Its serving tables, by the store names of the trained model."""
+        return self._state.stores
+
+    def take_rows(self) -> None:
+        """Loads the current rows of the trained tables."""
+        for name, served in self.stores.items():
+            reader, ranges = self._reader_of(name)
+            reached = reader.next_mark()
+            for buckets in ranges:
+                changes = reader.packed_changes(state=False, buckets=buckets)
+                self.bytes_taken += len(memoryview(changes.data))
+                served.load(changes, buckets=buckets, replace=False)
+            reader.advance(reached)
+        self.num_takes += 1
+
+    @torch.no_grad()
+    def take_dense(self) -> None:
+        """Loads the dense weights, and buffers such as normalisation statistics."""
+        own = dict(_dense_of(self.model))
+        for name, tensor in _dense_of(self._trained.model):
+            own[name].copy_(tensor)
+
+    @torch.no_grad()
+    def look(self, features: Mapping[str, Any]) -> Spec:
+        """Predicts a batch without changing any state."""
+        return self._task.model_fn(features, "eval")
+
+    def stand_still(self) -> None:
+        """Stops loading rows, so that the trained tables keep no changes for it. It can still predict."""
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            reader.close()
+
+    def _reader_of(self, name: str) -> tuple[ChangeReader, list[range]]:
+        known = self._readers.get(name)
+        if known is not None:
+            return known, [range(NUM_BUCKETS)]
+        store = self._trained.stores[name]
+        now = store.open_reader(self._name).mark
+        # Epoch 0: all rows of the tables count as changed.
+        self._readers[name] = store.open_reader(self._name, at=Mark(now.generation, now.life, 0))
+        firsts = range(0, NUM_BUCKETS, _BUCKETS_AT_A_TIME)
+        return self._readers[name], [range(first, first + _BUCKETS_AT_A_TIME) for first in firsts]
+
+
+def _serving_store(configs: Mapping[str, TableConfig]) -> LocalStore:
+    return LocalStore({name: replace(each, serving=True) for name, each in configs.items()})
+
+
+def _dense_of(model: nn.Module | None) -> Iterator[tuple[str, Tensor]]:
+    """Yields weights and buffers by name, without placeholders of rows."""
+    if model is None:
+        return
+    for name, weight in model.named_parameters():
+        if not isinstance(weight, RowAnchor):
+            yield name, weight
+    yield from model.named_buffers()
