@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import dataclasses
 import getpass
 import signal
@@ -18,11 +19,13 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import monolith
 from leak_check import holdings, left_behind
 from monolith import environment
 from parity_ledger import claimed_tests
 from programs import Programs
 from ray_nodes import RayCluster
+from run_summary import RunSummary
 from skipped_claims import SkippedClaims
 from zookeeper_server import ZooKeeperServer, is_installed
 
@@ -55,10 +58,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watches the tests that docs/parity.md names, where all reports arrive."""
+    """Registers the plugins that need all reports in the process that receives them."""
     if not hasattr(config, "workerinput"):
         watch = SkippedClaims(claimed_tests(), is_error=bool(environment.get("CI")))
         config.pluginmanager.register(watch, "skipped-claims")
+        config.pluginmanager.register(RunSummary(), "run-summary")
+        if sys.dont_write_bytecode:  # then each of the hundreds of processes that tests start compiles the package
+            compileall.compile_dir(monolith.__path__[0], quiet=2, workers=2)
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def build(folder: Path) -> Path:
     if compiler is None:
         if environment.get("CI"):
             raise FileNotFoundError("no C compiler; .ci/run installs one")
-        pytest.skip("no C compiler")
+        pytest.skip("a C compiler is not installed; on Debian: apt-get install gcc libc6-dev")
     library = folder / "operations.so"
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", str(library), str(SOURCE), "-ldl"],

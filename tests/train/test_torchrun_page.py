@@ -67,7 +67,9 @@ def test_the_blocks_run_one_after_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun, of Debian's openmpi-bin")
+@pytest.mark.skipif(
+    shutil.which("mpirun") is None, reason="mpirun is not installed; on Debian: apt-get install openmpi-bin"
+)
 def test_mpirun_starts_the_same_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):
         monkeypatch.setenv(name, "1")
