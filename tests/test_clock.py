@@ -31,7 +31,7 @@ MAY_JUMP = {
     "cli/_bench/rows/online_path.py": "times of synthetic events",
     "cli/_log/compacting.py": "a name, beside random digits",
     "clock.py": "the clock itself",
-    "cluster/discovery/zookeeper_cleanup.py": "nine weeks, and never a job with a live process",
+    "cluster/discovery/zookeeper.py": "nine weeks, and never a job with a live process",
     "data/kafka/fetching.py": "the date at which the user wants reading to stop",
     "data/sources/partitions.py": "the date of today",
     "deltalog/log.py": "the time of a base, for people: bases are ordered by the increments that they contain",

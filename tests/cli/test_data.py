@@ -25,8 +25,7 @@ from data.framed_files import framed, samples
 from kafka_cluster import KafkaCluster
 from monolith import cli
 from monolith.cli._data.samples import examples_of, fits
-from monolith.cli._data.statistics import table_bytes_per_id
-from monolith.cli._data.unique import UniqueCounter
+from monolith.cli._data.statistics import UniqueCounter, table_bytes_per_id
 from monolith.data import (
     Floats,
     Framing,

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from monolith.cli import main
-from monolith.cli._demo.click_model import BYTES_PER_BARE_ROW
-from monolith.cli._demo.contestants import Frozen, Hashed, Online
+from monolith.cli._demo.contestants import BYTES_PER_BARE_ROW, Frozen, Hashed, Online
 from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD, Limits, Progress, Race
 from monolith.cli._demo.stages import STAGES
 from monolith.data import ClickStream

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from monolith.cluster.discovery.ray_registry import Registry
+from monolith.cluster.discovery.ray_actor import Registry
 
 A, B = "192.168.0.1:1001", "192.168.0.2:1002"
 

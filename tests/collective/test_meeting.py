@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from monolith.collective._meeting import meet
 from monolith.collective.key_store import KeyStore, MemoryKeyStore
+from monolith.collective.torch_distributed import meet
 
 LONG_SECONDS = 60.0
 

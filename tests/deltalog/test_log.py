@@ -13,7 +13,7 @@ import pytest
 from deltalog.increments import PART, increment
 from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter
 from monolith.deltalog import log as log_module
-from monolith.deltalog.retention import kept_by
+from monolith.deltalog.log import kept_by
 from monolith.deltalog.transports import file_segments
 from monolith.deltalog.transports.object_transport import ObjectTransport
 from monolith.errors import (

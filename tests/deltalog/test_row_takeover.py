@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from monolith.deltalog.follow.row_takeover import take_over_rows
+from monolith.deltalog.follow.base_state import take_over_rows
 from monolith.errors import DataLossError
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
 from monolith.tables.history import ALL_BUCKETS

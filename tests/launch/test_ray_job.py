@@ -7,7 +7,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
-from monolith.launch.ray_job import JobActor
+from monolith.launch.ray_launcher import JobActor
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:

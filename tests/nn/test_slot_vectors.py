@@ -14,7 +14,7 @@ import torch
 import monolith as ml
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.nn import slot_vectors
-from monolith.nn.vector_files import write_npz
+from monolith.nn.slot_vectors import write_npz
 from monolith.tables import LocalShards
 from nn.conftest import StoreFactory
 

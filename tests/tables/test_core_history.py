@@ -11,8 +11,8 @@ from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import BlockKind, RowBlock, Segment, TableConfig
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.local.core_group import build_core_group
 from monolith.tables.local.history import row_blocks
+from monolith.tables.local.native_tables import build_core_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

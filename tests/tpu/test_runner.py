@@ -17,7 +17,7 @@ from monolith.clock import SystemClock
 from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.testing import ExampleTask, FakeClock
 from monolith.tpu import TpuOptions, TPURunner, checkpoints_iterator, load_backend, main
-from monolith.tpu.checkpoint_watch import step_of
+from monolith.tpu.runner import step_of
 from monolith.train import Params, Trainer, TrainerConfig
 from tpu.eight_devices import Seeded
 from tpu.jax_tasks import rows, tolerance, weights

@@ -14,7 +14,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask, NumberedBatches
 from monolith.tpu import TpuOptions, TPURunner, with_stopping_signals
-from monolith.tpu.global_batches import GlobalBatches, global_batches
+from monolith.tpu.jax_task import GlobalBatches, global_batches
 from monolith.tpu.stopping_signals import STOPPING_SIGNAL
 from monolith.train import Trainer, TrainerConfig
 from tpu.jax_tasks import assert_close, jax_task, train_by_torch

@@ -14,7 +14,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFo
 from monolith.nn import Slice
 from monolith.tensors import Ragged
 from monolith.tpu import EmbeddingTask
-from monolith.tpu.dated_files import files_of_dates
+from monolith.tpu.embedding_task import files_of_dates
 from monolith.tpu.feature_columns import Env
 from monolith.tpu.vocabulary import Vocabulary, find_vocabulary_file, parse_vocabulary, read_vocabulary
 from monolith.tpu.vocabulary_tables import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import sys
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from monolith import environment
 from monolith.cli._key_values import key_values
 from monolith.cli._serving_shards import is_entry, open_entry, open_shard, refuse_options
-from monolith.cli._serving_task import open_task
 from monolith.export.allowed_operations import allow_operations
 from monolith.export.trial import TRUST_VARIABLE
 from monolith.serving.promotion import Gate, Promotion, PromotionConfig
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from monolith.serving.server import ServedModel
     from monolith.serving.shards.shard_service import ShardService
+    from monolith.serving.task_model import TaskModel
 
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_SECONDS = 0.0005
@@ -191,3 +192,23 @@ def _tell(server: ModelServer | ShardService, models: list[dict[str, Any]], *, a
             if ports[name] is not None:
                 sys.stdout.write(f"{name.removesuffix('_port')} on port {ports[name]}\n")
     sys.stdout.flush()
+
+
+def open_task(task: str, model_dir: str | None, *, follow: str | None) -> TaskModel:
+    """Returns the model of a task.
+
+    Raises:
+        ValueError: an option is missing, or has no effect.
+    """
+    if model_dir is None:
+        raise ValueError("--model_dir: must name the folder of the checkpoints of --task, got none")
+    if follow is not None:
+        raise ValueError(
+            "--follow: a log has rows for serving, and --task has those of training; newer checkpoints of --model_dir"
+            " are loaded instead. Export the model to follow a log"
+        )
+    # Serving of exports needs no training code.
+    importlib.import_module("monolith.cli._run_options").find_tasks_here()
+    found = importlib.import_module("monolith.train").find_task(task)
+    made: TaskModel = importlib.import_module("monolith.serving.task_model").TaskModel(found, model_dir)
+    return made

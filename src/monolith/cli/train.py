@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import json
 import logging
@@ -9,20 +11,26 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from monolith import environment
 from monolith.checkpoint import get_checkpoint_state
+from monolith.cli import main, outcome_of
+from monolith.cli._arguments._streams import STREAM_ONLY
 from monolith.cli._arguments.train import mattering_options
-from monolith.cli._forked_roles import look_for_task, role_body
+from monolith.cli._key_values import key_values
 from monolith.cli._launching import alone_options, launch, plan_of, way_of
 from monolith.cli._roles import run_role
 from monolith.cli._run_options import command_of, config_text, expired_text, find_tasks_here, options_of, tell
-from monolith.cli._streaming import stream_hooks, stream_of, stream_result
 from monolith.cli._train_progress import PredictionProgress
 from monolith.hooks.progress import ProgressHook
 from monolith.hooks.stop_on_signal import StopOnSignal
+from monolith.launch.forked import Body, ForkedProcess
 from monolith.nn.embeddings.row_anchor import weights_of
 from monolith.observe.progress import Progress
+from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
 from monolith.train import Session, find_task
 from monolith.train.compat.conversions import MODES
 from monolith.train.compat.flat_config import Origin
@@ -33,10 +41,12 @@ from monolith.train.roles.local_runner import make_trainer
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from monolith.checkpoint import TrainState
+    from monolith.cli._launching import Way
+    from monolith.hook import Hook
     from monolith.launch import LaunchPlan
-    from monolith.online.stream import ExampleStream
     from monolith.train import Trainer
 
 _log = logging.getLogger(__name__)
@@ -222,3 +232,79 @@ def _plain(values: Any) -> Any:
     if isinstance(values, dict):
         return {name: _plain(value) for name, value in values.items()}
     return [_plain(value) for value in values] if isinstance(values, list | tuple) else values
+
+
+_ERRORS = 2
+"""The descriptor of standard error."""
+_THREADS = "OMP_NUM_THREADS"
+_OF_ROLES = ("monolith.cli.ps", "monolith.cli.worker", "grpc", "torch._dynamo")
+"""What roles import when they need it. The last is imported by torch for the first optimizer, compiled or not."""
+
+
+def role_body() -> Body:
+    """Returns the main function of a role in a fork; imports modules that roles need."""
+    for name in _OF_ROLES:
+        with contextlib.suppress(ImportError):  # a role that needs it raises by itself
+            importlib.import_module(name)
+    threads = torch.get_num_threads()
+
+    def body(arguments: Sequence[str]) -> int:
+        given = (environment.get(_THREADS) or "").partition(",")[0]
+        torch.set_num_threads(int(given) if given.isdecimal() else threads)  # the thread pool has not started yet
+        np.random.seed()  # noqa: NPY002 - used by users' code; forks would all draw the same
+        return main(arguments)
+
+    return body
+
+
+def look_for_task(args: argparse.Namespace) -> int:
+    """Imports a task in a fork, to keep side effects out of this process; returns the exit code."""
+    look = ForkedProcess(
+        lambda _: outcome_of(args, lambda: 0 if find_task(args.task) else 1),
+        [args.command, args.task],
+        output=_ERRORS,
+        kept=_ERRORS,
+        variables={},
+    )
+    return look.wait()
+
+
+def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> ExampleStream | None:
+    """Returns the stream that the command names, or None.
+
+    Raises:
+        ValueError: arguments that do not fit; names them, and valid ones.
+    """
+    if args.stream is None:
+        for name in STREAM_ONLY:
+            if getattr(args, name) is not None:
+                raise ValueError(f"--{name}: is of --stream PLACE; give that, too, or omit --{name}")
+        return None
+    _require_alone(options, way)
+    if args.deterministic:
+        raise ValueError("--deterministic: batches of a stream are cut as examples arrive; omit one of the two")
+    given: dict[str, Any] = {
+        "partitions": args.stream_partitions,
+        "max_lag_seconds": args.stream_max_lag,
+        "missing": args.stream_missing,
+        "stop_at_end": args.stream_stop_at_end,
+        "kafka": None if args.stream_kafka is None else key_values(args.stream_kafka, "--stream_kafka"),
+    }
+    return ExampleStream(args.stream, StreamConfig(**{key: each for key, each in given.items() if each is not None}))
+
+
+def stream_hooks(stream: ExampleStream | None, args: argparse.Namespace, bar: Progress) -> list[Hook]:
+    """Returns the hooks that monitor the stream."""
+    return [] if stream is None else [StreamHook(stream, bar, task=args.task)]
+
+
+def stream_result(stream: ExampleStream | None) -> dict[str, Any]:
+    """Returns the counts of examples by outcome, for the result of a command."""
+    return {} if stream is None else {"stream": stream.counts.to_dict()}
+
+
+def _require_alone(options: RunnerConfig, way: Way) -> None:
+    if way != "alone" or options.enable_sync_training:
+        raise ValueError("--stream: one process trains on a stream; omit the options of a job")
+    if MODES[options.mode] != "train":
+        raise ValueError(f"--stream: is of --mode train, got --mode {options.mode}; omit it")

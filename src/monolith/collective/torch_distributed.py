@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import math
 import os
+import secrets
+import time
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from monolith import environment
-from monolith.collective._launcher import read_launch
-from monolith.collective._meeting import meeting_store
 from monolith.collective.key_store import MemoryKeyStore
 from monolith.collective.lock_step import Call, LockStep
 from monolith.collective.serial_executor import Line
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
     from monolith.collective.key_store import KeyStore
     from monolith.collective.lock_step import Agreed
+
+__all__ = ["meet"]
 
 
 class TorchDistributed:
@@ -237,3 +243,114 @@ def _call(what: str, dtype: torch.dtype, shape: torch.Size, device: str) -> Call
 
 def _described(tensor: Tensor, shape: torch.Size) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(shape)} on {tensor.device.type}"
+
+
+# torchrun keeps one store for all its restarts: an address in it may belong to a dead rank. So every start draws a mark
+# of its own, and prefixes all its keys with the mark.
+
+_POLL_SECONDS = 0.01
+
+
+def meeting_store(launch: Launch, timeout_seconds: float) -> Any:
+    """Returns a store of torch.distributed that only the ranks of this start share.
+
+    Raises:
+        RuntimeError: not all ranks joined in time.
+        OSError: not all ranks joined in time.
+    """
+    timeout = timedelta(seconds=timeout_seconds)
+    store, _, _ = next(rendezvous("env://", launch.rank, launch.size, timeout=timeout))
+    store.set_timeout(timeout)
+    mark = meet(store, launch.rank, launch.size, timeout_seconds=timeout_seconds)
+    return PrefixStore(f"monolith/{mark}", store)
+
+
+def meet(store: KeyStore, rank: int, size: int, *, timeout_seconds: float) -> str:
+    """Returns the mark of this start, the same on all of its ranks and on no others.
+
+    Rank 0 draws it. The other ranks write a random name under it, and accept the mark when rank 0 has acknowledged that
+    name: the rank 0 of an earlier start has ended, so it never acknowledges a new name.
+
+    Args:
+        store: Store of the launcher.
+        rank: Rank of this process.
+        size: Number of ranks.
+        timeout_seconds: How long ranks wait for each other.
+
+    Raises:
+        RuntimeError: not all ranks joined in time.
+        TimeoutError: not all ranks joined in time.
+    """
+    if rank == 0:
+        return _call_others(store, size, timeout_seconds)
+    name, greeted = secrets.token_hex(8), ""
+    end = time.monotonic() + timeout_seconds
+    while time.monotonic() < end:
+        if store.check(["monolith/start"]):
+            mark = str(store.get("monolith/start").decode())
+            if mark != greeted:
+                store.set(f"monolith/start/{mark}/{rank}", name)
+                greeted = mark
+            answer = f"monolith/start/{mark}/all"
+            if store.check([answer]) and json.loads(store.get(answer)).get(str(rank)) == name:
+                return mark
+        time.sleep(_POLL_SECONDS)
+    raise TimeoutError(f"rank 0 did not answer within {timeout_seconds:g} s")
+
+
+def _call_others(store: KeyStore, size: int, timeout_seconds: float) -> str:
+    mark = secrets.token_hex(8)
+    store.set("monolith/start", mark)
+    keys = {str(rank): f"monolith/start/{mark}/{rank}" for rank in range(1, size)}
+    if keys:
+        store.wait(list(keys.values()), timedelta(seconds=timeout_seconds))
+    names = {rank: store.get(key).decode() for rank, key in keys.items()}
+    store.set(f"monolith/start/{mark}/all", json.dumps(names))
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """This process in a run of several."""
+
+    rank: int
+    size: int
+    master: str
+    """Address and port where the ranks meet."""
+
+
+def read_launch() -> Launch | None:
+    """Reads the launcher's variables; None without a launcher, or where it started one process without a meeting point.
+
+    Raises:
+        ValueError: A variable is missing or is not a number.
+    """
+    rank = environment.first_of("RANK", "OMPI_COMM_WORLD_RANK")
+    size = environment.first_of("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
+    address, port = environment.first_of("MASTER_ADDR"), environment.first_of("MASTER_PORT")
+    if size is None and rank is None:
+        return None
+    if size == "1" and not (address and port):
+        return None
+    values = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": address, "MASTER_PORT": port}
+    missing = [name for name, value in values.items() if value is None]
+    if missing:
+        raise ValueError(
+            f"collective: a launcher started this process, but {', '.join(missing)} {_are(missing)} not set; start it "
+            "with torchrun, or set them"
+        )
+    launch = Launch(_number("RANK", rank), _number("WORLD_SIZE", size), f"{address}:{port}")
+    if not 0 <= launch.rank < launch.size:
+        raise ValueError(f"collective: RANK must be in [0, {launch.size}) of WORLD_SIZE, got {launch.rank}")
+    return launch
+
+
+def _number(name: str, text: str | None) -> int:
+    try:
+        return int(text or "")
+    except ValueError as error:
+        raise ValueError(f"collective: {name} must be an integer, got {text!r}") from error
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -8,9 +8,8 @@ Kafka implement.
 from __future__ import annotations
 
 from monolith.deltalog.audit import Audit, Fault, Finding
-from monolith.deltalog.bases import Base
 from monolith.deltalog.increment import Increment, IncrementKind
-from monolith.deltalog.log import DeltaLog
+from monolith.deltalog.log import Base, DeltaLog
 from monolith.deltalog.parts import DENSE_PART, rows_part, store_of
 from monolith.deltalog.reader import Lag, PartReader
 from monolith.deltalog.replay import GapError, Outcome, Replay, Verdict

@@ -2,34 +2,107 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import fsspec
 
 from monolith.clock import SystemClock
-from monolith.deltalog.bases import Base
+from monolith.deltalog.parts import store_of
 from monolith.deltalog.reader import PartReader
 from monolith.deltalog.replay import GapError
-from monolith.deltalog.retention import kept_by
 from monolith.deltalog.transports.file_transport import FileTransport
 from monolith.deltalog.transports.kafka_transport import KafkaTransport
 from monolith.deltalog.transports.object_transport import ObjectTransport
 from monolith.deltalog.writer import PartWriter
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.files import join, named_errors, remove_folder
+from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.files import is_name, join, named_errors, remove_folder
 from monolith.tables.snapshot.save import save
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from monolith.clock import Clock
     from monolith.deltalog.increment import Increment
     from monolith.deltalog.transport import Extent, Transport
     from monolith.tables.schema import Schema
     from monolith.tables.store import Store
+
+BaseKind = Literal["snapshots", "checkpoint"]
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A saved state of all tables and its position in the log."""
+
+    name: str
+    kind: BaseKind
+    """``snapshots``: a folder with a snapshot of serving rows for each store. ``checkpoint``: the prefix of one."""
+    path: str
+    numbers: dict[str, int]
+    """Part -> number of the last increment that the base contains."""
+    stores: dict[str, str] = field(default_factory=dict)
+    """Store -> its folder below `path`; for a checkpoint only the names count, since its manifest lists the folders."""
+    created_ms: int = 0
+    step: int = 0
+    dense: str | None = None
+    """File of the dense weights below `path`; None: they are only in the log, or not published."""
+    after: dict[str, int] = field(default_factory=dict)
+    """Part of a previous owner of these rows -> number of its last increment. A reader applies those parts first, so
+    that they do not overwrite this base.
+    """
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name) or self.name.startswith("."):
+            raise InvalidArgumentError(f"delta log: the name of a base must be that of a file, got {self.name!r}")
+
+    @property
+    def document(self) -> str:
+        """Name of the document that describes this base."""
+        return self.name + _SUFFIX
+
+    def holds(self, part: str) -> bool:
+        """Returns whether a reader can start a part here: the base has its position and its rows or weights."""
+        if part not in self.numbers:
+            return False
+        rows = store_of(part)
+        if rows is not None:
+            return rows[0] in self.stores
+        return self.dense is not None or self.kind == "checkpoint"
+
+    def at(self, numbers: Mapping[str, int]) -> Base:
+        """Returns this base at another position."""
+        return replace(self, numbers={**self.numbers, **numbers})
+
+    def to_bytes(self) -> bytes:
+        """Encodes the document of this base."""
+        return json.dumps({**asdict(self), "format": "monolith-base", "version": 1}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, text: bytes, *, origin: str) -> Base:
+        """Decodes what `to_bytes` wrote.
+
+        Raises:
+            DataLossError: the text is not the document of a base.
+        """
+        try:
+            document: dict[str, Any] = json.loads(text)
+            if document.pop("format") != "monolith-base" or document.pop("version") != 1:
+                raise ValueError("not a base of version 1")  # noqa: TRY301 - one handler reports every fault
+            base = cls(**document)
+            if not all(type(number) is int for number in (*base.numbers.values(), *base.after.values())):
+                raise TypeError(f"numbers are {base.numbers}, {base.after}")  # noqa: TRY301 - the same
+            if not all(is_name(each) for each in base.stores.values()) or type(document["path"]) is not str:
+                raise TypeError(f"folders are {document['path']!r}, {base.stores}")  # noqa: TRY301 - the same
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise DataLossError(f"{origin}: not the description of a base: {error}") from error
+        return base
+
 
 _DENSE_FILE = "dense.safetensors"
 _LOOKS, _LOOK_SECONDS = 400, 0.05
@@ -287,3 +360,32 @@ class DeltaLog:
             return self.parts()
         except NotFoundError:
             return []
+
+
+class Kept(NamedTuple):
+    """What is kept."""
+
+    bases: list[Base]
+    needed: dict[str, int]
+    """Part -> number of the first increment that a reader starting at one of these bases needs."""
+
+
+def kept_by(bases: Sequence[Base], parts: Iterable[str], *, keep: int) -> Kept:
+    """Keeps the newest bases of every part: a base that holds a single part does not displace those of others.
+
+    A part without a base is kept entirely.
+
+    Args:
+        bases: All bases of the log.
+        parts: All parts of the log.
+        keep: Number of bases to keep for each part.
+    """
+    newest = {part: _by_number(bases, part)[-keep:] for part in parts}
+    kept = {base.name for found in newest.values() for base in found}
+    needed = {part: min((base.numbers[part] + 1 for base in found), default=0) for part, found in newest.items()}
+    return Kept([base for base in bases if base.name in kept], needed)
+
+
+def _by_number(bases: Sequence[Base], part: str) -> list[Base]:
+    """Returns the bases that hold a part, the newest last; ordered by the contained number, since clocks jump."""
+    return sorted((base for base in bases if base.holds(part)), key=lambda base: base.numbers[part])

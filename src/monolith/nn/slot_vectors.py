@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import tempfile
+import zipfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
 
+from monolith.errors import InvalidArgumentError
 from monolith.files import named_errors, replaced_file
 from monolith.nn.embeddings.row_ids import rows_of_slot
-from monolith.nn.vector_files import VectorsHead, writer_for
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from monolith.tables.history import Cut
     from monolith.tables.schema import Schema
 
-__all__ = ["SlotVectors", "export_vectors", "read_vectors"]
+__all__ = ["SlotVectors", "export_vectors", "read_vectors", "write_npz"]
 
 _BATCH_BYTES = 16 << 20
 """Size of the vectors that an export holds in memory: enough to write at the disk's speed."""
@@ -111,3 +115,94 @@ def _ordered(file: BinaryIO, order: NDArray[np.intp], dim: int) -> Iterator[NDAr
     held = max(1, _BATCH_BYTES // (4 * dim))
     for begin in range(0, len(order), held):
         yield vectors[order[begin : begin + held]]
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    Batches: TypeAlias = Iterator[NDArray[np.float32]]
+    WriteVectors: TypeAlias = "Callable[[Path, VectorsHead, NDArray[np.int64], Batches], None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorsHead:
+    """Metadata of a file of vectors."""
+
+    slot: str
+    dim: int
+    slices: tuple[int, ...]
+    """Dims of the parts of a vector that start and learn alike, end to end."""
+    step: int
+    """Steps that the rows had been trained."""
+    rows: int
+
+
+def writer_for(path: str | os.PathLike[str]) -> WriteVectors:
+    """Returns the function that writes a file of this name.
+
+    Raises:
+        InvalidArgumentError: the name has another suffix.
+    """
+    end = Path(path).suffix.lower()
+    writers: dict[str, WriteVectors] = {".parquet": write_parquet, ".npz": write_npz}
+    if end not in writers:
+        raise InvalidArgumentError(
+            f"file '{os.fspath(path)}': the suffix of the name selects the format, expected one of"
+            f" {', '.join(writers)}, got {end or 'none'!r}"
+        )
+    return writers[end]
+
+
+def write_parquet(path: Path, head: VectorsHead, ids: NDArray[np.int64], batches: Batches) -> None:
+    """Writes columns ``id`` int64 and ``vector``, a list of dim float32; the head is JSON in the metadata ``monolith``.
+
+    Raises:
+        ModuleNotFoundError: pyarrow is not installed; names the package to install.
+    """
+    arrow, parquet = _import_pyarrow()
+    item = arrow.field("item", arrow.float32(), nullable=False)
+    schema = arrow.schema(
+        [
+            arrow.field("id", arrow.int64(), nullable=False),
+            arrow.field("vector", arrow.list_(item, head.dim), nullable=False),
+        ],
+        metadata={"monolith": json.dumps(asdict(head))},
+    )
+    begin = 0
+    with parquet.ParquetWriter(path, schema) as writer:
+        for vectors in batches:
+            end = begin + len(vectors)
+            listed = arrow.FixedSizeListArray.from_arrays(arrow.array(vectors.reshape(-1)), type=schema.types[1])
+            table = arrow.Table.from_arrays([arrow.array(ids[begin:end]), listed], schema=schema)
+            writer.write_table(table, row_group_size=len(vectors))
+            begin = end
+
+
+def write_npz(path: Path, head: VectorsHead, ids: NDArray[np.int64], batches: Batches) -> None:
+    """Writes arrays ``ids`` int64 [n] and ``vectors`` float32 [n, dim] for `numpy.load`; ``head`` is JSON."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        _write_array(archive, "head", np.array(json.dumps(asdict(head))))
+        _write_array(archive, "ids", ids)
+        with archive.open("vectors.npy", "w", force_zip64=True) as member:
+            shape = {"descr": "<f4", "fortran_order": False, "shape": (head.rows, head.dim)}
+            np.lib.format.write_array_header_1_0(cast("Any", member), shape)
+            for vectors in batches:
+                member.write(np.ascontiguousarray(vectors, "<f4").data)
+
+
+def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(cast("BinaryIO", member), array)
+
+
+def _import_pyarrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        message = (
+            "a Parquet file of vectors needs pyarrow, which is not installed; run: pip install"
+            " 'monolith-torch[parquet]', or write a .npz file"
+        )
+        raise ModuleNotFoundError(message, name=error.name) from error

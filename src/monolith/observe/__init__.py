@@ -7,9 +7,8 @@ else imports it; Prometheus and TensorBoard are imported on first use. Read `met
 from __future__ import annotations
 
 from monolith.observe._metric_names import MetricKind
-from monolith.observe.heart_beat import HeartBeat
+from monolith.observe.heart_beat import HeartBeat, MetricClient
 from monolith.observe.logs import LoggingSetup, configure_logging
-from monolith.observe.metric_client import MetricClient
 from monolith.observe.metric_prefix import get_metric_prefix, set_metric_prefix, use_metric_name
 from monolith.observe.metric_recorder import MetricRecorder, Reading, TimerReading, process_recorder
 from monolith.observe.prometheus import MetricsEndpoint, PrometheusCollector

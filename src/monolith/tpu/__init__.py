@@ -11,12 +11,11 @@ May import: what `monolith.train` may.
 
 from __future__ import annotations
 
-from monolith.tpu.checkpoint_watch import checkpoints_iterator
 from monolith.tpu.cloud_client import CloudTpu, TpuClient
 from monolith.tpu.embedding_task import EmbeddingTask
 from monolith.tpu.estimator import EmbeddingConfigSpec, TPUEstimator
 from monolith.tpu.options import TpuOptions
-from monolith.tpu.runner import TPURunner, main
+from monolith.tpu.runner import TPURunner, checkpoints_iterator, main
 from monolith.tpu.stopping_signals import EndOfStreamHook, with_stopping_signals
 from monolith.tpu.torchax_shim import load_backend, require_versions
 

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from monolith.tpu._arrays import array_of
-from monolith.tpu._reached_inputs import reached_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from monolith.tpu._traced_features import BatchForm
     from monolith.tpu._traced_model import Outputs, TracedModel
@@ -106,3 +105,23 @@ def _shapes(model: TracedModel, form: BatchForm, num_rows: int, backend: Backend
         "columns": {name: shape_of(torch.empty(shape, dtype=dtype)) for name, (shape, dtype) in columns.items()},
         "draws": {"of_step": backend.jax.ShapeDtypeStruct((2,), np.dtype(np.uint32))},
     }
+
+
+def reached_inputs(traced: Any, outputs: Iterable[int]) -> list[bool]:
+    """Returns for each input, in order, whether one of the given outputs depends on it.
+
+    Args:
+        traced: A closed jaxpr, as ``jax.make_jaxpr`` makes it.
+        outputs: Numbers of the outputs that count.
+    """
+    jaxpr = traced.jaxpr
+    needed = {jaxpr.outvars[number] for number in outputs if _is_variable(jaxpr.outvars[number])}
+    for equation in reversed(jaxpr.eqns):
+        if any(variable in needed for variable in equation.outvars):
+            needed.update(variable for variable in equation.invars if _is_variable(variable))
+    return [variable in needed for variable in jaxpr.invars]
+
+
+def _is_variable(atom: Any) -> bool:
+    """Returns whether an atom is a variable; it may also be a literal."""
+    return not hasattr(atom, "val")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import torch
 from torch import nn
 
 from monolith.data import Batch, Dense, FileSet, Ints, Label, MergedDataset, Parser, RecordDataset
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.files import join
 from monolith.nn import Embeddings
 from monolith.tensors import Ragged
-from monolith.tpu.dated_files import files_of_dates
 from monolith.tpu.feature_columns import Env
 from monolith.tpu.vocabulary import Vocabulary, find_vocabulary_file, read_vocabulary
 from monolith.tpu.vocabulary_tables import QR_COLLISION_RATE, QR_THRESHOLD, looked_up_as, make_configs, slots_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from monolith.train.parameters.params import Params
     from monolith.train.task import Mode
 
-__all__ = ["EmbeddingTask"]
+__all__ = ["EmbeddingTask", "files_of_dates"]
 
 
 class EmbeddingTask(Task):
@@ -230,3 +231,31 @@ class EmbeddingTask(Task):
         return files_of_dates(
             train.file_folder, train.date_and_file_name_format, start_date=train.start_date, end_date=train.end_date
         )
+
+
+def files_of_dates(folder: str, name_format: str, *, start_date: str | None, end_date: str) -> list[str]:
+    """Returns the files of a folder from one date to another, both included, sorted.
+
+    Args:
+        folder: Folder with a subfolder for each date, on any file system of fsspec.
+        name_format: A glob of date, further folders and file names, such as ``*/*/part*``.
+        start_date: First date, as the folders are named, such as ``20201201``; None: from the first one.
+        end_date: Last date.
+
+    Raises:
+        InvalidArgumentError: the range has no date.
+        NotFoundError: it has no file.
+    """
+    if start_date is not None and start_date > end_date:
+        raise InvalidArgumentError(f"dates: start_date must not be after end_date, got {start_date} and {end_date}")
+    files, root = fsspec.core.url_to_fs(folder)
+    found = []
+    for path in sorted(files.glob(f"{root.rstrip('/')}/{name_format}")):
+        date = str(path).removeprefix(root.rstrip("/")).lstrip("/").partition("/")[0]
+        if (start_date is None or start_date <= date) and date <= end_date:
+            found.append(str(files.unstrip_protocol(path)).removeprefix("file://"))
+    if not found:
+        raise NotFoundError(
+            f"no file matches '{join(folder, name_format)}' from {start_date or 'the first day'} to {end_date}"
+        )
+    return found

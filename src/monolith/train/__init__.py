@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from monolith.hooks.current_session import get_current_session
+from monolith.train._training_loop import enable_monkey_patch, preemption_errors
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections, add_to_collections, get_collection
@@ -33,11 +34,11 @@ from monolith.train.config.trainer_config import (
     TrainerConfig,
 )
 from monolith.train.context import Context, TaskContext, current_context, use_context
+from monolith.train.debugging_info import get_debugging_info_file_name, get_meta_graph_file_name
 from monolith.train.eof_aware_task import EofAwareTask
 from monolith.train.estimator import Estimator
 from monolith.train.export.two_stage import ItemVectors, TwoStageTask
 from monolith.train.history import History
-from monolith.train.model_dir_files import get_debugging_info_file_name, get_meta_graph_file_name
 from monolith.train.parameters import flags
 from monolith.train.parameters.argument_lists import check_list, extend_as_list, to_list, to_snake_case
 from monolith.train.parameters.instantiable_params import InstantiableParams, params, with_params
@@ -49,7 +50,6 @@ from monolith.train.parameters.registry import (
     task_registry,
 )
 from monolith.train.predict.candidate_items import CandidateItems, item_ids
-from monolith.train.preemption import enable_monkey_patch, preemption_errors
 from monolith.train.prepare_run import prepare_run
 from monolith.train.ps_benchmark import BenchmarkConfig, PsBenchMarkTask
 from monolith.train.roles.distributed_runner import distributed_train

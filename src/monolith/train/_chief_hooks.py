@@ -25,7 +25,6 @@ from monolith.train._job_hooks import save_guards
 from monolith.train._marker_hooks import marker_hooks, on_demand_timer
 from monolith.train._rank_run import rank_listeners
 from monolith.train._rank_saver import RankSaver
-from monolith.train._rank_timer import RankTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -234,3 +233,33 @@ class TrainMetricsHook(Hook):
             found = ", ".join(f"{name} {value:.6g}" for name, value in sorted(self._evaluation.means().items()))
             _log.info("step %d: %s", context.global_step, found)
             self._evaluation = Evaluation(with_error=True)
+
+
+class RankTimer(SecondOrStepTimerWithTideSetting):
+    """A timer that is due on all ranks when that of rank 0 is. Changes that all ranks make take effect immediately.
+
+    Args:
+        timer: Its interval.
+        part: The run.
+    """
+
+    def __init__(self, timer: SecondOrStepTimer, part: RankPart) -> None:
+        super().__init__(every_steps=1)
+        self._timer = timer
+        self._wish = part.add_wish(lambda step: part.is_first and timer.should_trigger_for_step(step))
+
+    def reset(self) -> None:
+        """Clears the time at which it was last due."""
+        super().reset()
+        self._timer.reset()
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether the timer is due at this step, which the ranks have just made."""
+        if not self.enabled or step == self.last_triggered_step():
+            return False
+        return self._due or self._wish.is_granted
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it was done at this step."""
+        super().update_last_triggered_step(step)
+        return self._timer.update_last_triggered_step(step)

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from monolith.errors import FailedPreconditionError, OpError, OutOfRangeError
+from monolith.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    FileUnavailableError,
+    OpError,
+    OutOfRangeError,
+    UnavailableError,
+)
 from monolith.train._job_end import JobEnd
-from monolith.train._recovery import Recovery
 from monolith.train.local_job import LocalJob
-from monolith.train.preemption import is_preemption
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +31,80 @@ if TYPE_CHECKING:
     from monolith.train.session import Session
     from monolith.train.task import Task
 
-__all__ = ["TrainingLoop"]
+__all__ = ["TrainingLoop", "enable_monkey_patch", "preemption_errors"]
+
+MOST_ATTEMPTS = 20
+"""How often a session is rebuilt from one checkpoint: about seven minutes for an unreachable peer."""
+_LONGEST_WAIT_SECONDS = 30.0
+
+
+class Recovery:
+    """Rebuilds a session after each failure, with growing backoff while it makes no progress.
+
+    A run that keeps training the same steps without reaching its next checkpoint ends with an error, so that its
+    supervisor notices. In a job there is no such limit: it waits for the other processes and looks up their new
+    addresses until it is requested to stop.
+
+    Args:
+        session: The training session.
+        clock: Measures the waits.
+        job: The part of this process in a job; None: a single process.
+    """
+
+    def __init__(self, session: Session, *, clock: Clock, job: JobPart | None = None) -> None:
+        self._session = session
+        self._clock = clock
+        self._job = job
+        self._refused_at: tuple[int, int] | None = None
+        self._failures_in_a_row, self._failed_at = 0, -1
+        self._restored_at, self._attempts = session.global_step, 0
+
+    def is_first_refusal(self) -> bool:
+        """Returns whether this is the first refusal at this step: one may be caused by other processes, two are not."""
+        generation = 0 if self._job is None else self._job.client.state.generation
+        at = (self._session.global_step, generation)
+        is_first, self._refused_at = at != self._refused_at, at
+        return is_first
+
+    def start_over(self, error: OpError) -> None:
+        """Rebuilds the session from its last checkpoint.
+
+        Raises:
+            OpError: of the class of the last failure, if that happened too often without a newer checkpoint.
+        """
+        step = self._session.global_step
+        self._failures_in_a_row = self._failures_in_a_row + 1 if step == self._failed_at else 0
+        self._failed_at = step
+        _log.warning("session: step %d failed (%s); starting over in place", step, error)
+        self._rebuild(error)
+        if self._session.global_step > self._restored_at:
+            self._restored_at, self._attempts = self._session.global_step, 0
+
+    def _rebuild(self, error: OpError) -> None:
+        waits = self._failures_in_a_row
+        while True:
+            if self._attempts == MOST_ATTEMPTS and self._job is None:
+                raise type(error)(
+                    f"session: started over {MOST_ATTEMPTS} times from step {self._restored_at} without getting to"
+                    f" another checkpoint; the last failure was: {error}"
+                ) from error
+            self._attempts += 1
+            if waits:
+                pause = self._clock.sleep if self._job is None else self._job.pause
+                pause(min(2.0 ** (waits - 1), _LONGEST_WAIT_SECONDS))
+            try:
+                if self._job is not None:
+                    self._job.find_servers()
+                self._session.rebuild()
+            except OpError as failure:
+                if not is_preemption(failure):
+                    raise
+                error = failure
+                waits += 1
+                _log.warning("session: could not be made again (%s); trying once more", failure)
+            else:
+                return
+
 
 _log = logging.getLogger(__name__)
 
@@ -212,3 +290,25 @@ class TrainingLoop:
 def _is_finite(state: TrainState) -> bool:
     parameters = [] if state.model is None else list(state.model.parameters())
     return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
+
+
+_errors: tuple[type[OpError], ...] = (AbortedError, UnavailableError)
+
+
+def preemption_errors() -> tuple[type[OpError], ...]:
+    """Returns the error classes that count as preemption, also available as ``monolith.train.PREEMPTION_ERRORS``."""
+    return _errors
+
+
+def is_preemption(error: BaseException) -> bool:
+    """Returns whether an error means the loss of another process; failed file access does not."""
+    return isinstance(error, _errors) and not isinstance(error, FileUnavailableError)
+
+
+def enable_monkey_patch() -> None:
+    """Narrows preemption errors to `AbortedError`: an unavailable server then ends the session, and the runner decides.
+
+    ByteDance Monolith patched TensorFlow for this; here it is a setting of this process.
+    """
+    global _errors  # noqa: PLW0603 - the setting
+    _errors = (AbortedError,)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, cast
 from google.protobuf.message import DecodeError
 
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
-from monolith.files import text_files
+from monolith.files import join, text_files
 from monolith.hook import Hook
 from monolith.nn.embeddings.slot_address import SlotAddress, slot_addresses
 from monolith.ps.client.row_looks import find_row
-from monolith.train.model_dir_files import get_debugging_info_file_name
 from monolith.train.protos import debugging_info_pb2 as messages
 
 if TYPE_CHECKING:
@@ -23,7 +22,15 @@ if TYPE_CHECKING:
     from monolith.ps.client.row_looks import FoundRow
     from monolith.ps.client.store import PsStore
 
-__all__ = ["DebuggingInfo", "DebuggingInfoHook", "look_up", "read_debugging_info", "write_debugging_info"]
+__all__ = [
+    "DebuggingInfo",
+    "DebuggingInfoHook",
+    "get_debugging_info_file_name",
+    "get_meta_graph_file_name",
+    "look_up",
+    "read_debugging_info",
+    "write_debugging_info",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +131,21 @@ class DebuggingInfoHook(Hook):
             features=self._features,
         )
         write_debugging_info(self._model_dir, info)
+
+
+def get_debugging_info_file_name(model_dir: str) -> str:
+    """Returns the file in which the chief lists the processes of a job; see `monolith.train.debugging_info`.
+
+    >>> get_debugging_info_file_name("/models/ranker")
+    '/models/ranker/debugging_info.pb'
+    """
+    return join(model_dir, "debugging_info.pb")
+
+
+def get_meta_graph_file_name(model_dir: str) -> str:
+    """Returns the file in which ByteDance Monolith describes the model; here `<prefix>.meta` of each checkpoint does.
+
+    >>> get_meta_graph_file_name("/models/ranker")
+    '/models/ranker/meta_graph_for_debugging.pb'
+    """
+    return join(model_dir, "meta_graph_for_debugging.pb")

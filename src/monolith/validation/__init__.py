@@ -7,13 +7,12 @@ for users without a task, and `traffic.py` provides examples for it.
 
 from __future__ import annotations
 
-from monolith.validation.hashed_ids import HashedIds
 from monolith.validation.outcome import CopyOutcome, Outcome
 from monolith.validation.page import write_page
 from monolith.validation.ranker import Ranker
 from monolith.validation.run import ValidationOptions, validate
 from monolith.validation.sync_rule import SyncRule
-from monolith.validation.traffic import Traffic, clicks, criteo, movielens
+from monolith.validation.traffic import HashedIds, Traffic, clicks, criteo, movielens
 from monolith.validation.windows import Scores, Window
 
 __all__ = [

@@ -11,8 +11,8 @@ import pytest
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
 from monolith.data.kafka import KafkaConfig, KafkaDataset, KafkaPosition, KafkaReading, Partition, merge_positions
 from monolith.data.kafka.client import Client
+from monolith.data.kafka.dataset import Membership, run_mark
 from monolith.data.kafka.fetching import Fetching
-from monolith.data.kafka.membership import Membership, run_mark
 from monolith.errors import CancelledError
 
 pytestmark = pytest.mark.usefixtures("cluster", "nothing_left_behind")

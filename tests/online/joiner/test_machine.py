@@ -16,8 +16,8 @@ from monolith.online.joiner.entry import Entry, Held, Stage, pack_entries, unpac
 from monolith.online.joiner.events import Event, action_record, decode_event, impression_record, key_of
 from monolith.online.joiner.examples import ExampleWriter
 from monolith.online.joiner.machine import Joined, JoinMachine
+from monolith.online.joiner.partition import Watermark
 from monolith.online.joiner.rules import JoinRules
-from monolith.online.joiner.watermark import Watermark
 
 WINDOW = 100
 SKIP = 75

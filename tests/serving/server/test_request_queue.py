@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monolith.errors import UnavailableError
-from monolith.serving.server.cost_model import CostModel, WaitSlip
-from monolith.serving.server.request_queue import OverloadedError, QueueRules, RequestQueue, Ticket
+from monolith.serving.server.request_queue import CostModel, OverloadedError, QueueRules, RequestQueue, Ticket, WaitSlip
 
 FAR = 1e9
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from monolith.data.protos.example_pb2 import ExampleBatch
 from monolith.errors import InternalError, InvalidArgumentError
 from monolith.serving.server import Limits
-from monolith.serving.server.encoded_samples import num_examples
+from monolith.serving.server.columns import num_examples
 from monolith.serving.server.http import json_request
 from monolith.serving.server.http.json_answer import encode_answer
 from monolith.testing import SmallModel

@@ -25,7 +25,7 @@ from monolith.train import (
 )
 from monolith.train.compat.effects import Effect, InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
 from monolith.train.compat.flat_config import _kinds_of, flat_config
-from monolith.train.compat.variables import REFUSED_VARIABLES
+from monolith.train.compat.refusal import REFUSED_VARIABLES
 from monolith.train.parameters import flags
 from train.compat.evidence import exists
 

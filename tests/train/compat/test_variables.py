@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.train.compat.variables import REFUSED_VARIABLES
+from monolith.train.compat.refusal import REFUSED_VARIABLES
 from train.compat.evidence import exists
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "options.md").read_text(encoding="utf-8")

@@ -19,8 +19,7 @@ from monolith.cluster.discovery.tf_config import TfConfigServiceDiscovery
 
 if TYPE_CHECKING:
     from monolith.cluster.discovery.ray_actor import RayServiceDiscovery
-    from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery
-    from monolith.cluster.discovery.zookeeper_cleanup import clear_zk_path
+    from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery, clear_zk_path
     from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient, default_zk_servers, is_ipv6_only
 
 _LOADED_ON_USE = {

@@ -15,7 +15,6 @@ from monolith.data.operators.id_conditions import HasAllIds, HasAllSlots, HasAny
 from monolith.data.operators.id_edits import HashInts, HashTexts, MapIds, SwitchSlot, id_mask, sequence_mask
 from monolith.data.operators.id_hashes import city_hash64, folded_product
 from monolith.data.operators.item_pool import Draws, ItemPool, PoolLimits
-from monolith.data.operators.label_conditions import HasValidLabel, LabelAbove
 from monolith.data.operators.label_edits import LabelNormalization, LabelUpperBound, RankLabel, ScatterLabel
 from monolith.data.operators.multi_label import MultiHeadLabel
 from monolith.data.operators.negatives import (
@@ -32,7 +31,7 @@ from monolith.data.operators.pool_files import restore_pool, save_pool
 from monolith.data.operators.reweight import InstanceReweight
 from monolith.data.operators.row_draws import NumberRows
 from monolith.data.operators.sampling import InShare, NegativeSample, SpecialStrategy
-from monolith.data.operators.transforms import Counted, LogicalOr, operators_of
+from monolith.data.operators.transforms import Counted, HasValidLabel, LabelAbove, LogicalOr, operators_of
 from monolith.data.operators.unpack_floats import UnpackFloats
 from monolith.data.operators.value_conditions import Value, load_operand
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.deltalog import IncrementKind, rows_part, store_of
-from monolith.deltalog.publish.row_payload import RowPayloads
 from monolith.deltalog.publish.serving_schema import serving_schema
 from monolith.errors import DataLossError, NotFoundError
 from monolith.tables.formats.packed_blocks import PackedBlocks
 from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, Mark, shared_buckets
+from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, shared_buckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from monolith.deltalog import DeltaLog, PartWriter
     from monolith.deltalog.publish.examples_tally import Trained
@@ -244,3 +243,44 @@ class PartPublisher:
         if writer.last_number != base.numbers[self.part]:  # another writer appended meanwhile
             self._log.add_base(base.at({self.part: writer.last_number}))
         return writer
+
+
+class RowPayloads:
+    """Reader of changes, several buckets at a time; usually all in one call if little has changed.
+
+    Only about one record is in memory, even if everything has changed: it starts with one bucket, and adds more while
+    their changes stay below a record. After an interruption it starts with one bucket again.
+
+    Args:
+        buckets: Buckets to read.
+        at_most: Approximate maximum size of a payload, in bytes.
+    """
+
+    def __init__(self, buckets: range, *, at_most: int) -> None:
+        self._begin, self._end = bucket_bounds(buckets)
+        self._at_most = at_most
+        self._width = 1
+
+    def of(self, reader: ChangeReader) -> Iterator[bytes]:
+        """Yields the changes of a reader as payloads; none if nothing has changed."""
+        first, width, self._width = self._begin, self._width, 1
+        waiting: list[memoryview | bytes] = []
+        size = 0
+        while first < self._end:
+            packed = reader.packed_changes(state=False, buckets=range(first, min(first + width, self._end)))
+            first += width
+            for piece in packed.pieces(self._at_most):
+                waiting.append(piece)
+                size += len(piece)
+                if size >= self._at_most:
+                    yield b"".join(waiting)
+                    waiting, size = [], 0
+            width = self._next_width(width, packed.num_bytes)
+        if waiting:
+            yield b"".join(waiting)
+        self._width = width
+
+    def _next_width(self, width: int, num_bytes: int) -> int:
+        if 2 * num_bytes <= self._at_most:
+            return min(2 * width, self._end - self._begin)
+        return max(1, width // 2) if num_bytes > self._at_most else width

@@ -19,14 +19,13 @@ from monolith.nn.layers.can import CAN
 from monolith.nn.layers.cin import CIN
 from monolith.nn.layers.cross import DCN
 from monolith.nn.layers.dense import Dense, Initializer, KernelNorm
-from monolith.nn.layers.dien import DIEN
+from monolith.nn.layers.dien import DIEN, AGRUCell, rnn_with_attention
 from monolith.nn.layers.din import DIN
 from monolith.nn.layers.dmr import DMR_U2I
 from monolith.nn.layers.fid_counter import fid_counter
 from monolith.nn.layers.fm import AFM, FM, BiInteraction, FieldWeightedFM, InnerProduct
 from monolith.nn.layers.grad_norm import BalancedLoss, GradNorm
 from monolith.nn.layers.group_interaction import FFM, GroupInt
-from monolith.nn.layers.gru import AGRUCell, rnn_with_attention
 from monolith.nn.layers.irazor import iRazor
 from monolith.nn.layers.lhuc import LHUCTower
 from monolith.nn.layers.logit_correction import LogitCorrection, correct_logits

@@ -6,12 +6,11 @@ partitions in threads. Read `machine` first.
 
 from __future__ import annotations
 
-from monolith.online.joiner.config import JoinerConfig
 from monolith.online.joiner.counts import JoinCounts
 from monolith.online.joiner.events import action_record, impression_record
 from monolith.online.joiner.machine import Joined, JoinMachine
 from monolith.online.joiner.rules import JoinRules
-from monolith.online.joiner.service import Joiner
+from monolith.online.joiner.service import Joiner, JoinerConfig
 
 __all__ = [
     "JoinCounts",

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from monolith import _core
+from monolith.data.protos.example_pb2 import PoolingType
 from monolith.data.records.sample_format import SampleFormat
 from monolith.errors import InvalidArgumentError
-from monolith.serving.layout._configs import features_of_configs
-from monolith.serving.layout._core_features import core_features
+from monolith.export.layout_spec import POOLINGS, FeatureSpec, PoolingName
+from monolith.ids import SIGNATURE_BITS_V2
 from monolith.serving.layout._id_columns import id_column, num_examples_of
 from monolith.serving.layout._numbers import for_all, given_number, num_rows_of, parsed_numbers, sample_column
 from monolith.serving.layout._outputs import cut_apart, outputs_of_configs, outputs_of_features, runs_of
 from monolith.serving.layout.laid_out import LaidOut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from monolith.data.protos.example_pb2 import FeatureConfigs
-    from monolith.export.layout_spec import DenseSpec, FeatureSpec
+    from monolith.data.protos.example_pb2 import FeatureConfig, FeatureConfigs
+    from monolith.export.layout_spec import DenseSpec
     from monolith.serving.layout.laid_out import LooseColumn
     from monolith.tables import LocalStore
 
@@ -198,3 +200,101 @@ def _refuse_clash(outputs: Sequence[str], numbers: Sequence[str]) -> None:
     for name in numbers:
         if name in outputs:
             raise InvalidArgumentError(f"layout: {name!r} is an output of ids and a column of numbers")
+
+
+_POOLING: dict[int, PoolingName] = {
+    PoolingType.SUM: "sum",
+    PoolingType.MEAN: "mean",
+    PoolingType.FIRSTN: "firstn",
+}
+
+
+def features_of_configs(configs: FeatureConfigs, stores: Mapping[str, LocalStore]) -> list[FeatureSpec]:
+    """Returns the features in the order of their names; ids are used as keys unchanged."""
+    return [_feature(name, configs.feature_configs[name], stores) for name in sorted(configs.feature_configs)]
+
+
+def slice_name(name: str, features: Iterable[str]) -> str:
+    """Returns the upstream name of the layout of one slice of features.
+
+    >>> slice_name("bias", ["user", "item"])
+    'bias_4a67a0256dacbca594916cce369e6d13'
+    """
+    joined = ",".join(sorted(features))
+    return f"{name}_{hashlib.md5(joined.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def _feature(name: str, config: FeatureConfig, stores: Mapping[str, LocalStore]) -> FeatureSpec:
+    having = [store for store, rows in stores.items() if config.table in rows.native.names]
+    if len(having) != 1:
+        told = f"stores {', '.join(having)} have" if having else "no store has"
+        raise InvalidArgumentError(f"feature {name!r}: {told} a table {config.table!r}, one is expected")
+    if config.pooling_type not in _POOLING:
+        raise InvalidArgumentError(f"feature {name!r}: pooling_type must be SUM, MEAN or FIRSTN")
+    return FeatureSpec(
+        name=name,
+        store=having[0],
+        table=config.table,
+        dims=tuple(config.slice_dims),
+        pooling=_POOLING[config.pooling_type],
+        max_sequence_length=config.max_sequence_length,
+        id_layout="any",
+        number=None,
+        wide_index=None,
+    )
+
+
+_ABOVE_SIGNATURE = (1 << 64) - (1 << SIGNATURE_BITS_V2)
+
+
+def core_features(features: Sequence[FeatureSpec], stores: Mapping[str, LocalStore]) -> list[_core.InputFeature]:
+    """Converts features, for groups in the order of the stores.
+
+    Raises:
+        InvalidArgumentError: two features have the same name, a store or table is missing or has rows of another dim,
+            or the pooling is unknown.
+    """
+    names = [feature.name for feature in features]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"layout: there are two features {name!r}")
+    return [_core_feature(feature, stores) for feature in features]
+
+
+def _core_feature(feature: FeatureSpec, stores: Mapping[str, LocalStore]) -> _core.InputFeature:
+    subject = f"feature {feature.name!r}"
+    if feature.store not in stores:
+        raise InvalidArgumentError(f"{subject}: no store {feature.store!r}; there are {', '.join(stores) or 'none'}")
+    native = stores[feature.store].native
+    table = native.number_of(feature.table)
+    if native.dims[table] != feature.dim:
+        raise InvalidArgumentError(
+            f"{subject}: slices of {list(feature.dims)} are {feature.dim} floats,"
+            f" rows of table {feature.table!r} have {native.dims[table]}"
+        )
+    if feature.pooling not in POOLINGS:
+        raise InvalidArgumentError(f"{subject}: pooling must be one of {', '.join(POOLINGS)}, got {feature.pooling!r}")
+    if feature.pooling == "firstn" and feature.max_sequence_length < 1:
+        raise InvalidArgumentError(
+            f"{subject}: firstn needs a max_sequence_length >= 1, got {feature.max_sequence_length}"
+        )
+    return _core.InputFeature(
+        name=feature.name,
+        column=feature.source,
+        group=list(stores).index(feature.store),
+        table=table,
+        dim=feature.dim,
+        pooling=POOLINGS.index(feature.pooling),
+        places=feature.max_sequence_length if feature.pooling == "firstn" else 0,
+        bits=key_bits(feature),
+        padding=feature.padding_id,
+    )
+
+
+def key_bits(feature: FeatureSpec) -> tuple[int, int, int, int]:
+    """Returns four masks: upper key bits taken from the id, set, and forbidden in the id, and the bits of wide keys."""
+    given = (feature.number or 0) << SIGNATURE_BITS_V2
+    carried = given if feature.id_layout == "v2" else 0
+    forbidden = 0 if feature.number is None else _ABOVE_SIGNATURE
+    wide = 0 if feature.wide_index is None else 1 << 63 | feature.wide_index << 54
+    return carried, given, forbidden, wide

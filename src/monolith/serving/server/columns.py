@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.serving.server.encoded_samples import num_examples
 from monolith.serving.server.model import ENCODED
 from monolith.tensors import Ragged
 
@@ -30,6 +30,7 @@ __all__ = [
     "fit",
     "is_encoded",
     "length_of",
+    "num_examples",
     "require_examples",
     "values_of_texts",
 ]
@@ -208,3 +209,25 @@ def _kind_of(column: Column) -> str:
         return "bytes"
     values = column.flat_values if isinstance(column, Ragged) else column
     return str(values.dtype).removeprefix("torch.")
+
+
+def num_examples(name: str, samples: list[bytes], limit: int) -> int:
+    """Returns the number of examples of an input of that name; for an ``ExampleBatch`` at most `limit` + 1.
+
+    Raises:
+        InvalidArgumentError: there is no sample, there are several batches, or the bytes are not an ``ExampleBatch``.
+    """
+    if name != "example_batch":
+        if not samples:
+            raise InvalidArgumentError(f"input {name!r}: must have at least one sample, got none")
+        return len(samples)
+    if len(samples) != 1:
+        raise InvalidArgumentError(f"input {name!r}: must be one ExampleBatch, got {len(samples)}")
+    return min(_batch_size(samples[0]), limit + 1)
+
+
+def _batch_size(data: bytes) -> int:
+    size = _core.example_batch_size(data)
+    if size is None:
+        raise InvalidArgumentError("input 'example_batch': the bytes are no ExampleBatch: cut off or foreign")
+    return size

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from monolith import environment
+from monolith.train.compat import reasons
 from monolith.train.compat.effects import Refused, effects_of, job_of
-from monolith.train.compat.variables import REFUSED_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from monolith.train.compat.flat_config import FlatConfig
 
-__all__ = ["option_of_a_job", "require_effective", "require_one_process"]
+__all__ = ["REFUSED_VARIABLES", "option_of_a_job", "require_effective", "require_one_process"]
 
 
 def require_effective(config: FlatConfig) -> None:
@@ -62,3 +62,28 @@ def option_of_a_job(config: FlatConfig, *, but: Collection[str] = ()) -> str | N
         ):
             return name
     return None
+
+
+REFUSED_VARIABLES: Final[dict[str, str]] = {
+    "MONOLITH_WITH_OPTIMIZED_HOROVOD": reasons.EXCHANGE,
+    "MONOLITH_WITH_HOROVOD_FID_G2G": reasons.EXCHANGE,
+    "MONOLITH_WITH_HOROVOD_FWD_G2G": reasons.EXCHANGE,
+    "MONOLITH_WITH_HOROVOD_BWD_G2G": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_FID": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_FWD": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_BWD": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_BWD_CAST": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_BWD_FAKE_CAST": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_FWD_GDR": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_BWD_GDR": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_FWD_GDR_G2G": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_BWD_GDR_G2G": reasons.EXCHANGE,
+    "MONOLITH_WITH_BYTEPS_ALLREDUCE": reasons.EXCHANGE,
+    "MONOLITH_GPU_FEATURE_FACTORY_FUSION_LEVEL": "pooling is always one pass",
+    "MONOLITH_BENCHMARK_BPS": reasons.EXCHANGE,
+    "MONOLITH_BENCHMARK_ITERS": reasons.EXCHANGE,
+    "MONOLITH_BENCHMARK_BPS_AR_LEN": reasons.EXCHANGE,
+    "MONOLITH_BENCHMARK_BPS_A2A_LEN": reasons.EXCHANGE,
+    "MONOLITH_FORCE_GPU_COMPATIBLE": reasons.TENSORFLOW,
+}
+"""Variable of the environment -> why it is refused when it is set."""
