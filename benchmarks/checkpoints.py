@@ -4,7 +4,7 @@
     python benchmarks/checkpoints.py --quick                # does everything run?
 
 The model has a table of some million rows and a dense tower of 500 MB. The cut is the time that `save(background=True)`
-keeps the training thread; a plain copy of the same bytes stands beside it. Steps with and without a save behind them
+keeps the training thread; the peer is a plain copy of the same bytes. Steps with and without a background save
 alternate in one process; the rate of writing is up to the commit, the slowdown up to the end, when the checkpoint that
 it replaces is removed. A restore is compared with a plain read of the same files, both with an empty page cache.
 """
@@ -48,7 +48,7 @@ QUICK = Size(rows=20_000, dense_bytes=4_000_000, rounds=2, step_seconds=0.2)
 
 
 class Line(NamedTuple):
-    """One figure beside what must be reached."""
+    """One figure, its peer, and what must be reached."""
 
     name: str
     figure: str
@@ -67,7 +67,7 @@ def embeddings(rows: int) -> ml.Embeddings:
 
 
 def dense_tower(num_bytes: int) -> nn.ParameterList:
-    """Eight weights that make up so many bytes."""
+    """Eight weights that make up the given number of bytes."""
     return nn.ParameterList(nn.Parameter(torch.randn(num_bytes // 32)) for _ in range(8))
 
 
@@ -112,7 +112,7 @@ def measure_cuts(folder: Path, size: Size) -> list[Line]:
 
 
 def measure_slowdown(folder: Path, size: Size) -> list[Line]:
-    """Steps per second with a save behind them, beside the same without, in turns."""
+    """Steps per second with a background save and without, alternating."""
     emb = embeddings(size.rows)
     state = TrainState(model=emb)
     batches = [torch.randint(0, size.rows, (BATCH, 8)) for _ in range(64)]
@@ -151,7 +151,7 @@ def measure_slowdown(folder: Path, size: Size) -> list[Line]:
 
 
 def measure_restore(folder: Path, size: Size) -> list[Line]:
-    """Restoring from files that are not in the page cache, beside reading them."""
+    """Restoring from files that are not in the page cache, against reading them."""
     target = folder / "restore"
 
     class Model(nn.Module):
@@ -210,7 +210,7 @@ def spread(values: list[float]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the table; the status says whether every requirement was met."""
+    """Prints the table; the status is 0 if every requirement was met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "--quick", action="store_true", help="small sizes: shows that it runs, not what the figures are"
@@ -222,7 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
     for measure in (measure_cuts, measure_slowdown, measure_restore):
         with tempfile.TemporaryDirectory(prefix="monolith-checkpoints-", dir=args.directory) as folder:
             lines += measure(Path(folder), size)
-    print("| measure | figure | beside it | must reach | ok |\n|---|---|---|---|---|")
+    print("| measure | figure | peer | must reach | ok |\n|---|---|---|---|---|")
     for line in lines:
         print(f"| {line.name} | {line.figure} | {line.beside} | {line.needed} | {'yes' if line.ok else 'NO'} |")
     return 0 if args.quick or all(line.ok for line in lines) else 1

@@ -1,4 +1,4 @@
-"""Measures two builds of this package in turns, so that a change shows what it costs.
+"""Measures two builds of this package alternately, so that a change shows what it costs.
 
     git worktree add ../before main~20
     python -m pip install --no-deps --target /tmp/before ../before
@@ -205,7 +205,7 @@ class Row(NamedTuple):
 
 
 def compare(before: str, after: str, rounds: int) -> list[Row]:
-    """Measures both builds in turns."""
+    """Measures both builds alternately."""
     found: list[tuple[dict[str, float], dict[str, float]]] = []
     for number in range(rounds):
         order = (before, after) if number % 2 == 0 else (after, before)

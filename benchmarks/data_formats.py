@@ -1,4 +1,4 @@
-"""Measures the formats of samples: ours and the plain ways beside each other, in turns, in one run.
+"""Measures the formats of samples: ours against the plain ways, alternating, in one run.
 
     python benchmarks/data_formats.py            # about two minutes
     python benchmarks/data_formats.py --quick    # small inputs: does everything run?
@@ -58,7 +58,7 @@ def main() -> int:
     _core.set_num_threads(1)
     rows = 64 if args.quick else 1024
     threads = len(os.sched_getaffinity(0))
-    print("| measure | ours | beside it | ratio | must reach | ok |")
+    print("| measure | ours | peer | ratio | must reach | ok |")
     print("|---|---|---|---|---|---|")
     good = [parse_examples(rows), parse_example_batches(rows)]
     for number in sorted({1, threads}):
@@ -191,7 +191,7 @@ def columns() -> list[Ids | Dense | Label | LineIdField]:
 
 
 def dense_columns() -> list[Dense | Label]:
-    """What both sides make beside the ids."""
+    """What both sides make in addition to the ids."""
     return [Dense("dense", width=DENSE_WIDTH), Label()]
 
 

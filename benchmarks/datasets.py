@@ -1,4 +1,4 @@
-"""Measures datasets: ours and the plain ways beside each other, in turns, in one run.
+"""Measures datasets: ours against the plain ways, alternating, in one run.
 
     python benchmarks/datasets.py            # about four minutes
     python benchmarks/datasets.py --quick    # small inputs: does everything run?
@@ -70,7 +70,7 @@ def main() -> int:
     if args.stream is not None:
         print(*stream_memory(args.stream))
         return 0
-    print("| measure | ours | beside it | ratio | must reach | ok |")
+    print("| measure | ours | peer | ratio | must reach | ok |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         good = [
@@ -112,7 +112,7 @@ def tfrecords(folder: Path, *, records: int) -> bool:
     megabytes = path.stat().st_size / 1e6
     name = f"TFRecord with checksums, {len(payloads[0])} B records, {os.cpu_count()} threads"
     good = compare(name, ours, ("plain read, one buffer", plain), work=megabytes, unit="MB/s", must=0.6)
-    compare(name, ours, ("plain read, whole file", whole), work=megabytes, unit="MB/s")
+    compare(name, ours, ("plain read, complete file", whole), work=megabytes, unit="MB/s")
     return good
 
 
@@ -209,7 +209,7 @@ def _a_users_function(batch: Batch) -> Batch:
 
 
 def steps() -> bool:
-    """What a batch costs on its way through steps that do nothing to it."""
+    """What a batch costs in steps that do nothing to it."""
     count = 2_000
     blocks = InMemoryDataset(range(count))
     plain = seconds_of(lambda: sum(1 for _ in blocks)) / count

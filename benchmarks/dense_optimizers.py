@@ -1,4 +1,4 @@
-"""Measures the dense optimizers beside torch's Adam, and Shampoo beside the matrix products that its formula needs.
+"""Measures the dense optimizers against torch's Adam, and Shampoo against the matrix products that its formula needs.
 
     python benchmarks/dense_optimizers.py                     # about three minutes on two cores
     python benchmarks/dense_optimizers.py --quick             # does everything run?
@@ -6,7 +6,7 @@
 
 Contestants take turns in one process, in rounds; a ratio is the median of the rounds' ratios of times, ours to the
 peer's, so that less is better. Two lists of parameters are moved: those of a deep model, 30 from 1 to 1,048,576
-elements, and 500 small ones. A time is that of one step, averaged over turns of whole cycles of 20 steps, so that
+elements, and 500 small ones. A time is that of one step, averaged over turns of complete cycles of 20 steps, so that
 Shampoo's statistics, made every 20 steps, are in it.
 
 After the warm-up the peer is the bare products of the formula on the same matrices, plain torch calls without anything
@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.cli._bench import machine, report
-from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread
-from monolith.cli._bench.progress import tell
+from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread, tell
 from monolith.cli._bench.timing import Contestant, quiet_collector, take_turns, timed
 from monolith.optim import Adamom, Rmsprop, Shampoo
 
@@ -70,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Turns:
-    """Contestants on one device, in turns of one length."""
+    """Contestants on one device, alternating, with turns of one length."""
 
     def __init__(self, device: str, *, rounds: int, seconds: float) -> None:
         self.device = torch.device(device)
@@ -136,7 +135,7 @@ class Turns:
         return {name: [1e3 / (cycle * rate) for rate in own] for name, own in rates.items()}
 
     def _single_times(self, steps: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-        """Milliseconds of single steps, in turns."""
+        """Milliseconds of single steps, alternating."""
         times: dict[str, list[float]] = {name: [] for name in steps}
         with quiet_collector():
             for _ in range(max(2, self.rounds // 3)):

@@ -1,12 +1,12 @@
-"""Measures what reading Kafka as a dataset costs: blocks of records with positions beside librdkafka's bare loop.
+"""Measures what reading Kafka as a dataset costs: blocks of records with positions, against librdkafka's bare loop.
 
     python benchmarks/kafka.py
     python benchmarks/kafka.py --quick            # does everything run?
 
 The brokers are librdkafka's mock cluster in a process of its own. It keeps about 5 MB of a partition, so a topic is
 written once, under that, and read again and again. Both sides take turns in one process, in rounds; each reads the
-whole topic and is timed from its assignment to its last message, with the same consume calls of 1,024 messages. The
-bare loop counts messages and drops them; ours hands out records in one buffer and knows the offset behind each block.
+complete topic and is timed from its assignment to its last message, with the same consume calls of 1,024 messages. The
+bare loop counts messages and drops them; ours hands out records in one buffer and has the offset after each block.
 """
 
 from __future__ import annotations

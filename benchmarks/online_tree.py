@@ -36,9 +36,9 @@ _LIMIT_SECONDS = 1.0
 _AIM_SECONDS = 0.5
 _CHUNKS = 20
 _FIRST_CHUNK, _LAST_CHUNK = 5, 15
-"""What is measured of twenty: processes are still starting before, and behind it windows wait for the end."""
+"""What is measured of twenty: processes are still starting before it, and windows wait for the end after it."""
 _WATCHED = 8
-"""Servers are asked for every eighth event: what is asked to measure takes time of the same cores."""
+"""Servers are queried for every eighth event: the queries of the measurement use the same cores."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,12 +1,12 @@
-"""Measures operators on batches beside loops over samples that do the same, in turns, in one run.
+"""Measures operators on batches against loops over samples that do the same, alternating, in one run.
 
     python benchmarks/operators.py            # about a minute
     python benchmarks/operators.py --quick    # small batches: does everything run?
 
 The loops work on samples that are plain Python dictionaries of lists and numbers already; what it takes to make those
 of messages is not counted. A batch of tensors is what training needs, so the ratio is to the loop with the way from
-samples to tensors behind it, once for each operator; the loop alone, which moves references where an operator moves
-values, stands beside it. Both sides are checked to give the same before the clock starts, as far as chance is not part
+samples to tensors after it, once for each operator; the loop alone, which moves references where an operator moves
+values, is printed, too. Both sides are checked to give the same before the clock starts, as far as chance is not part
 of it. Rates are samples per second on one thread.
 """
 
@@ -73,7 +73,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """An operator and the loop beside it."""
+    """An operator and the loop that it is compared with."""
 
     name: str
     ours: Callable[[Batch], Any]
@@ -269,7 +269,7 @@ def tensors_of(rows: list[Row]) -> Batch:
 
 
 def loop_to_tensors(case: Case, samples: list[Row]) -> Batch:
-    """The loop, with the way to tensors behind it."""
+    """The loop, followed by the conversion to tensors."""
     return tensors_of(case.loop(samples))
 
 

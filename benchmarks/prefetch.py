@@ -1,4 +1,4 @@
-"""Measures what prefetching costs: batches taken through a queue beside the bare function that makes them.
+"""Measures what prefetching costs: batches taken through a queue, against the bare function that makes them.
 
     python benchmarks/prefetch.py
     python benchmarks/prefetch.py --quick         # does everything run?
@@ -7,7 +7,7 @@ The function returns a ready-made structure, so nothing overlaps and all that is
 checking the structure, locks, and two switches of threads, for which a busy machine makes threads wait. Both sides take
 turns in one process, in rounds; the added time is the median of the rounds' differences. Processor time counts all
 threads. "Ready" is what a step notices when its batch waits already, the aim of prefetching. The second table is the
-other side of it: a function and a step that take the time they say, of which the shorter should disappear.
+other side of it: a function and a step that take a given time, of which the shorter should disappear.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def report_added(num_rounds: int, num_batches: int) -> bool:
 
 
 def report_overlap(num_rounds: int, num_batches: int) -> None:
-    """Prints how much of making a batch disappears behind the step."""
+    """Prints how much of making a batch the step hides."""
     print("\n| making ms | step ms | one after the other ms | prefetched ms | hidden of the shorter |")
     print("|---|---|---|---|---|")
     for making, step in ((0.001, 0.002), (0.002, 0.002), (0.002, 0.001)):

@@ -4,7 +4,7 @@
     python benchmarks/rows_elsewhere.py --quick         # does everything run?
 
 The rows are in this process, but every call of their store is made by a thread of its own, the stated time after it was
-sent, one after the other, as a server behind a network would; the model sleeps the stated time. So a step takes the
+sent, one after the other, as a server on a network would; the model sleeps the stated time. So a step takes the
 model's time, and of two calls (rows of the batch, gradients of it) what was not hidden. Ways take turns, in rounds.
 """
 
@@ -67,13 +67,13 @@ class Line:
         self._thread.start()
 
     def send(self, call: Callable[[], Any]) -> LateResult:
-        """It is under way when this returns."""
+        """Sends a call; it is in flight when this returns."""
         future: Future[Any] = Future()
         self._calls.put((time.perf_counter() + LATENCY_SECONDS, future, call))
         return LateResult(future)
 
     def close(self) -> None:
-        """Ends the thread behind the last call."""
+        """Ends the thread after the last call."""
         self._calls.put(None)
         self._thread.join()
 
@@ -126,7 +126,7 @@ class LateStore(LocalStore):
 
 
 class Sleeping(Task):
-    """A model that takes the time it is told."""
+    """A model that takes the given time."""
 
     seconds = 0.0
 
@@ -135,14 +135,14 @@ class Sleeping(Task):
         self.emb = ml.Embeddings({"user": ml.Slot(dim=16)}, store=LateStore)
 
     def model_fn(self, features: Any, mode: Any) -> Spec:  # noqa: ARG002 - trained only
-        """Looks up at once, as models do, and sleeps."""
+        """Looks up immediately, as models do, and sleeps."""
         loss = self.emb(features)["user"].sum()
         time.sleep(self.seconds)
         return Spec(loss)
 
 
 def step_ms(pipeline: PipelineConfig, seconds: float, steps: int) -> float:
-    """Time of one step, from the first to the fence behind the last."""
+    """Time of one step, from the first to the fence after the last."""
     task = Sleeping()
     task.seconds = seconds
     batch = {"user": torch.arange(256), "req_time": torch.ones(256, dtype=torch.int64)}

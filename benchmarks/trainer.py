@@ -1,4 +1,4 @@
-"""What `Trainer` costs: the same model trained by a plain loop and by a trainer, in turns, in one process.
+"""What `Trainer` costs: the same model trained by a plain loop and by a trainer, alternating, in one process.
 
     python benchmarks/trainer.py            # about two minutes
     python benchmarks/trainer.py --quick    # few steps: does everything run?
@@ -124,7 +124,7 @@ def plain_loop(batches: list[dict[str, Any]]) -> float:
 
 
 def trainer_loop(batches: list[dict[str, Any]], config: TrainerConfig) -> float:
-    """Seconds of the steps of a trainer; building and the save at the end are left out."""
+    """Seconds of the steps of a trainer; building and the save at the end do not count."""
     task = Ranker()
     task.batches = [*batches, *batches]
     clock = _StepClock(begin=len(batches))
@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--cpu-time", action="store_true", help="count the CPU's seconds, on a machine that is busy")
     args = parser.parse_args()
     if args.cpu_time:
-        global clock_now  # noqa: PLW0603 - what a second is, for the whole run
+        global clock_now  # noqa: PLW0603 - what a second is, for the complete run
         clock_now = time.process_time
     torch.set_num_threads(args.threads)
     print("| measure | ours | plain loop | ratio | must reach | ok |\n|---|---|---|---|---|---|")

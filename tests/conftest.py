@@ -15,7 +15,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-# What tests of several folders share, and what scripts are made of, is imported by the name that mypy knows.
+# Benchmarks, what tests of several folders share, and what scripts are made of have the names that mypy knows.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

@@ -96,9 +96,10 @@ class Programs:
 
 def main() -> None:
     """Forks until its input ends."""
+    sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # `benchmarks` is imported from there
     import torch._dynamo  # noqa: F401, PLC0415 - torch loads it at the first step otherwise, in every fork
 
-    import monolith.cli._bench.ranks  # noqa: F401, PLC0415 - what programs need is there when they begin
+    import benchmarks.suites.sync.ranks  # noqa: F401, PLC0415 - what programs need is there when they begin
     import system.attack  # noqa: F401, PLC0415 - as above
 
     for line in sys.stdin:

@@ -28,7 +28,6 @@ WALL_CLOCK = re.compile(
 )
 MAY_JUMP = {
     "checkpoint/saver.py": "the time of a save; a jump shifts which checkpoints stay for good, never the newest ones",
-    "cli/_bench/rows/online_path.py": "times of synthetic events",
     "cli/_log/compacting.py": "a name, beside random digits",
     "clock.py": "the clock itself",
     "cluster/discovery/zookeeper.py": "nine weeks, and never a job with a live process",

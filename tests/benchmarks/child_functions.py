@@ -6,7 +6,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._bench.skip import RowSkippedError
+from monolith.cli._bench.measurement import RowSkippedError
 
 if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting

@@ -4,31 +4,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from monolith.cli._bench import disk, machine
-from monolith.cli._bench.skip import RowSkippedError
+from monolith.cli._bench import machine
+from monolith.cli._bench.measurement import RowSkippedError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, disk.CHUNK_BYTES, disk.CHUNK_BYTES + 17])
+@pytest.mark.parametrize("num_bytes", [0, 1, machine.CHUNK_BYTES, machine.CHUNK_BYTES + 17])
 def test_a_plain_write_has_exactly_the_bytes_asked_for(tmp_path: Path, num_bytes: int) -> None:
-    disk.write_plainly(tmp_path / "plain", num_bytes)
-    files = disk.files_under(tmp_path)
-    assert disk.bytes_of(files) == num_bytes
-    assert disk.read_plainly(files) == num_bytes
+    machine.write_plainly(tmp_path / "plain", num_bytes)
+    files = machine.files_under(tmp_path)
+    assert machine.bytes_of(files) == num_bytes
+    assert machine.read_plainly(files) == num_bytes
 
 
 def test_files_are_found_in_folders_below(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").write_bytes(b"12")
     (tmp_path / "b").write_bytes(b"3")
-    assert [file.name for file in disk.files_under(tmp_path)] == ["x", "b"]
-    assert disk.bytes_of(disk.files_under(tmp_path)) == 3
+    assert [file.name for file in machine.files_under(tmp_path)] == ["x", "b"]
+    assert machine.bytes_of(machine.files_under(tmp_path)) == 3
 
 
 def test_a_scratch_folder_is_gone_afterwards(tmp_path: Path) -> None:
-    with disk.scratch_folder(str(tmp_path), needed_bytes=1) as folder:
+    with machine.scratch_folder(str(tmp_path), needed_bytes=1) as folder:
         (folder / "x").write_bytes(b"1")
     assert list(tmp_path.iterdir()) == []
 
@@ -36,14 +36,14 @@ def test_a_scratch_folder_is_gone_afterwards(tmp_path: Path) -> None:
 def test_too_little_space_is_a_skip_that_says_where(tmp_path: Path) -> None:
     with (
         pytest.raises(RowSkippedError, match=f"in {tmp_path}, .* give --directory"),
-        disk.scratch_folder(str(tmp_path), needed_bytes=2**60),
+        machine.scratch_folder(str(tmp_path), needed_bytes=2**60),
     ):
         pass
 
 
 def test_forgotten_files_can_still_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "DROP_CACHES", tmp_path / "missing" / "drop_caches")
-    disk.write_plainly(tmp_path / "plain", 12345)
-    files = disk.files_under(tmp_path)
+    machine.write_plainly(tmp_path / "plain", 12345)
+    files = machine.files_under(tmp_path)
     machine.forget_pages(files)
-    assert disk.read_plainly(files) == 12345
+    assert machine.read_plainly(files) == 12345

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 import torch
 
-from monolith.cli._bench.rows import embeddings
+from benchmarks.suites.tables import embeddings
 from monolith.cli._bench.setting import Setting
 
 TINY = Setting(small_rows=2600, examples=8, num_batches=2, rounds=1, seconds=0.01)

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from monolith.cli._bench import isolation
+from monolith.cli._bench.measurement import RowSkippedError
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.skip import RowSkippedError
 
 SETTING = Setting(threads=3, memory_rows=(5, 7))
 
 
 @pytest.fixture(autouse=True)
 def _children_find_their_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
 def test_a_call_runs_in_another_process_with_setting_and_arguments() -> None:

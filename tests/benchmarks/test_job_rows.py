@@ -1,4 +1,4 @@
-"""Every row of benchmarks/cluster.py runs, at sizes at which its figures mean nothing."""
+"""Every row of the suite `cluster` runs, at sizes at which its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from monolith.cli._bench import catalog
+from benchmarks.suites.catalog import SUITES
+from benchmarks.suites.cluster import home
 from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.rows import job_home
 from programs import Programs
 
 _MEASURE = """
 import json, sys
-from monolith.cli._bench import catalog
-from monolith.cli._bench.rows import job_save
+from benchmarks.suites.catalog import ROW_OF_KEY
+from benchmarks.suites.cluster import save
+from monolith.cli._bench import runner
 from monolith.cli._bench.setting import Setting
 
-job_save.WORKERS, job_save.SAVE_SECONDS = 2, 1  # few where the row has many
+save.WORKERS, save.SAVE_SECONDS = 2, 1  # few where the row has many
 tiny = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, rounds=1, seconds=0.02)
-print(json.dumps(catalog.measure_row(tiny, sys.argv[1])))
+print(json.dumps(runner.measure_row(tiny, ROW_OF_KEY[sys.argv[1]].function)))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", [row.key for row in catalog.JOB_ROWS if row.key != "job_home"])  # the script has that
+@pytest.mark.parametrize(
+    "key", [row.key for row in SUITES["cluster"].rows if row.key != "job_home"]
+)  # the script has that
 def test_the_row_measures(key: str, tmp_path: Path, programs: Programs) -> None:
     """In a process of its own, as the script has it: a row sets threads and cores of its process."""
     (tmp_path / "measure.py").write_text(_MEASURE, encoding="utf-8")
@@ -41,7 +44,7 @@ def test_the_row_measures(key: str, tmp_path: Path, programs: Programs) -> None:
 
 
 def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
-    command = [sys.executable, "benchmarks/cluster.py", "--rows", "job_home", "--quick", "--json"]
+    command = [sys.executable, "benchmarks/run.py", "--suite", "cluster", "--rows", "job_home", "--quick", "--json"]
     done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["measurements"]
@@ -49,7 +52,7 @@ def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
 
 
 def test_steps_that_were_not_counted_once_stop_the_row() -> None:
-    steps = job_home._EmptySteps([])
+    steps = home._EmptySteps([])
     steps._joined, steps._next = [None] * 3, 5  # type: ignore[list-item]  # nobody pushes here
     for counted in (8, 9, 10):
         steps.require_counted(counted)

@@ -1,4 +1,4 @@
-"""Every row of benchmarks/ps.py runs, at sizes at which its figures mean nothing."""
+"""Every row of the suite `ps` runs, at sizes at which its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from monolith.cli._bench import catalog
-from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.ps_worker import Turn
-from monolith.cli._bench.rows import ps_cpu, ps_cut, ps_fan_out, ps_scale
+from benchmarks.suites.catalog import ROW_OF_KEY, SUITES
+from benchmarks.suites.ps import cpu, cut, fan_out, scale
+from benchmarks.suites.ps.worker import Turn
+from benchmarks.suites.table_steps import TableSteps, configs, fill, gradient_of
+from monolith.cli._bench import runner
+from monolith.cli._bench.measurement import Measurement, RowSkippedError
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.skip import RowSkippedError
-from monolith.cli._bench.table_steps import TableSteps, configs, fill, gradient_of
 from monolith.cli._bench.workload import Batch, zipf_batches
 from monolith.tables import LocalStore
 
@@ -29,29 +29,32 @@ TINY = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, roun
 @pytest.fixture
 def few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two where the row has many, on the cores that there are; what it finds then is not of interest here."""
-    monkeypatch.setattr(ps_scale, "CORES", len(os.sched_getaffinity(0)))
-    monkeypatch.setattr(ps_scale, "MANY", 2)
-    monkeypatch.setattr(ps_fan_out, "MANY", 2)
-    monkeypatch.setattr(ps_cut, "WORKERS", 2)
+    monkeypatch.setattr(scale, "CORES", len(os.sched_getaffinity(0)))
+    monkeypatch.setattr(scale, "MANY", 2)
+    monkeypatch.setattr(fan_out, "MANY", 2)
+    monkeypatch.setattr(cut, "WORKERS", 2)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_processes")
-@pytest.mark.parametrize("key", [row.key for row in catalog.PS_ROWS])
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param(row.key, marks=[pytest.mark.slow] if row.key != "ps_wall" else []) for row in SUITES["ps"].rows],
+)
 def test_the_row_measures(key: str) -> None:
     if key in {"ps_cpu", "ps_dense"} and shutil.which("c++") is None:
         pytest.skip("the socket loop is compiled in the run and there is no compiler")
     if key in {"ps_wall", "ps_training"} and len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    measurements = [Measurement.from_json(fields) for fields in catalog.measure_row(TINY, key)]
+    measurements = [Measurement.from_json(fields) for fields in runner.measure_row(TINY, ROW_OF_KEY[key].function)]
     assert any(each.ok is not None for each in measurements)
     assert {each.row for each in measurements} == {key}
     assert all(each.figure is not None for each in measurements)
     assert len({(each.measure, each.peer) for each in measurements}) == len(measurements)
 
 
+@pytest.mark.slow
 def test_the_script_prints_chosen_rows_as_json_and_says_what_it_leaves_out(project_root: Path) -> None:
-    command = [sys.executable, "benchmarks/ps.py", "--rows", "ps_scale", "--quick", "--json"]
+    command = [sys.executable, "benchmarks/run.py", "--suite", "ps", "--rows", "ps_scale", "--quick", "--json"]
     done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["measurements"]
@@ -63,7 +66,7 @@ def test_the_script_prints_chosen_rows_as_json_and_says_what_it_leaves_out(proje
 def test_servers_are_skipped_with_a_reason_where_grpc_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(RowSkippedError, match=r"monolith-torch\[ps\]"):
-        catalog.measure_row(TINY, "ps_fan_out")
+        fan_out.measure(TINY)
 
 
 def test_steps_ahead_and_steps_in_turn_make_the_same_updates() -> None:
@@ -89,11 +92,11 @@ def test_steps_ahead_and_steps_in_turn_make_the_same_updates() -> None:
 
 def test_the_bytes_of_a_step_are_those_of_its_distinct_ids() -> None:
     ids = torch.tensor([5, 5, 7])
-    size = ps_cpu.bytes_of([Batch(rows=ids, ids=ids)])
+    size = cpu.bytes_of([Batch(rows=ids, ids=ids)])
     assert size == (16, 128, 128)
 
 
 def test_a_stall_is_what_a_step_at_the_cut_takes_beyond_the_usual_step() -> None:
     steady, struck = Turn([0.0, 0.01, 0.02, 0.03, 0.04]), Turn([0.0, 0.01, 0.02, 0.07, 0.08])
-    assert ps_cut._stall([steady, struck], (0.025, 0.03)) == pytest.approx(40.0)
+    assert cut._stall([steady, struck], (0.025, 0.03)) == pytest.approx(40.0)
     assert steady.rate == pytest.approx(100.0)

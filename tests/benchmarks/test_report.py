@@ -6,8 +6,8 @@ import pytest
 
 from monolith.cli._bench import report
 from monolith.cli._bench.measurement import Measurement, Sense
+from monolith.cli._bench.report import in_words, summary_in_words
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.words import in_words, summary_in_words
 
 MACHINE = {"processor": "abacus"}
 MEASUREMENTS = [

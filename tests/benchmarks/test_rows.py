@@ -1,4 +1,4 @@
-"""Every row of the table runs, at sizes at which its figures mean nothing."""
+"""Every row of the suite `tables` runs, at sizes at which its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from monolith.cli._bench import catalog, peers
-from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.rows import gather, growth, optimizers, training
+from benchmarks.suites.catalog import ROW_OF_KEY, SUITES
+from benchmarks.suites.tables import gather, growth, optimizers
+from monolith.cli._bench import peers, runner
+from monolith.cli._bench.measurement import Measurement, RowSkippedError
+from monolith.cli._bench.rows import against_peers
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.skip import RowSkippedError
 from monolith.tables import row_optimizers
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+PROCESSES = {"gather", "growth", "memory"}
+"""Rows that start processes, or compile a program."""
 
 
 @pytest.fixture
@@ -35,10 +39,13 @@ def tiny(tmp_path: Path) -> Setting:
 
 
 def measure(row: str, setting: Setting) -> list[Measurement]:
-    return [Measurement.from_json(fields) for fields in catalog.measure_row(setting, row)]
+    return [Measurement.from_json(fields) for fields in runner.measure_row(setting, ROW_OF_KEY[row].function)]
 
 
-@pytest.mark.parametrize("key", [row.key for row in catalog.ROWS])
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param(row.key, marks=[pytest.mark.slow] if row.key in PROCESSES else []) for row in SUITES["tables"].rows],
+)
 def test_the_row_measures_and_leaves_no_file(
     key: str, tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +62,7 @@ def test_the_row_measures_and_leaves_no_file(
 
 def test_without_fbgemm_its_lines_say_how_to_install_it(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "find_fbgemm", lambda: None)
-    missing = [each for each in measure("training", tiny) if each.peer == training.FBGEMM]
+    missing = [each for each in measure("training", tiny) if each.peer == against_peers.FBGEMM]
     assert [each.ok for each in missing] == [None] * 4
     assert all(each.note == f"peer is not installed: {peers.FBGEMM_INSTALL}" for each in missing)
 

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.suites.catalog import SUITES
 from monolith.cli._bench import isolation, machine, runner
-from monolith.cli._bench.catalog import ROWS, Row
-from monolith.cli._bench.measurement import Measurement
+from monolith.cli._bench.catalog import Row
+from monolith.cli._bench.measurement import Measurement, RowSkippedError
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.skip import RowSkippedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ SETTING = Setting()
 
 
 def row(key: str, *, needed_bytes: int = 0) -> Row:
-    return Row(key=key, title=f"title of {key}", needed_bytes=lambda _: needed_bytes)
+    return Row(key=key, title=f"title of {key}", needed_bytes=lambda _: needed_bytes, function=key)
 
 
 def answer_by(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Callable[[], Any]]) -> None:
@@ -85,7 +85,7 @@ def test_a_busy_machine_is_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_full_table_fits_a_machine_of_24_gib() -> None:
-    assert max(each.needed_bytes(SETTING) for each in ROWS) < 20 * 2**30
+    assert max(each.needed_bytes(SETTING) for each in SUITES["tables"].rows) < 20 * 2**30
 
 
 def test_the_machine_can_be_described() -> None:

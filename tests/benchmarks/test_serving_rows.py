@@ -1,55 +1,48 @@
-"""Every row of benchmarks/serving.py runs, at sizes at which its figures mean nothing."""
+"""Every row of the suite `serving` runs, at sizes at which its figures mean nothing."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+import pytest
 
 from monolith.cli._bench.measurement import Measurement
 from monolith.cli._bench.setting import Setting
+from programs import Programs
 
 TINY = Setting(large_rows=5200, small_rows=5200, rounds=1, seconds=0.02)
+LIMITS = {
+    "serving_graph": [1.15],
+    "serving_layout": [0.4, 0.4, 0.5],
+    "serving_load": [0.85, 4.0, 1.5, 0.9, 2.0, 20.0],
+    "serving_start": [1.3, 0.4],
+}
+"""`serving_load` measures what `serving_server` does, too; `serving_ray` needs Ray Serve."""
 
 _MEASURE = """
 import json, sys
-from monolith.cli._bench import catalog
+from benchmarks.suites.catalog import ROW_OF_KEY
+from monolith.cli._bench import runner
 from monolith.cli._bench.setting import Setting
 
-setting = Setting.from_json(json.loads(sys.argv[1]))
-rows = ("serving_load", "serving_graph", "serving_layout", "serving_start")  # the first one forks
-print(json.dumps([found for row in rows for found in catalog.measure_row(setting, row)]))
+setting = Setting.from_json(json.loads(sys.argv[2]))
+print(json.dumps(runner.measure_row(setting, ROW_OF_KEY[sys.argv[1]].function)))
 """
 
 
-def test_the_rows_measure_what_must_be_reached(tmp_path: Path) -> None:
-    """In a process of their own, as the script has it; `serving_load` measures what `serving_server` does, too."""
-    setting = {**TINY.to_json(), "directory": str(tmp_path)}
-    command = [sys.executable, "-c", _MEASURE, json.dumps(setting)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    "key", ["serving_graph", *(pytest.param(key, marks=pytest.mark.slow) for key in list(LIMITS)[1:])]
+)
+def test_the_row_measures_what_must_be_reached(key: str, tmp_path: Path, programs: Programs) -> None:
+    """In a process of its own, as the script has it: a row sets threads and cores of its process."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "measure.py").write_text(_MEASURE, encoding="utf-8")
+    setting = json.dumps({**TINY.to_json(), "directory": str(disk)})
+    done = programs.run(tmp_path / "measure.py", key, setting, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = [Measurement.from_json(fields) for fields in json.loads(done.stdout.splitlines()[-1])]
-    assert [(each.row, each.limit) for each in found] == [
-        ("serving_load", 0.85),
-        ("serving_load", 4.0),
-        ("serving_load", 1.5),
-        ("serving_load", 0.9),
-        ("serving_load", 2.0),
-        ("serving_load", 20.0),
-        ("serving_graph", 1.15),
-        ("serving_layout", 0.4),
-        ("serving_layout", 0.4),
-        ("serving_layout", 0.5),
-        ("serving_start", 1.3),
-        ("serving_start", 0.4),
-    ]
+    assert [(each.row, each.limit) for each in found] == [(key, limit) for limit in LIMITS[key]]
     assert all(each.figure is not None and each.figure >= 0 for each in found)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_script_knows_its_rows(project_root: Path) -> None:
-    command = [sys.executable, "benchmarks/serving.py", "--help"]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "serving_graph, serving_layout, serving_server, serving_load" in " ".join(done.stdout.split())
+    assert list(disk.iterdir()) == []

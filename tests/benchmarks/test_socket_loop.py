@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from monolith.cli._bench.processor_time import cpu_seconds, on_cores
-from monolith.cli._bench.skip import RowSkippedError
-from monolith.cli._bench.socket_loop import StepBytes, running_loop
+from benchmarks.suites.processes import cpu_seconds, on_cores
+from benchmarks.suites.ps.socket_loop import StepBytes, running_loop
+from monolith.cli._bench.measurement import RowSkippedError
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="the loop is compiled in the run")
 

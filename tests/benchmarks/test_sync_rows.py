@@ -1,4 +1,4 @@
-"""Every row of benchmarks/sync.py runs, at sizes at which its figures mean nothing."""
+"""Every row of the suite `sync` runs, at sizes at which its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.suites.sync.task import batches_of, row_numbers
 from monolith.cli._bench.measurement import Measurement
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.sync_task import batches_of, row_numbers
 from programs import Programs
 
 Run = Callable[[str, str], subprocess.CompletedProcess[str]]
@@ -23,14 +23,15 @@ TINY = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, roun
 
 _MEASURE = """
 import json, sys
-from monolith.cli._bench import catalog
+from benchmarks.suites.catalog import ROW_OF_KEY
+from monolith.cli._bench import runner
 from monolith.cli._bench.setting import Setting
 
-print(json.dumps(catalog.measure_row(Setting.from_json(json.loads(sys.argv[2])), sys.argv[1])))
+print(json.dumps(runner.measure_row(Setting.from_json(json.loads(sys.argv[2])), ROW_OF_KEY[sys.argv[1]].function)))
 """
 _BEGIN = """
 import json, sys
-from monolith.cli._bench.rank_processes import running_ranks
+from benchmarks.suites.sync.rank_processes import running_ranks
 from monolith.cli._bench.setting import Setting
 
 with running_ranks(sys.argv[1], Setting.from_json(json.loads(sys.argv[2])), count=1):
@@ -64,7 +65,18 @@ def test_the_row_measures(key: str, run: Run) -> None:
 
 
 def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
-    command = [sys.executable, "benchmarks/sync.py", "--rows", "sync_collective", "--quick", "--rounds", "1", "--json"]
+    command = [
+        sys.executable,
+        "benchmarks/run.py",
+        "--suite",
+        "sync",
+        "--rows",
+        "sync_collective",
+        "--quick",
+        "--rounds",
+        "1",
+        "--json",
+    ]
     done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["measurements"]
@@ -81,7 +93,7 @@ def test_torchrec_is_left_out_with_a_reason_where_it_is_missing(run: Run) -> Non
 def test_a_rank_that_ends_is_told(run: Run) -> None:
     done = run(_BEGIN, "no_such")
     assert done.returncode == 1
-    assert "No module named 'monolith.cli._bench.ranks.no_such'" in done.stderr
+    assert "No module named 'benchmarks.suites.sync.ranks.no_such'" in done.stderr
     assert "RuntimeError: a rank of the benchmark ended" in done.stderr
 
 

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
+from benchmarks.suites.tables.training_thread import TrainingThread
 from monolith.cli._bench.timing import Contestant, percentile, quiet_collector, take_turns
-from monolith.cli._bench.training_thread import TrainingThread
 from monolith.cli._bench.workload import Batch
 
 BATCH = Batch(rows=torch.zeros(1, dtype=torch.int64), ids=torch.zeros(1, dtype=torch.int64))

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.suites.catalog import SUITES
 from monolith import _core
 from monolith.cli import bench, main
 from monolith.cli._bench import isolation, machine, ours, runner
-from monolith.cli._bench.catalog import ROWS
+from monolith.cli._bench.catalog import CHECKOUT_ROWS, ROWS
 from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.rows import steps
+from monolith.cli._bench.rows import by_threads
 from monolith.cli._bench.setting import Setting
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Setting]]:
     calls: list[tuple[str, Setting]] = []
 
     def call(function: str, setting: Setting, *, row: str) -> Any:
-        calls.append((row, setting))
-        return [Measurement(row=row, measure=f"speed of {row}", figure=5.0, unit="x/s", limit=4.0).to_json()]
+        (key,) = (each.key for each in ROWS if each.function == row)
+        calls.append((key, setting))
+        return [Measurement(row=key, measure=f"speed of {key}", figure=5.0, unit="x/s", limit=4.0).to_json()]
 
     monkeypatch.setattr(isolation, "call", call)
     monkeypatch.setattr(machine, "busy_ratio", lambda: 0.0)
@@ -53,17 +55,17 @@ def test_check_prints_verdicts_and_fails_where_one_is_missed(
 ) -> None:
     assert main(["bench", "--check"]) == 0
     assert f"{len(KEYS)} of {len(KEYS)} requirements met" in capsys.readouterr().out
-    slow = Measurement(row="cut", measure="m", figure=1.0, limit=2.0)
+    slow = Measurement(row="restore", measure="m", figure=1.0, limit=2.0)
     monkeypatch.setattr(isolation, "call", lambda *_, **__: [slow.to_json()])
-    assert main(["bench", "--rows", "cut"]) == 0, "whatever the figures, if nobody asked"
-    assert main(["bench", "--check", "--rows", "cut"]) == 1
+    assert main(["bench", "--rows", "restore"]) == 0, "whatever the figures, if nobody asked"
+    assert main(["bench", "--check", "--rows", "restore"]) == 1
     assert "0 of 1 requirements met" in capsys.readouterr().out
 
 
 def test_rows_threads_folder_and_quickness_can_be_chosen(asked: list[tuple[str, Setting]], tmp_path: Path) -> None:
-    arguments = ["bench", "--quick", "--threads", "3", "--directory", str(tmp_path), "--rows", "save", "training"]
+    arguments = ["bench", "--quick", "--threads", "3", "--directory", str(tmp_path), "--rows", "restore", "training"]
     assert main(arguments) == 0
-    assert [row for row, _ in asked] == ["training", "save"], "rows come in the order of the table"
+    assert [row for row, _ in asked] == ["training", "restore"], "rows come in the order of the table"
     setting = asked[0][1]
     assert (setting.threads, setting.directory) == (3, str(tmp_path))
     assert setting.large_rows < 10_000_000
@@ -83,7 +85,7 @@ def test_steps_are_measured_apart_and_compared_with_the_first_number_of_threads(
     setting = Setting(thread_counts=(1, 2), small_rows=500, large_rows=1000, examples=50, num_batches=2, rounds=2)
     before = _core.num_threads()
     try:
-        found = steps.measure(dataclasses.replace(setting, seconds=1e-9))
+        found = by_threads.measure_steps(dataclasses.replace(setting, seconds=1e-9))
     finally:
         ours.use_threads(before)
     assert [each.measure for each in found[:4]] == [
@@ -104,7 +106,7 @@ def test_steps_are_measured_apart_and_compared_with_the_first_number_of_threads(
         "a plan against what its rows take, A, 500 rows, 1 thread",
         "a plan against what its rows take, A, 1,000 rows, 1 thread",
     ]
-    assert len(apart) == 2 * 2 * len(steps.STEPS)
+    assert len(apart) == 2 * 2 * len(by_threads.STEPS)
     for one, two in zip(apart[::2], apart[1::2], strict=True):
         assert (one.peer, one.ratio) == ("", None)
         assert (two.peer, two.peer_figure) == ("1 thread", one.figure)
@@ -118,7 +120,7 @@ def test_a_busy_machine_is_a_warning_in_the_report(
     monkeypatch.setattr(machine, "busy_ratio", lambda: next(busy))
     assert main(["bench", "--rows", "one_id"]) == 0
     assert "warning:" not in capsys.readouterr().out
-    assert main(["bench", "--rows", "one_id", "cut"]) == 0
+    assert main(["bench", "--rows", "one_id", "restore"]) == 0
     assert "warning: others used up to 60% of the processors" in capsys.readouterr().out
 
 
@@ -148,7 +150,7 @@ def test_control_c_prints_what_was_measured(
     answer = isolation.call
 
     def interrupted(function: str, setting: Setting, **arguments: Any) -> Any:
-        if arguments["row"] == KEYS[1]:
+        if arguments["row"] == ROWS[1].function:
             raise KeyboardInterrupt
         return answer(function, setting, **arguments)
 
@@ -164,7 +166,7 @@ def test_a_failed_row_is_printed_and_fails_the_command(
         raise isolation.ChildFailedError("it ended with status 1")
 
     monkeypatch.setattr(isolation, "call", fail)
-    assert main(["bench", "--rows", "cut"]) == 1
+    assert main(["bench", "--rows", "restore"]) == 1
     assert "failed: it ended with status 1" in capsys.readouterr().out
 
 
@@ -174,6 +176,14 @@ def test_an_unknown_row_is_refused_in_one_line(capsys: pytest.CaptureFixture[str
     error = capsys.readouterr().err
     assert re.search(r"invalid choice: 'trainig'", error)
     assert error.count("\n") == 1
+
+
+def test_a_row_of_a_checkout_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for key in CHECKOUT_ROWS:
+        with pytest.raises(SystemExit, match="2"):
+            main(["bench", "--rows", key])
+        assert f"run python benchmarks/run.py --suite tables --rows {key};" in capsys.readouterr().err
+    assert set(KEYS) | set(CHECKOUT_ROWS) == {row.key for row in SUITES["tables"].rows}
 
 
 @pytest.mark.parametrize(
@@ -198,12 +208,12 @@ def test_a_row_too_large_for_this_machine_names_the_way_out(
     asked: list[tuple[str, Setting]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine, "available_bytes", lambda: 2**20)
-    assert main(["bench", "--rows", "growth"]) == 0
+    assert main(["bench", "--rows", "memory"]) == 0
     assert "try --quick" in capsys.readouterr().out
     assert asked == []
 
 
 def test_a_run_without_failure_ends_with_zero_whatever_the_ratios() -> None:
-    slow = Measurement(row="cut", measure="m", figure=1.0, limit=2.0)
+    slow = Measurement(row="restore", measure="m", figure=1.0, limit=2.0)
     assert slow.ok is False
     assert bench.exit_status(runner.Outcome(measurements=[slow]), check=False) == 0

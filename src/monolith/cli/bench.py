@@ -8,8 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from monolith import _core
-from monolith.cli._bench import machine, peers, progress, report, runner
+from monolith.cli._bench import machine, peers, report, runner
 from monolith.cli._bench.catalog import ROWS
+from monolith.cli._bench.measurement import tell
 from monolith.cli._bench.setting import Setting
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _QUICK_CHECK = "quick: smaller tables than the requirements speak of, so read th
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 0 when every row ran, 1 when one failed or, with --check, missed, 130 after Ctrl-C."""
     setting = setting_of(args)
-    outcome = runner.run(rows_of(args), setting, tell=progress.tell)
+    outcome = runner.run(rows_of(args), setting, tell=tell)
     sys.stdout.write(render(outcome, setting, as_json=args.json, quick=args.quick, check=args.check))
     return exit_status(outcome, check=args.check)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from monolith.cli._bench.catalog import ROWS
-
-if TYPE_CHECKING:
-    import argparse
+from monolith.cli._bench.catalog import CHECKOUT_ROWS, ROWS
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
@@ -16,17 +14,20 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "bench",
         description="Measures the tables and their peers alternately in one run, and prints ratios and what they mean. "
-        "Takes a quarter of an hour and up to 10 GiB of memory; --quick takes a minute or two.",
+        "Takes several minutes and up to 10 GiB of memory; --quick takes about a minute. A checkout of the project "
+        "measures more rows: python benchmarks/run.py --help.",
         epilog="example: monolith bench --quick --rows training one_id",
     )
-    add_arguments(parser)
+    keys = [row.key for row in ROWS]
+    parser.add_argument(
+        "--rows", nargs="+", type=_row, choices=keys, metavar="ROW", help=f"only these: {', '.join(keys)}"
+    )
+    add_common_arguments(parser)
     return parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that `setting_of` and `rows_of` of the command read."""
-    keys = [row.key for row in ROWS]
-    parser.add_argument("--rows", nargs="+", choices=keys, metavar="ROW", help=f"only these: {', '.join(keys)}")
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that ``benchmarks/run.py`` has, too."""
     parser.add_argument("--quick", action="store_true", help="small tables and short turns: a smoke test")
     parser.add_argument(
         "--check", action="store_true", help="print what must be reached, too, and exit with 1 where it is not"
@@ -41,3 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the rows `steps` and `threads` compare all and the other rows take the last",
     )
     parser.add_argument("--directory", type=Path, help="folder on the disk to save to (default: the temporary folder)")
+
+
+def _row(key: str) -> str:
+    if key in CHECKOUT_ROWS:
+        raise argparse.ArgumentTypeError(
+            f"the row '{key}' is not part of the installed package; in a checkout of the project, run "
+            f"python benchmarks/run.py --suite tables --rows {key}"
+        )
+    return key

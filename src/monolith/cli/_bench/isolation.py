@@ -1,8 +1,8 @@
 """Calling a function in a fresh process, so that memory, caches of the allocator and crashes stay apart.
 
 The child is `python -m monolith.cli._bench.isolation MODULE:FUNCTION ANSWER_FILE`, its arguments JSON on standard
-input. The answer goes to a file and its standard output to standard error: libraries print as they like, and standard
-output belongs to the report.
+input. It imports from the same folders as its parent. The answer goes to a file and its standard output to standard
+error: libraries print as they like, and standard output belongs to the report.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from monolith.cli._bench.measurement import RowSkippedError
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.skip import RowSkippedError
 
 _STANDARD_ERROR = 2
 """The descriptor, whatever object stands for it in this process."""
@@ -42,7 +42,7 @@ def call(function: str, setting: Setting, **arguments: Any) -> Any:
         # The interpreter that runs us, on a module of this package.
         child = subprocess.run(  # noqa: S603
             [sys.executable, "-m", "monolith.cli._bench.isolation", function, str(answer_file)],
-            input=json.dumps({"setting": setting.to_json(), "arguments": arguments}),
+            input=json.dumps({"path": sys.path, "setting": setting.to_json(), "arguments": arguments}),
             stdout=_STANDARD_ERROR,
             text=True,
             check=False,
@@ -67,6 +67,7 @@ def _describe_death(function: str, status: int) -> str:
 
 
 def _answer(function: str, request: dict[str, Any]) -> dict[str, Any]:
+    sys.path[:] = request["path"]
     module, name = function.split(":")
     target = getattr(importlib.import_module(module), name)
     try:

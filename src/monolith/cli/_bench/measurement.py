@@ -1,14 +1,19 @@
-"""One line of the table, and how it is judged."""
+"""What a row measures, how it is judged, and what a row prints and raises while it runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import statistics
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class RowSkippedError(Exception):
+    """A requirement of a row is missing; the message names it, and how to install it."""
 
 
 class Sense(enum.StrEnum):
@@ -76,3 +81,9 @@ def median_ratio(ours: Sequence[float], peers: Sequence[float]) -> float:
 def spread(values: Sequence[float]) -> str:
     """Returns the range of some repeats, for a note."""
     return f"{min(values):.4g}..{max(values):.4g}"
+
+
+def tell(text: str) -> None:
+    """Prints one progress line to standard error: a row takes minutes and must not look like a hang."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monolith.cli._bench import isolation, machine
-from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.skip import RowSkippedError
+from monolith.cli._bench.measurement import Measurement, RowSkippedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +47,12 @@ def run(rows: Sequence[Row], setting: Setting, *, tell: Callable[[str], None]) -
     return outcome
 
 
+def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
+    """Measures a row, given as ``module:function``, in this process; the result is JSON-able."""
+    module, name = row.split(":")
+    return [measurement.to_json() for measurement in getattr(importlib.import_module(module), name)(setting)]
+
+
 def _measure(row: Row, setting: Setting, outcome: Outcome, tell: Callable[[str], None]) -> list[Measurement]:
     available, needed = machine.available_bytes(), row.needed_bytes(setting)
     if available is not None and available < needed:
@@ -57,7 +63,7 @@ def _measure(row: Row, setting: Setting, outcome: Outcome, tell: Callable[[str],
         outcome.busy = max(outcome.busy, busy)
         tell(f"    the machine is {busy:.0%} busy with something else: the figures will be too low")
     try:
-        answer = isolation.call("monolith.cli._bench.catalog:measure_row", setting, row=row.key)
+        answer = isolation.call("monolith.cli._bench.runner:measure_row", setting, row=row.function)
     except RowSkippedError as skipped:
         return [Measurement(row=row.key, measure=row.title, note=f"skipped: {skipped}")]
     except isolation.ChildFailedError as death:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.cli._bench import isolation, machine, ours
-from monolith.cli._bench.measurement import Measurement, Sense
-from monolith.cli._bench.progress import tell
+from monolith.cli._bench.measurement import Measurement, Sense, tell
 
 if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting

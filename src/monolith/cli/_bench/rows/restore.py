@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.cli._bench import disk, machine, ours, workload
-from monolith.cli._bench.measurement import Measurement, median_ratio, spread
-from monolith.cli._bench.progress import tell
+from monolith.cli._bench import machine, ours, workload
+from monolith.cli._bench.measurement import Measurement, median_ratio, spread, tell
 from monolith.cli._bench.timing import quiet_collector, timed
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def measure(setting: Setting) -> list[Measurement]:
     """Into an empty table, all threads."""
     ours.use_threads(setting.threads)
     probe = workload.zipf_batches(setting, setting.large_rows)[0]
-    with disk.scratch_folder(setting.directory, needed_bytes=setting.large_rows * 250) as folder, quiet_collector():
+    with machine.scratch_folder(setting.directory, needed_bytes=setting.large_rows * 250) as folder, quiet_collector():
         target = folder / "saved"
         expected = _save_a_table(setting, target, probe)
         restored, read = [], []
@@ -34,7 +33,7 @@ def measure(setting: Setting) -> list[Measurement]:
             tell(f"    restore {number + 1} of {setting.rounds}")
             read.append(setting.large_rows / _cold_read_seconds(target) / 1e6)
             restored.append(setting.large_rows / _restore_seconds(setting, target, probe, expected) / 1e6)
-        num_bytes = disk.bytes_of(disk.files_under(target))
+        num_bytes = machine.bytes_of(machine.files_under(target))
     cold = statistics.median(read)
     return [
         Measurement(
@@ -62,14 +61,14 @@ def _save_a_table(setting: Setting, target: Path, probe: workload.Batch) -> torc
 
 
 def _cold_read_seconds(target: Path) -> float:
-    files = disk.files_under(target)
+    files = machine.files_under(target)
     machine.forget_pages(files)
-    return timed(disk.read_plainly, files)
+    return timed(machine.read_plainly, files)
 
 
 def _restore_seconds(setting: Setting, target: Path, probe: workload.Batch, expected: torch.Tensor) -> float:
     table = ours.new_table()
-    machine.forget_pages(disk.files_under(target))
+    machine.forget_pages(machine.files_under(target))
     seconds = timed(table.restore, target)
     if len(table) != setting.large_rows or not torch.equal(table.lookup(probe.ids), expected):
         raise AssertionError(f"restored {len(table)} rows of {setting.large_rows}, or not the rows that were saved")

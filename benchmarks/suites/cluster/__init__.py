@@ -1,0 +1,1 @@
+"""The suite `cluster`: jobs of many processes."""

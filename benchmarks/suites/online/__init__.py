@@ -1,0 +1,1 @@
+"""The suite `online`: the joiner, the publisher and followers."""

@@ -1,0 +1,1 @@
+"""The suite `ps`: parameter servers as processes of this machine."""

@@ -1,0 +1,1 @@
+"""The suite `serving`: a DeepFM that answers requests."""

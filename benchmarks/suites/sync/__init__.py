@@ -1,0 +1,1 @@
+"""The suite `sync`: ranks of synchronous training as processes of this machine."""

@@ -1,0 +1,1 @@
+"""Rows of the suite `tables` beyond those of `monolith bench`."""
