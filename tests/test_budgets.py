@@ -19,6 +19,7 @@ def budgets() -> ModuleType:
     return load_script("check-budgets")
 
 
+@pytest.mark.slow
 def test_the_project_keeps_to_its_hard_limits() -> None:
     result = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=50)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -17,6 +17,7 @@ def script(project_root: Path) -> dict[str, Any]:
     return runpy.run_path(str(project_root / "scripts" / "build-wheels"))
 
 
+@pytest.mark.slow
 def test_the_trial_of_a_wheel_passes_on_what_is_installed_here(project_root: Path) -> None:
     program = [sys.executable, str(project_root / "scripts" / "smoke_installed.py")]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=55)
@@ -30,6 +31,7 @@ def test_the_trial_of_a_wheel_passes_on_what_is_installed_here(project_root: Pat
     ]
 
 
+@pytest.mark.slow
 def test_the_trial_refuses_a_package_that_was_not_installed_for_it(project_root: Path, tmp_path: Path) -> None:
     program = [sys.executable, str(project_root / "scripts" / "smoke_installed.py"), "--installed-below", str(tmp_path)]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=55)

@@ -17,6 +17,9 @@ EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.
 ENDS_HANGS_SECONDS = 900
 """No measure of speed: an example takes some seconds, and a busy machine may need twenty times as many."""
 
+QUICK = {"movielens.py"}
+"""What the quick tier runs here; it runs tables.py and neighbours.py below, too."""
+
 COMPARISONS = [path for path in EXAMPLES if "def compare(" in path.read_text(encoding="utf-8")]
 
 
@@ -42,7 +45,14 @@ def run_example(path: Path) -> str:
 
 
 @pytest.mark.timeout(ENDS_HANGS_SECONDS)
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.name, marks=[] if path.name in QUICK else pytest.mark.slow)
+        for path in EXAMPLES
+        if path.name != "tables.py"  # a test of its own runs it
+    ],
+)
 def test_example_succeeds_and_prints_its_result(path: Path) -> None:
     assert run_example(path).strip()
 

@@ -29,6 +29,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_project_keeps_to_its_limits(checker: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert checker.main([]) == 0, capsys.readouterr().out
 

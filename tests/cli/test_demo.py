@@ -117,6 +117,7 @@ def test_a_terminal_gets_a_live_view_and_its_cursor_back(tmp_path: Path) -> None
     assert len(drawings(report.read_text(encoding="utf-8"))) == 6
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_with_a_report_of_what_was_seen(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     command = [*COMMAND, "--out", str(report)]

@@ -62,6 +62,7 @@ def answer(url: str, at: str = "") -> Any:
         return version, pytest.approx(json.loads(response.read())["outputs"][0])
 
 
+@pytest.mark.slow
 def test_a_server_is_told_is_killed_and_comes_back_as_it_was_told(
     exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

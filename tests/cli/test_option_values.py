@@ -28,7 +28,13 @@ def values_for(name: str) -> list[str]:
     return VALUES.get(kind, VALUES[str])
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+QUICK = set({tuple(values_for(name)): name for name in OPTIONS}.values())
+"""One option of each kind."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in OPTIONS]
+)
 def test_no_value_of_an_option_shows_a_traceback(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

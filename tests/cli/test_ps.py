@@ -23,7 +23,7 @@ def started(*options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("ending", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_it_serves_until_it_is_told_to_end(ending: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open sesame\n", encoding="utf-8")
     options = ["--token_file", str(tmp_path / "token"), "--threads", "1", "--json"]
@@ -42,6 +42,7 @@ def test_it_serves_until_it_is_told_to_end(ending: signal.Signals, tmp_path: Pat
         process.communicate()
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_comes_back_with_its_rows(tmp_path: Path) -> None:
     options = ["--recovery_dir", str(tmp_path / "record"), "--recovery_interval_seconds", "0.05"]
     options += ["--model_dir", str(tmp_path / "model"), "--json"]
@@ -63,6 +64,7 @@ def test_one_that_was_killed_comes_back_with_its_rows(tmp_path: Path) -> None:
             process.communicate()
 
 
+@pytest.mark.slow
 def test_it_says_where_it_serves_in_one_line() -> None:
     process = started("--index", "0", "--num_ps", "1")
     try:

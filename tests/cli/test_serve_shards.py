@@ -151,6 +151,7 @@ def require_watched(shard: CommandProcess, model: str) -> None:
     assert f'rows{{model_name="{model}"' in shown
 
 
+@pytest.mark.slow
 def test_an_entry_and_three_shards_answer_as_one_model_while_replicas_die_and_hang(
     exports: Path, processes: CommandProcesses
 ) -> None:

@@ -283,6 +283,7 @@ def test_a_second_chief_is_refused_with_the_first_ones_identity(
     assert "in use by process" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(
         "from monolith.testing import ExampleTask\n"

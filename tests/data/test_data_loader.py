@@ -133,8 +133,15 @@ def test_an_epoch_of_shares_is_an_epoch_of_all(tmp_path: Path) -> None:
         assert whole == Counter(n for w in range(2) for batch in read_all(part.share(w, 2)) for n in batch["number"])
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize("kind", ["one csv", "parquet"])
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        ("fork", "one csv"),
+        ("fork", "parquet"),
+        ("spawn", "one csv"),
+        pytest.param("spawn", "parquet", marks=pytest.mark.slow),
+    ],
+)
 def test_worker_processes_read_every_row_once_and_hand_over_batches(tmp_path: Path, start: str, kind: str) -> None:
     dataset = source(kind, tmp_path).shuffle(64).batch(32)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=start)
@@ -144,6 +151,7 @@ def test_worker_processes_read_every_row_once_and_hand_over_batches(tmp_path: Pa
     assert max(batch.num_rows for batch in loaded) == 32
 
 
+@pytest.mark.slow
 def test_parsed_records_go_through_worker_processes(tmp_path: Path) -> None:
     for part in range(2):
         with RecordWriter(tmp_path / f"{part}.tfrecord", "tfrecord") as writer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import os
 from monolith.data import GeneratedDataset, Records
@@ -34,6 +36,7 @@ print(records, bounded - before, unbounded - before)
 """
 
 
+@pytest.mark.slow
 def test_a_long_stream_needs_no_more_memory_than_a_short_one() -> None:
     output = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout
     records, bounded, unbounded = (float(number) for number in output.split())

@@ -251,6 +251,7 @@ class TestByHand:
         assert Story(tmp_path).whole(None) == [(1, 0), (1, 1), (2, 2)]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, (1 << 32) - 1), killed=st.integers(0, 4), trims=st.booleans())
 def test_all_read_the_same_and_nothing_that_was_acknowledged_is_lost(

@@ -70,6 +70,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_two_followers_have_the_rows_of_two_servers_of_which_one_was_killed(tmp_path: Path) -> None:
     """Two servers and two workers, each a process; server 1 is killed while workers train, and comes back."""
     log = DeltaLog(tmp_path / "model" / "delta_log")

@@ -27,17 +27,16 @@ def run_process(library: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "kind"),
     [
         ("first", "EIO"),
-        ("only one kept", "EIO"),
-        ("only one kept", "interrupt"),
-        ("in the background", "interrupt"),
-        ("same step", "EIO"),
-        ("same step", "ENOSPC"),
-        ("same step", "interrupt"),
+        pytest.param("only one kept", "EIO", marks=pytest.mark.slow),
+        pytest.param("only one kept", "interrupt", marks=pytest.mark.slow),
+        pytest.param("in the background", "interrupt", marks=pytest.mark.slow),
+        pytest.param("same step", "EIO", marks=pytest.mark.slow),
+        pytest.param("same step", "ENOSPC", marks=pytest.mark.slow),
+        pytest.param("same step", "interrupt", marks=pytest.mark.slow),
     ],
 )
 def test_a_save_that_fails_anywhere_leaves_the_old_checkpoint_or_the_new_one(

@@ -80,6 +80,7 @@ def test_what_survives_a_power_loss_restores(library: Path, quick_folder: Path, 
     assert len(tried) > 50
 
 
+@pytest.mark.slow
 def test_what_a_log_a_recovery_record_and_a_joiner_acknowledged_survives_a_power_loss(
     library: Path, quick_folder: Path
 ) -> None:

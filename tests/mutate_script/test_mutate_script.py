@@ -74,6 +74,7 @@ def test_the_tree_itself_is_never_touched(project: Path, first_run: subprocess.C
     assert sorted(path.name for path in (project / "src/toy").iterdir()) == ["__init__.py", "limit.py"]
 
 
+@pytest.mark.slow
 def test_a_second_run_judges_nothing_again_until_a_test_changes(
     judged: Path, first_run: subprocess.CompletedProcess[str]
 ) -> None:

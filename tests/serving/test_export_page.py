@@ -14,6 +14,7 @@ from monolith.export.export_folder import versions_in
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "how-to" / "export.md"
 
 
+@pytest.mark.slow
 def test_the_blocks_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")

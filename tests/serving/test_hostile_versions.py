@@ -67,6 +67,7 @@ def forged_csr(document: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_a_version_that_crashes_its_process_is_refused_and_newer_ones_are_taken_up(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

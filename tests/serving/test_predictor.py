@@ -83,6 +83,7 @@ open(sys.argv[3], "wb").write(tensors_to_bytes(answer.outputs))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_import_the_task_answers_the_same(
     trainer: Trainer, exported: Path, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_an_empty_request_an_unknown_signature_and_a_closed_predictor(exported: 
         predictor.wait_ready(0)
 
 
+@pytest.mark.slow
 def test_a_newer_export_takes_over_without_a_failed_call_and_frees_the_old_rows(tmp_path: Path) -> None:
     trainer = trained(2)
     trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))

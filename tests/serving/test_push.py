@@ -344,6 +344,7 @@ def test_every_shard_gets_its_buckets_and_no_others(run: Run) -> None:
     assert pushed == 60
 
 
+@pytest.mark.slow
 def test_requests_are_at_most_four_mebibytes_and_parts_take_equal_shares() -> None:
     random = np.random.default_rng(1)
 

@@ -128,6 +128,7 @@ def test_another_number_of_shards_than_the_export_is_for_is_refused(exports: Pat
         serve_shard("Ranker", "0/2", export=str(exports / "parts"))
 
 
+@pytest.mark.slow
 def test_a_newer_export_takes_over_when_all_shards_have_its_rows_and_no_call_fails(
     tmp_path: Path, stack: ExitStack
 ) -> None:

@@ -105,6 +105,7 @@ def require_equal(found: dict[str, torch.Tensor], ids: dict[str, torch.Tensor]) 
     assert all(torch.equal(found[name], wanted[name]) for name in DIMS)
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_one_table_while_replicas_die_and_hang(shards: list[list[ShardProcess]]) -> None:
     ids = everything()
     with RemoteRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=LONG, hedge_millis=50) as remote:
@@ -160,6 +161,7 @@ def test_a_shard_without_replicas_fails_with_what_its_last_one_said(shards: list
         assert time.monotonic() - began < LONG / 1000  # refused connections need no deadline
 
 
+@pytest.mark.slow
 def test_importing_the_remote_predictor_opens_nothing() -> None:
     program = (
         "import os, threading, monolith.serving.shards.remote_rows\n"

@@ -353,6 +353,7 @@ def test_the_head_that_is_measured_is_said_where_there_are_several() -> None:
 # The proof, small; tests/validation/test_proof_example.py has that of freshness, examples/online has both in full
 
 
+@pytest.mark.slow
 def test_own_rows_beat_hashed_ids_of_equal_memory_and_admission_saves_most_of_it() -> None:
     stream, measured = clicks(50_000), {"warm_up_seconds": DAY, "copies": {"served": SyncRule(rows_seconds=600)}}
     all_ids = validate(Ranker(ids=IDS), stream, **measured)

@@ -70,6 +70,7 @@ def told(name: str, *aucs: float) -> CopyOutcome:
     return CopyOutcome(rule=SyncRule(), windows=windows, total=total, num_takes=1, bytes_taken=0)
 
 
+@pytest.mark.slow
 def test_the_orderings_and_numbers_of_the_first_seed_are_those_of_the_page(
     example: ModuleType,
     project_root: Path,

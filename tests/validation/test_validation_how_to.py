@@ -30,6 +30,7 @@ def page_text(project_root: Path) -> str:
     return (project_root / "docs" / "how-to" / "progressive-validation.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_runs(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

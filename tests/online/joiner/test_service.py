@@ -66,6 +66,7 @@ def stop_behind_the_first_half(joiner: Joiner) -> None:
         joiner.stop()
 
 
+@pytest.mark.slow
 def test_topics_are_joined_once_also_by_a_process_that_comes_after_another_and_by_policy_without_poison(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:

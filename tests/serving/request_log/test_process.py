@@ -67,6 +67,7 @@ def serving(export: Path, log: Path) -> Iterator[ServerProcess]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_server_whose_disk_is_full_and_who_is_killed_answers_all_and_leaves_whole_records(
     export: Path, tmp_path: Path
 ) -> None:

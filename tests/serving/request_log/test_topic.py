@@ -39,6 +39,7 @@ def _partition_of(cluster: KafkaCluster, topic: str, requests: list[bytes]) -> d
     return {request: each.pop() for request, each in found.items()}
 
 
+@pytest.mark.slow
 def test_the_joiner_joins_a_topic_of_requests(cluster: KafkaCluster, tmp_path: Path) -> None:
     make_topics(cluster, tmp_path)
     topic = f"{tmp_path.name}-impressions"

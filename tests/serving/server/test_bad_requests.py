@@ -113,6 +113,7 @@ class WithoutSocket:
         return response.status, response.body
 
 
+@pytest.mark.slow
 def test_five_thousand_fuzzed_requests_over_rest(server: ModelServer) -> None:
     good = good_body()
     fine = Fuzzed("POST", PATH, json.dumps(good).encode(), {})
@@ -169,6 +170,7 @@ class Context:
 REFUSED = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
 
 
+@pytest.mark.slow
 def test_five_thousand_fuzzed_calls_over_grpc(server: ModelServer) -> None:
     good = good_inputs()
     fine = messages.PredictRequest(

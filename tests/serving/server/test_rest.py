@@ -99,6 +99,7 @@ def test_a_ragged_column_may_come_as_values_and_splits(server: ModelServer) -> N
     assert ask(server, body={"inputs": inputs}).body == {"outputs": [1.0, 5.0]}
 
 
+@pytest.mark.slow
 def test_the_largest_bodies_hold_up_nobody(server: ModelServer) -> None:
     """Bodies of 16 MiB are decoded one after another, and a probe of health is answered meanwhile."""
     bodies = [
