@@ -129,6 +129,7 @@ def test_what_protobuf_takes_is_taken_alike() -> None:
     assert refused < 20  # groups
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["example", "example_batch"])
 def test_parsing_good_and_bad_records_for_long_takes_no_more_memory(sample: str) -> None:
     rng = random.Random(13)  # noqa: S311 - repeatable, not secret

@@ -106,6 +106,7 @@ def test_the_sample_is_drawn_by_the_seed_and_can_be_listed_without_a_run(tmp_pat
     assert not (tmp_path / "build").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_hanging_test_and_keeps_what_was_judged(tmp_path: Path) -> None:
     make_project(tmp_path)
     started = tmp_path / "started"

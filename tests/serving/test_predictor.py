@@ -219,6 +219,7 @@ def test_an_export_that_cannot_be_used_leaves_the_old_one_serving(tmp_path: Path
         assert predictor.is_ready
 
 
+@pytest.mark.slow
 def test_weights_alone_are_served_with_the_rows_before(tmp_path: Path) -> None:
     trainer = trained(2)
     trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
@@ -267,6 +268,7 @@ def test_signatures_say_types_and_shapes(predictor: Predictor) -> None:
     assert isinstance(Ranker, type)
 
 
+@pytest.mark.slow
 def test_storage_that_is_away_is_a_problem_until_it_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +294,7 @@ def test_storage_that_is_away_is_a_problem_until_it_answers_again(
         wait_until(lambda: predictor.version.export == 2)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_called_like_another_version_is_told_and_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

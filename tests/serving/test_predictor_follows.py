@@ -6,6 +6,7 @@ import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 
 from monolith.deltalog import DeltaLog
@@ -75,6 +76,7 @@ def test_rows_and_weights_of_the_log_are_served_with_their_version(tmp_path: Pat
         assert torch.equal(predictor.predict(batch).outputs["score"], answer.outputs["score"])
 
 
+@pytest.mark.slow
 def test_a_log_that_is_not_there_yet(tmp_path: Path) -> None:
     trainer, batch = trained(2), make_batch(7)
     place = trainer.export(str(tmp_path / "model"), example=batch)
@@ -88,6 +90,7 @@ def test_a_log_that_is_not_there_yet(tmp_path: Path) -> None:
         assert torch.equal(predictor.predict(batch).outputs["score"], trainer.predict(batch)["score"])
 
 
+@pytest.mark.slow
 def test_the_log_of_another_model_is_refused_and_the_export_served(tmp_path: Path) -> None:
     trainer, batch = trained(2), make_batch(7)
     place = trainer.export(str(tmp_path / "model"), example=batch)
@@ -105,6 +108,7 @@ def test_the_log_of_another_model_is_refused_and_the_export_served(tmp_path: Pat
         assert predictor.predict(batch).version.dense == -1
 
 
+@pytest.mark.slow
 def test_a_base_that_cannot_be_read_leaves_the_rows_of_the_export(tmp_path: Path) -> None:
     trainer, batch = trained(2), make_batch(7)
     place = trainer.export(str(tmp_path / "model"), example=batch)
@@ -140,6 +144,7 @@ def test_what_a_base_has_is_served_from_the_first_answer_on(tmp_path: Path) -> N
     publisher.close()
 
 
+@pytest.mark.slow
 def test_weights_of_the_log_stay_when_an_export_of_weights_alone_takes_over(tmp_path: Path) -> None:
     trainer, batch = trained(2), make_batch(7)
     trainer.export(str(tmp_path / "model"), example=batch, options=ExportOptions(version=3))

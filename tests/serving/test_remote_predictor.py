@@ -168,6 +168,7 @@ def test_a_newer_export_takes_over_when_all_shards_have_its_rows_and_no_call_fai
     assert torch.equal(remote.predict(batch).outputs["score"], trainer.predict(batch)["score"])
 
 
+@pytest.mark.slow
 def test_dense_weights_of_the_log_wait_for_the_rows_that_they_need(tmp_path: Path, stack: ExitStack) -> None:
     trainer, batch, path, log = trained(2), make_batch(7), tmp_path / "parts", str(tmp_path / "log")
     export(trainer, str(path), example=batch, version=1, shards=3)
@@ -210,6 +211,7 @@ def test_a_follower_of_weights_alone_takes_no_stores(tmp_path: Path) -> None:
         Follower(LocalStore({"item": TableConfig([Segment(2)])}), str(tmp_path), rows_elsewhere=True)
 
 
+@pytest.mark.slow
 def test_the_log_of_another_model_leaves_the_weights_of_the_export(tmp_path: Path, stack: ExitStack) -> None:
     trainer, batch, path, log = trained(2), make_batch(7), tmp_path / "parts", str(tmp_path / "log")
     export(trainer, str(path), example=batch, version=1, shards=3)

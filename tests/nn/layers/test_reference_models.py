@@ -86,7 +86,7 @@ class DCNv2(nn.Module):
         return logit.squeeze(1)
 
 
-@pytest.mark.parametrize("make", [DeepFM, DCNv2])
+@pytest.mark.parametrize("make", [DeepFM, pytest.param(DCNv2, marks=pytest.mark.slow)])
 def test_interaction_models_learn_what_no_single_feature_tells(make: type[DeepFM | DCNv2]) -> None:
     ids, clicks = interacting_clicks()
     model = make()
