@@ -26,7 +26,7 @@ _LOADED_ON_USE = {
     "MonolithKazooClient": "zookeeper_client",
     "RayServiceDiscovery": "ray_actor",
     "ZKServiceDiscovery": "zookeeper",
-    "clear_zk_path": "zookeeper_cleanup",
+    "clear_zk_path": "zookeeper",
     "default_zk_servers": "zookeeper_client",
     "is_ipv6_only": "zookeeper_client",
 }
