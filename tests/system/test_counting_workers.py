@@ -15,7 +15,7 @@ import torch
 
 from monolith.tables import BatchStamp, LocalStore, Update
 from system.crash import CONFIGS, CountingJob
-from system.crash.batch_limit import BatchLimit
+from system.crash.processes import BatchLimit
 
 
 @pytest.mark.slow

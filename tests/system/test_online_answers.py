@@ -10,7 +10,10 @@ import pytest
 
 from system.crash.online_answers import (
     AskedCounts,
+    BaseNumbers,
+    DenseWeight,
     LifeOfAnswers,
+    LogHistory,
     answers_by_life,
     dense_ahead_in_log,
     differing_rows,
@@ -21,9 +24,8 @@ from system.crash.online_answers import (
     versions_going_back,
     weights_ahead,
 )
-from system.crash.online_asking import Asked, Rows
-from system.crash.online_history import BaseNumbers, DenseWeight, LogHistory
-from system.crash.online_tree import Life
+from system.crash.online_servers import Asked, Rows
+from system.crash.processes import Life
 
 PART = "emb.0000-1024"
 

@@ -17,7 +17,7 @@ import torch
 from programs import Programs
 from system.crash.online_events import OnlineTraffic
 from system.crash.online_follower import slot_keys
-from system.crash.online_judgement import (
+from system.crash.online_trial import (
     Passing,
     miscounts,
     row_differences,

@@ -33,4 +33,4 @@ def test_a_run_of_ranks_counts_every_example_once(tmp_path: Path, name: str) -> 
     assert [fault.kind for fault in trial.faults] == list(kinds)
     assert all(fault.recovery_seconds > 0 for fault in trial.faults)
     if name == "in other numbers":
-        assert trial.sizes == [2, 3, 1]
+        assert trial.facts["sizes"] == [2, 3, 1]

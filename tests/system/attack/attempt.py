@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from system.crash.child import Child
-
-__all__ = ["Attack", "Attempt", "Attempts", "Report", "run_attack"]
+from system.crash.processes import Child
 
 _MOST_PROBLEMS_SHOWN = 20
 _LONGEST_PROBLEM = 800

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from monolith.hook import Hook
 from monolith.train import SavingConfig, Trainer, TrainerConfig
-from system.crash.child import Child
+from system.crash.processes import Child
 from system.crash.tasks import CountingTask
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from monolith.hook import Hook
-
-__all__ = ["NUM_STEPS", "SAVINGS", "end_of", "found_wrong", "found_wrong_anew", "make_task", "train"]
 
 NUM_STEPS = 24
 SAVINGS = (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 
-from monolith.checkpoint import Saver
+from monolith.checkpoint import Saver, TrainState
 from monolith.checkpoint.inspection import SavedState
 from monolith.errors import OpError
 from monolith.train import Trainer, TrainerConfig
@@ -17,14 +18,6 @@ from system.attack.attempt import Attempt
 from system.attack.mutations import MUTATIONS
 from system.crash.fingerprint import fingerprint
 from system.crash.tasks import EverythingTask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from monolith.checkpoint import TrainState
-
-__all__ = ["attempts"]
 
 _RESTORED = "restored, bit for bit"
 

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import torch
+from torch import nn
+
+from monolith.data.batch import Batch
 from monolith.data.dataset import Dataset, Reading
 from monolith.errors import AbortedError, ResourceExhaustedError, UnavailableError
-from monolith.hook import Hook
+from monolith.hook import Hook, HookedSession, StepContext
+from monolith.train import Mode, Spec
 from system.attack.attempt import Attempt
 from system.attack.counted_run import NUM_STEPS, SAVINGS, found_wrong, make_task, train
 from system.crash.tasks import CountingTask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import torch
-    from torch import nn
-
-    from monolith.data.batch import Batch
-    from monolith.hook import HookedSession, StepContext
-    from monolith.train import Mode, Spec
-
-__all__ = ["attempts"]
 
 _ENDING: tuple[type[BaseException], ...] = (
     *(RuntimeError, ValueError, MemoryError, KeyboardInterrupt, SystemExit),

@@ -9,26 +9,20 @@ import os
 import random
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from monolith.deltalog import DeltaLog
 from monolith.deltalog.follow.log_tables import stores_of_log
 from monolith.online import DeltaPublisher, Follower
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
-from monolith.train import StopAtStep
+from monolith.train import SavingConfig, StopAtStep
 from system.attack.attempt import Attempt
 from system.attack.counted_run import SAVINGS, end_of, found_wrong_anew, make_task, train
-from system.crash.child import Child
 from system.crash.online_follower import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from monolith.train import SavingConfig
-
-__all__ = ["attempts"]
+from system.crash.processes import Child
 
 _BASE_STEP = 9
 _END_STEP = 15

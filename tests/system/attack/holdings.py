@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from monolith.observe.process_memory import resident_bytes
 
-__all__ = ["Holdings"]
-
 _SPARE_OBJECTS = 200
 """Allowance for caches of libraries; a leak of one object per step would exceed it."""
 _SPARE_BYTES = 16 << 20

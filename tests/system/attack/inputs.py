@@ -8,19 +8,15 @@ import itertools
 import os
 import random
 import signal
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 from monolith.cli import main
 from monolith.train import Trainer, TrainerConfig
 from system.attack.attempt import Attempt
 from system.attack.mutations import MUTATIONS
 from system.crash.tasks import CountingTask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-__all__ = ["attempts"]
 
 _STATUSES = frozenset({0, 1, 2})
 _LONGEST_SECONDS = 30

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from monolith import train as train_package
-from monolith.hook import Hook
+from monolith.hook import Hook, StepContext
 from monolith.train import SavingConfig
 from system.attack.attempt import Attempt
 from system.attack.counted_run import found_wrong, make_task, train
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-
-    from monolith.hook import StepContext
-
-__all__ = ["attempts"]
 
 _NUM_STEPS = 5
 _HIT_AFTER_STEP = 3

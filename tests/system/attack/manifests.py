@@ -7,9 +7,10 @@ import itertools
 import json
 import random
 import resource
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -31,11 +32,6 @@ from monolith.tables.table_config import Segment, TableConfig
 from monolith.testing.example_task import ExampleTask
 from monolith.train import Trainer, TrainerConfig
 from system.attack.attempt import Attempt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-__all__ = ["attempts"]
 
 _GRAPH = "graph.serving_default.json"
 _NUMBERS = (-1, 0, 1, 2, 7, 2**31, 2**40, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**300, -(2**63), 1.5, 1e300)

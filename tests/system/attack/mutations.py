@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import random
-
-__all__ = ["MUTATIONS"]
+import random
 
 
 def _flip(content: bytearray, draw: random.Random) -> bytes:

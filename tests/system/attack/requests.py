@@ -8,7 +8,9 @@ import itertools
 import json
 import random
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,12 +21,6 @@ from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
 from monolith.testing.small_model import SmallModel
 from system.attack.attempt import Attempt
 from system.attack.mutations import MUTATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-__all__ = ["attempts"]
 
 _PATIENCE_SECONDS = 60.0
 """A request that takes longer counts as hung."""

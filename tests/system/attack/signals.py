@@ -7,26 +7,19 @@ import itertools
 import random
 import signal
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from monolith.hook import Hook
+from monolith.hook import Hook, HookedSession
 from monolith.hooks.stop_on_signal import StopOnSignal
 from monolith.observe.progress import Progress
+from monolith.train import SavingConfig
 from system.attack.attempt import Attempt
 from system.attack.counted_run import SAVINGS, end_of, found_wrong_anew, make_task, train
-from system.crash.child import Child
+from system.crash.processes import Child, Tell
 from system.crash.trial import is_inside_save, newest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from monolith.hook import HookedSession
-    from monolith.train import SavingConfig
-    from system.crash.child import Tell
-
-__all__ = ["attempts"]
 
 _POLL_SECONDS = 0.0005
 _SHARE_IN_SAVES = 0.6

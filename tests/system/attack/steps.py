@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -11,12 +12,6 @@ from monolith.testing.example_task import ExampleTask
 from monolith.train import PipelineConfig, Session
 from system.attack.attempt import Attempt
 from system.attack.holdings import Holdings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-__all__ = ["attempts"]
 
 STEPS_PER_ATTEMPT = 250
 _WARM_UP_STEPS = 500

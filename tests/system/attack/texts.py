@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.checkpoint.manifest import Manifest
@@ -18,12 +19,6 @@ from monolith.testing.fake_clock import FakeClock
 from monolith.train.compat.flat_config import read_config_file
 from system.attack.attempt import Attempt
 from system.attack.mutations import MUTATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-__all__ = ["attempts"]
 
 _TF_CONFIG = b'{"cluster": {"chief": ["a:1"], "ps": ["b:1", "[::1]:2"]}, "task": {"type": "ps", "index": 1}}'
 _FEATURES = b"feature_name=f_user; slot=1; shared=YES\nfeature_name=f_item; method=Hash; slot=2\n"

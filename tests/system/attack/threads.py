@@ -6,23 +6,18 @@ import itertools
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from monolith.tables import HashTable, Segment, TableConfig
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
 from system.attack.attempt import Attempt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-__all__ = ["NUM_THREADS", "attempts"]
 
 NUM_THREADS = 16
 _CALLS_PER_THREAD = 60

@@ -7,7 +7,9 @@ import importlib
 import itertools
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,12 +20,6 @@ from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
 from monolith.testing.small_model import SmallModel
 from system.attack.attempt import Attempt
 from system.attack.holdings import Holdings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-__all__ = ["REQUESTS_PER_ATTEMPT", "attempts"]
 
 REQUESTS_PER_ATTEMPT = 1000
 """Half of them over REST, half over gRPC."""

@@ -7,9 +7,10 @@ marks of w, so that a mark's row is the number of the worker's examples in it, o
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
@@ -18,14 +19,7 @@ from monolith.data import Batch, GeneratedDataset, JsonLinesDataset
 from monolith.nn import Embeddings, Slot
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
-from monolith.train import Spec, Task, current_context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from monolith.train import InstantiableParams, Mode
-
-__all__ = ["ClusterCountingTask", "ClusterInput", "Disturbed"]
+from monolith.train import InstantiableParams, Mode, Spec, Task, current_context
 
 NUM_MARKS = 16
 """Marks of each worker: enough that every server has some."""
@@ -115,6 +109,13 @@ class ClusterCountingTask(Task):
         p.define("folder", "", "Where files are that workers share; nothing: each makes its own batches.")
         p.train.max_pending_seconds_for_barrier = 1.0  # workers that the trial blocks do not reach a barrier
         return p
+
+    @classmethod
+    def counting(cls, counted: ClusterInput) -> Self:
+        """Returns a task of some input."""
+        params = cls.params()
+        params.counted = asdict(counted)
+        return cls(params)
 
     def build(self) -> None:
         """Creates one number for each id and mark, and one for all examples."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
+from monolith.checkpoint import TrainState
 from monolith.checkpoint.model_state import model_state
 from monolith.tables.formats.row_block import BlockKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from monolith.checkpoint import TrainState
-    from monolith.tables.store import Store
+from monolith.tables.store import Store
 
 _ALL_BUCKETS = range(1024)
 

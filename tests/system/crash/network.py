@@ -6,13 +6,8 @@ import ctypes
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["Network"]
 
 _NEW_NETWORK = 0x40000000
 """CLONE_NEWNET of Linux."""

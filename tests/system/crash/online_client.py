@@ -12,27 +12,18 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from monolith.deltalog import DENSE_PART
+from monolith.deltalog import DENSE_PART, DeltaLog
 from monolith.errors import OpError
-from system.crash.online_asking import Asked, AskingError, GrpcLine, RestLine, Rows
-from system.crash.online_servers import SERVERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from monolith.deltalog import DeltaLog
-    from system.crash.child import Tell
-    from system.crash.online_asking import Line
-    from system.crash.online_events import OnlineTraffic
-    from system.crash.online_servers import ServerPorts
-
-__all__ = ["Clients"]
+from system.crash.online_events import OnlineTraffic
+from system.crash.online_servers import SERVERS, Asked, AskingError, GrpcLine, Line, RestLine, Rows, ServerPorts
+from system.crash.processes import Tell
 
 _LOOK_SECONDS = 0.01
 _USER_SECONDS = {"rest": 0.005, "grpc": 0.02}

@@ -16,8 +16,6 @@ from typing import ClassVar, Literal, NamedTuple
 from monolith.online.joiner import action_record, impression_record
 from system.crash.stream_task import counted_sample
 
-__all__ = ["OnlineTraffic", "Sent"]
-
 EventKind = Literal["impressions", "actions"]
 
 NUM_ITEMS = 10

@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from monolith.deltalog import IncrementKind
+from monolith.deltalog import DeltaLog, Increment, IncrementKind
 from monolith.deltalog.follow.log_tables import stores_of_log
 from monolith.errors import FailedPreconditionError, NotFoundError, UnavailableError
 from monolith.nn.embeddings.slot_address import slot_addresses
@@ -19,21 +21,11 @@ from monolith.online import Follower
 from monolith.tables import TableGroup
 from monolith.tables.formats.packed_blocks import PackedBlocks
 from monolith.tables.formats.row_block import BlockKind
-from system.crash.online_events import NUM_ITEMS
+from monolith.tables.local.store import LocalStore
+from monolith.tables.store import Store
+from system.crash.online_events import NUM_ITEMS, OnlineTraffic
+from system.crash.processes import Tell
 from system.crash.stream_task import StreamCountingTask
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from monolith.deltalog import DeltaLog, Increment
-    from monolith.tables.local.store import LocalStore
-    from monolith.tables.store import Store
-    from system.crash.child import Tell
-    from system.crash.online_events import OnlineTraffic
-
-__all__ = ["follow", "rows_of", "slot_keys"]
 
 STORE = "emb"
 _POLL_SECONDS = 0.01

@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from system.crash.child import import_what_torch_puts_off
 from system.crash.online_events import OnlineTraffic
 from system.crash.online_places import open_places
-from system.crash.online_tree import PRODUCER, OnlineSettings, OnlineTree
-from system.crash.online_watch import TreeWatch
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["LiveScenario", "LiveTree", "run_live_tree"]
+from system.crash.online_tree import PRODUCER, OnlineSettings, OnlineTree, TreeWatch
+from system.crash.processes import import_what_torch_puts_off
 
 _START_SECONDS = 0.5
 """From the time at which all readers are ready to the first event."""

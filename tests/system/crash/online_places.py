@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from monolith.data.kafka.client import confluent_kafka
 from monolith.deltalog import DeltaLog
-from system.crash.child import Child
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from system.crash.child import Tell
-    from system.crash.online_events import Sent
-
-__all__ = ["Broker", "FilePlaces", "Places", "Sender", "TopicPlaces", "open_places"]
+from system.crash.online_events import Sent
+from system.crash.processes import Child, Tell
 
 _LENGTH = struct.Struct("<Q")
 _FLUSH_SECONDS = 60.0

@@ -1,51 +1,29 @@
 """The processes of an online tree: producer, joiners, trainer, and its readers: followers or servers.
 
-Each process is restarted after every kill.
+Each process is restarted after every kill. `TreeWatch` waits for their progress.
 """
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import json
 import logging
-import math
-import os
 import signal
 import time
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import torch
+from typing import Any
 
 from monolith import cli
-from system.crash.batch_limit import BatchLimit
-from system.crash.child import Child
 from system.crash.online_client import Clients
+from system.crash.online_events import OnlineTraffic, Sent
 from system.crash.online_follower import follow
+from system.crash.online_places import Places
 from system.crash.online_servers import SERVERS, ServerPorts, export_untrained, serve_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from system.crash.child import Tell
-    from system.crash.online_events import OnlineTraffic, Sent
-    from system.crash.online_places import Places
-
-__all__ = [
-    "CLIENTS",
-    "FOLLOWERS",
-    "INTERRUPTED",
-    "JOINERS",
-    "PRODUCER",
-    "TRAINER",
-    "Life",
-    "OnlineSettings",
-    "OnlineTree",
-]
+from system.crash.processes import BatchLimit, Child, Life, Tell, begin_role
+from system.crash.trial import Patience, StuckError
 
 PRODUCER, TRAINER = "producer", "trainer"
 JOINERS = ("joiner-0", "joiner-1")
@@ -55,7 +33,6 @@ CLIENTS = "clients"
 INTERRUPTED = 130
 """Exit status of a run that was requested to stop."""
 TASK = "system.crash.stream_task:StreamCountingTask"
-_PARENT_DEATH_SIGNAL = 1
 _BATCH_RECORDS = 8
 _PAUSE_SECONDS = 0.002
 _IDLE_SECONDS = 3600
@@ -74,13 +51,6 @@ class OnlineSettings:
     """Whether the readers are servers, which clients query; else followers."""
     watched: int = 1
     """In a live tree, clients check for every `watched`-th event."""
-
-
-class Life(NamedTuple):
-    """Start and end of a process, on the monotonic clock."""
-
-    begun: float
-    ended: float = math.inf
 
 
 class OnlineTree:
@@ -196,13 +166,7 @@ class OnlineTree:
     # In the children
 
     def _run(self, role: str, tell: Tell) -> dict[str, Any]:
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        out = os.open(self._log(role), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        faulthandler.register(signal.SIGUSR1, file=out, all_threads=True)
-        torch.set_num_threads(1)
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True)
+        begin_role(self._log(role))
         logging.getLogger(__name__).info("incarnation %d of %s", len(self.lives[role]), role)
         if role == PRODUCER:
             return self._produce(tell)
@@ -265,3 +229,80 @@ class OnlineTree:
 def _due(records: Sequence[Sent]) -> int:
     """Returns how many of the records are due."""
     return bisect_right(records, 1000 * time.time(), key=lambda each: each.time_ms)
+
+
+class TreeWatch(Patience):
+    """Monitors the processes of a tree. Used by the thread that started them.
+
+    Args:
+        tree: The processes.
+        longest_seconds: Time without progress after which the tree counts as hung.
+    """
+
+    def __init__(self, tree: OnlineTree, longest_seconds: float) -> None:
+        super().__init__(longest_seconds)
+        self._tree = tree
+        self._ending: str | None = None
+        """The process that was requested to stop."""
+
+    def start(self) -> None:
+        """Starts all processes."""
+        self.start_readers()
+        self._tree.start(PRODUCER)
+
+    def start_readers(self) -> None:
+        """Starts all processes but the producer, and waits until the trainer has begun the log that readers follow."""
+        tree = self._tree
+        for role in (*tree.roles, *tree.helpers):
+            if role != PRODUCER:
+                tree.start(role)
+        self.wait(self.are_ready, "the beginning of the log")
+
+    def chunks(self) -> int:
+        """Returns the number of chunks that both readers have."""
+        return min(int(self._tree.seen(role).get("chunks", 0)) for role in self._tree.readers)
+
+    def are_ready(self) -> bool:
+        """Returns whether both readers report that they have caught up with the log."""
+        return all(self._tree.seen(role).get("ready") for role in self._tree.readers)
+
+    def end(self) -> None:
+        """Processes the rest of the events, then stops one process after another, in the order of the data flow.
+
+        Raises:
+            StuckError: one hangs, fails, or ends with another status than it should.
+        """
+        tree = self._tree
+        tree.allow(tree.traffic.num_chunks)
+        self.wait(self._has_everything, "the last events")
+        self.wait(lambda: tree.has_ended(PRODUCER), "the end of the producer")
+        for role in (*JOINERS, TRAINER, *tree.helpers, *tree.readers):
+            self._ending = role
+            tree.ask_to_end(role)
+            self.wait(lambda role=role: tree.has_ended(role), f"the end of {role}")  # type: ignore[misc]
+            status = tree.told(role)["result"].get("status", 0)
+            if status != (INTERRUPTED if role == TRAINER else 0):
+                raise StuckError(f"{role} ended with status {status}; {tree.last_words(role)}")
+
+    def progress(self) -> object:
+        """Returns the reports of all processes."""
+        return json.dumps([self._tree.told(role) for role in self._tree.lives])
+
+    def look(self) -> None:
+        """Checks that no process has ended by itself.
+
+        Raises:
+            StuckError: a process has ended.
+        """
+        tree = self._tree
+        for role in tree.lives:
+            try:
+                told = tree.told(role)
+            except RuntimeError as error:
+                raise StuckError(f"{role}: {error}") from error
+            if self._ending is None and role != PRODUCER and tree.has_ended(role):
+                raise StuckError(f"{role} ended: {told.get('result')}; {tree.last_words(role)}")
+
+    def _has_everything(self) -> bool:
+        tree = self._tree
+        return all(tree.seen(role).get("events") == tree.traffic.num_events for role in tree.readers)

@@ -16,8 +16,8 @@ from monolith import collective, environment
 from monolith.train import distributed_sync_train
 from monolith.train.compat.options import RunnerConfig
 from system.crash.cluster_task import ClusterCountingTask, Disturbed
-from system.crash.known_process import KnownProcess
-from system.crash.rank_folder import RankFolder
+from system.crash.processes import KnownProcess
+from system.crash.rank_trial import RankFolder
 
 _POLL_SECONDS = 0.005
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,19 +14,13 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from monolith import environment
 from monolith.checkpoint import load
 from system.crash.cluster_task import ClusterCountingTask, ClusterInput
-from system.crash.known_process import KnownProcess, descendants_of
-from system.crash.rank_folder import RankFolder
-from system.crash.trial import is_inside_save, newest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["RankFault", "RankScenario", "RankTrial", "run_rank_trial"]
+from system.crash.processes import KnownProcess, descendants_of
+from system.crash.trial import Fault, StuckError, Topology, Trial, draw_for, is_inside_save, newest, run_trial
 
 RankFaultKind = Literal["kill", "kill in save", "pause", "hang", "resize"]
 
@@ -43,10 +36,11 @@ _SHORT_FOLDER = "/tmp"  # noqa: S108 - for sockets, whose paths may have 107 byt
 _POLL_SECONDS = 0.001
 _MOST_DELAY_SECONDS = 0.3
 _MOST_PAUSE_SECONDS = 0.5
-_PLACES_PER_FAULT = 12
+_BATCHES_PER_FAULT = 12
 """Batches of the input, in order, between two faults."""
 _BATCHES_PER_FILE = 5
 _SAVE_STEPS = 4
+_OPTIONS = "options.json"
 _SPARE_RESTARTS = 5
 """Restarts of torchrun in addition to those of the faults: on a slow machine a slow rank may count as lost."""
 _KINDS: tuple[RankFaultKind, ...] = ("kill", "kill in save", "resize", "kill", "pause", "kill in save", "hang")
@@ -70,40 +64,49 @@ class RankScenario:
     """Whether ranks are forked, so that a start takes no seconds; else they start as for a user."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RankFault:
-    """A fault of a run, and its recovery."""
+@dataclass(frozen=True, slots=True)
+class RankFolder:
+    """Files by which ranks report their progress, and receive its limit."""
 
-    kind: RankFaultKind
-    rank: int
-    num_ranks: int
-    """Number of ranks at the time of the fault."""
-    inside_save: bool
-    recovery_seconds: float = 0.0
-    """From its beginning until the next step."""
-
-
-@dataclass(slots=True)
-class RankTrial:
-    """One run, and its results."""
-
-    scenario: RankScenario
-    seed: int
-    faults: list[RankFault] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    """Numbers of ranks of all launches."""
+    path: Path
 
     @property
-    def is_good(self) -> bool:
-        """Whether every example has counted once."""
-        return not self.problems
+    def model_dir(self) -> Path:
+        """Model directory of the run."""
+        return self.path / "model"
+
+    def begin(self, options: dict[str, Any], params: dict[str, Any], *, timeout_seconds: float) -> None:
+        """Sets the folder up, before the first start."""
+        (self.path / "told").mkdir(parents=True)
+        content = {"options": options, "params": params, "timeout_seconds": timeout_seconds}
+        (self.path / _OPTIONS).write_text(json.dumps(content), encoding="utf-8")
+
+    def allow(self, place: int) -> None:
+        """Allows ranks to train batches below this position of the input."""
+        new = self.path / "limit.new"
+        new.write_text(str(place), encoding="utf-8")
+        new.rename(self.path / "limit")
+
+    def allowed(self) -> int:
+        """Returns the limit of the ranks."""
+        return int((self.path / "limit").read_text(encoding="utf-8"))
+
+    def read_options(self) -> dict[str, Any]:
+        """Returns the options given to `begin`."""
+        content: dict[str, Any] = json.loads((self.path / _OPTIONS).read_text(encoding="utf-8"))
+        return content
+
+    def log_of(self, launch: int, restart: int, rank: int) -> Path:
+        """Returns the path of the reports of a rank."""
+        return self.path / "told" / f"{launch:04d}-{restart:04d}-{rank:02d}.jsonl"
 
 
 def run_rank_trial(
     scenario: RankScenario, *, num_faults: int, seed: int, folder: Path, longest_seconds: float = 300.0
-) -> RankTrial:
+) -> Trial[RankScenario]:
     """Runs a scenario with `num_faults` faults to its end, and checks the counts.
+
+    The trial has one fact, ``sizes``: the numbers of ranks of all launches.
 
     Args:
         scenario: Setup of the run.
@@ -112,105 +115,117 @@ def run_rank_trial(
         folder: Folder of the run; empty.
         longest_seconds: Time without a step after which the run counts as hung, which is a problem.
     """
-    trial = RankTrial(scenario, seed)
-    run = _Run(trial, folder, num_faults, longest_seconds)
-    try:
-        run.disturb()
-    finally:
-        run.close()
-    return trial
+    trial = Trial(scenario, seed, facts={"sizes": []})
+    return run_trial(_Ranks(trial, folder, num_faults, longest_seconds), trial, num_faults=num_faults)
 
 
-class _StuckError(Exception):
-    pass
-
-
-class _Run:
-    def __init__(self, trial: RankTrial, folder: Path, num_faults: int, longest_seconds: float) -> None:
-        self._trial = trial
-        self._scenario = trial.scenario
-        self._longest_seconds = longest_seconds
+class _Ranks(Topology[RankScenario]):
+    def __init__(self, trial: Trial[RankScenario], folder: Path, num_faults: int, longest_seconds: float) -> None:
+        super().__init__(trial, draw_for(trial.seed, "ranks"), longest_seconds, poll_seconds=_POLL_SECONDS)
         self._num_faults = num_faults
-        self._draw = random.Random(f"{trial.seed} ranks")  # noqa: S311 - repeatable times, not secrets
         self._input = ClusterInput(
-            seed=trial.seed, num_workers=3, num_batches=_PLACES_PER_FAULT * (num_faults + 2), batch_size=4
+            seed=trial.seed, num_workers=3, num_batches=_BATCHES_PER_FAULT * (num_faults + 2), batch_size=4
         )
         self._folder = RankFolder(folder)
-        files = folder / "files"
-        files.mkdir()
-        self._input.write(files, batches_per_file=_BATCHES_PER_FILE)
-        options = {"enable_dynamic_sharding": True, "save_checkpoints_steps": _SAVE_STEPS, **trial.scenario.options}
-        self._folder.begin(
-            options,
-            {"counted": asdict(self._input), "folder": str(files)},
-            timeout_seconds=trial.scenario.timeout_seconds,
-        )
-        self._folder.allow(_PLACES_PER_FAULT)
         self._scratch = tempfile.TemporaryDirectory(prefix="ranks-", dir=_SHORT_FOLDER, ignore_cleanup_errors=True)
         self._launch = -1
         self._torchrun: subprocess.Popen[bytes] | None = None
-        self._start(trial.scenario.num_ranks)
+        self._may_end = False
+        """Whether an end of torchrun is no failure."""
+        self._ranks: dict[int, KnownProcess] = {}
+        """Rank -> process, at the time of the current fault."""
+        self._before = (-1, -1)
+        """The newest start of ranks at that time."""
 
     # Course of the trial
 
-    def disturb(self) -> None:
-        """Injects all faults, processes the rest of the input, and checks the result."""
-        try:
-            for number in range(self._num_faults):
-                kind = self._scenario.kinds[number % len(self._scenario.kinds)]
-                self._wait(lambda: self._reached() is not None, "a step")
-                self._folder.allow(_PLACES_PER_FAULT * (number + 2))
-                self._befall(kind)
-            self._folder.allow(self._input.num_batches + 1)
-            self._wait(self._has_ended, "its end", while_reached=True)
-        except _StuckError as stuck:
-            self._trial.problems.append(str(stuck))
-            return
+    def start(self) -> None:
+        """Starts the first ranks, and waits for a step."""
+        files = self._folder.path / "files"
+        files.mkdir()
+        self._input.write(files, batches_per_file=_BATCHES_PER_FILE)
+        options = {"enable_dynamic_sharding": True, "save_checkpoints_steps": _SAVE_STEPS, **self._scenario.options}
+        self._folder.begin(
+            options,
+            {"counted": asdict(self._input), "folder": str(files)},
+            timeout_seconds=self._scenario.timeout_seconds,
+        )
+        self._folder.allow(_BATCHES_PER_FAULT)
+        self._start(self._scenario.num_ranks)
+
+    def due(self, number: int) -> Fault:
+        """Waits for a step, and for a save or some time."""
+        kind = self._scenario.kinds[number % len(self._scenario.kinds)]
+        self.wait(lambda: self._reached() is not None, "a step")
+        self._folder.allow(_BATCHES_PER_FAULT * (number + 2))
+        self._ranks = self._running()
+        rank = self._draw.choice(sorted(self._ranks))
+        if kind == "kill in save":
+            last = self._folder.allowed() - 1
+            self.wait(lambda: is_inside_save(self._folder.model_dir) or (self._reached() or 0) >= last, "a save")
+        else:
+            time.sleep(self._draw.uniform(0.0, _MOST_DELAY_SECONDS))
+        self._before = self._newest_start()
+        inside = is_inside_save(self._folder.model_dir)
+        details = {"rank": rank, "num_ranks": len(self._ranks)}
+        return Fault(kind=kind, role=f"rank-{rank}", inside_save=inside, details=details)
+
+    def inject(self, fault: Fault) -> None:
+        """Kills or stops a rank, or starts another number of ranks."""
+        rank = fault.details["rank"]
+        if fault.kind == "resize":
+            self._resize()
+        elif fault.kind == "pause":
+            self._ranks[rank].send(signal.SIGSTOP)
+            time.sleep(self._draw.uniform(0.0, _MOST_PAUSE_SECONDS))
+            self._ranks[rank].send(signal.SIGCONT)
+        elif fault.kind == "hang":
+            self._hang(self._ranks, rank)
+        else:
+            self._ranks[rank].send(signal.SIGKILL)
+
+    def recover(self, fault: Fault) -> float:
+        """Waits for a step: of a new start, or after a pause of the old one."""
+        start, steps, last = self._newest_start(), self._steps(), self._folder.allowed() - 1
+
+        def is_there() -> bool:
+            if fault.kind == "pause":
+                return self._steps() > steps or self._newest_start() != start or (self._reached() or 0) >= last
+            return self._newest_start() > self._before and self._reached() is not None
+
+        self.wait(is_there, f"a step after a {fault.kind}")
+        return time.monotonic()
+
+    def finish(self) -> None:
+        """Processes the rest of the input."""
+        self._folder.allow(self._input.num_batches + 1)
+        self._may_end = True
+        self.wait(self._has_ended, "the end of the run")
+
+    def judge(self) -> list[str]:
+        """Compares the counts of the last checkpoint with the input."""
         assert self._torchrun is not None
-        if self._torchrun.returncode:
-            self._trial.problems.append(f"torchrun ended with {self._torchrun.returncode}")
-        self._judge()
+        status = self._torchrun.returncode
+        problems = [f"torchrun ended with {status}"] if status else []
+        if newest(self._folder.model_dir) is None:
+            return [*problems, "nothing was saved"]
+        task = ClusterCountingTask.counting(self._input)
+        load(task.make_model(), self._folder.model_dir)
+        return [*problems, *task.miscounts()[:5]]
 
     def close(self) -> None:
         """Ends all processes."""
         self._kill_launch()
         self._scratch.cleanup()
 
-    def _befall(self, kind: RankFaultKind) -> None:
-        ranks = self._ranks()
-        rank = self._draw.choice(sorted(ranks))
-        if kind == "kill in save":
-            self._await_save()
-        else:
-            time.sleep(self._draw.uniform(0.0, _MOST_DELAY_SECONDS))
-        fault = RankFault(
-            kind=kind, rank=rank, num_ranks=len(ranks), inside_save=is_inside_save(self._folder.model_dir)
-        )
-        begun = time.monotonic()
-        before = self._newest_start()
-        if kind == "resize":
-            self._resize()
-        elif kind == "pause":
-            ranks[rank].send(signal.SIGSTOP)
-            time.sleep(self._draw.uniform(0.0, _MOST_PAUSE_SECONDS))
-            ranks[rank].send(signal.SIGCONT)
-        elif kind == "hang":
-            self._hang(ranks, rank)
-        else:
-            ranks[rank].send(signal.SIGKILL)
-        if kind == "pause":
-            self._wait_for_more_steps()
-        else:
-            self._wait(lambda: self._newest_start() > before and self._reached() is not None, f"a step after a {kind}")
-        fault.recovery_seconds = round(time.monotonic() - begun, 3)
-        self._trial.faults.append(fault)
+    # Faults
 
     def _hang(self, ranks: dict[int, KnownProcess], rank: int) -> None:
         """Stops a rank until the others count it as lost; torchrun kills ranks that do not end."""
         ranks[rank].send(signal.SIGSTOP)
         others = [process for each, process in ranks.items() if each != rank]
         if others:
-            self._wait(lambda: not any(each.is_there() for each in others), "the end of the others")
+            self.wait(lambda: not any(each.is_there() for each in others), "the end of the others")
         if self._draw.random() < 0.5 or not others:  # else torchrun kills it after half a minute
             ranks[rank].send(signal.SIGCONT)
         if not others:
@@ -221,21 +236,18 @@ class _Run:
         assert self._torchrun is not None
         if self._draw.random() < 0.5:
             self._torchrun.send_signal(signal.SIGTERM)
-            self._wait(lambda: self._torchrun is not None and self._torchrun.poll() is not None, "the end of torchrun")
+            self._may_end = True
+            self.wait(self._has_ended, "the end of torchrun")
         self._kill_launch()
         sizes = self._scenario.sizes
-        self._start(sizes[(len(self._trial.sizes) - 1) % len(sizes)])
-
-    def _await_save(self) -> None:
-        """Returns inside a save, if one happens before the position up to which ranks may go."""
-        last = self._folder.allowed() - 1
-        self._wait(lambda: is_inside_save(self._folder.model_dir) or (self._reached() or 0) >= last, "a save")
+        self._start(sizes[(len(self._trial.facts["sizes"]) - 1) % len(sizes)])
 
     # Processes
 
     def _start(self, num_ranks: int) -> None:
         self._launch += 1
-        self._trial.sizes.append(num_ranks)
+        self._trial.facts["sizes"].append(num_ranks)
+        self._may_end = False
         forks = self._scenario.forks
         command = [sys.executable, *(["-c", _FORKING_TORCHRUN] if forks else ["-m", "torch.distributed.run"])]
         command += ["--standalone", "--nproc-per-node", str(num_ranks), "--monitor-interval", "0.1"]
@@ -257,7 +269,7 @@ class _Run:
         """Kills torchrun and its ranks."""
         if self._torchrun is None:
             return
-        ended = [*self._ranks().values()]
+        ended = [*self._running().values()]
         if self._torchrun.poll() is None:
             self._torchrun.send_signal(signal.SIGSTOP)  # so that it starts no new rank
             ended += descendants_of(self._torchrun.pid)
@@ -288,7 +300,7 @@ class _Run:
             told[int(path.stem[-2:])] = {key: value for line in lines for key, value in json.loads(line).items()}
         return told
 
-    def _ranks(self) -> dict[int, KnownProcess]:
+    def _running(self) -> dict[int, KnownProcess]:
         """Returns rank -> process."""
         told = self._told().items()
         return {rank: KnownProcess(each["pid"], each["birth"]) for rank, each in told if "pid" in each}
@@ -300,44 +312,22 @@ class _Run:
     def _steps(self) -> int:
         return sum(told.get("steps", 0) for told in self._told().values())
 
-    def _wait_for_more_steps(self) -> None:
-        start, steps = self._newest_start(), self._steps()
-        last = self._folder.allowed() - 1
-        self._wait(
-            lambda: self._steps() > steps or self._newest_start() != start or (self._reached() or 0) >= last,
-            "a step after a pause",
-        )
+    # Waiting
 
-    def _wait(self, is_there: Callable[[], bool], what: str, *, while_reached: bool = False) -> None:
-        """Waits for a condition.
+    def look(self) -> None:
+        """Checks that the run has not ended.
 
         Raises:
-            _StuckError: the condition did not hold in time; or the run has ended.
+            StuckError: it has.
         """
-        begun, steps = time.monotonic(), (self._newest_start(), 0)
-        while not is_there():
-            if self._has_ended() and "torchrun" not in what:
-                if is_there():
-                    return
-                raise _StuckError(f"the run ended while {what} was waited for; {self._tail()}")
-            if while_reached and (now := (self._newest_start(), self._steps())) != steps:
-                begun, steps = time.monotonic(), now
-            if time.monotonic() - begun > self._longest_seconds:
-                raise _StuckError(f"{what} did not come within {self._longest_seconds:g} s; {self._tail()}")
-            time.sleep(_POLL_SECONDS)
+        if self._has_ended() and not self._may_end:
+            raise StuckError(f"the run has ended; {self.state()}")
 
-    def _tail(self) -> str:
+    def progress(self) -> object:
+        """Returns the sizes of the reports, which grow with every step."""
+        return sorted((path.name, path.stat().st_size) for path in (self._folder.path / "told").iterdir())
+
+    def state(self) -> str:
+        """Returns the end of the log."""
         log = self._folder.path / f"launch-{self._launch}.log"
         return f"the log in {log} ends with: " + log.read_text(encoding="utf-8", errors="replace")[-1500:]
-
-    # Checks
-
-    def _judge(self) -> None:
-        if newest(self._folder.model_dir) is None:
-            self._trial.problems.append("nothing was saved")
-            return
-        params = ClusterCountingTask.params()
-        params.counted = asdict(self._input)
-        task = ClusterCountingTask(params)
-        load(task.make_model(), self._folder.model_dir)
-        self._trial.problems += task.miscounts()[:5]

@@ -8,7 +8,7 @@ Predictions return the rows and weights themselves, so that a client can check w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,12 +19,7 @@ from monolith.nn import Embeddings, Slot
 from monolith.tables.compressors import Fp32
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
-from monolith.train import Spec, Task
-
-if TYPE_CHECKING:
-    from monolith.train import InstantiableParams, Mode
-
-__all__ = ["COLUMNS", "StreamCountingTask", "counted_sample"]
+from monolith.train import InstantiableParams, Mode, Spec, Task
 
 COLUMNS = ("event", "item", "passing", "whole", "liked", "taste")
 _COUNTED = COLUMNS[:4]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,14 +13,7 @@ from monolith.nn import Embeddings, Slot
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
-from monolith.train import Spec, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from monolith.train import InstantiableParams, Mode
-
-__all__ = ["CountingTask", "EverythingTask"]
+from monolith.train import InstantiableParams, Mode, Spec, Task
 
 WORLD = ClickWorld(num_users=4_000, num_items=1_000, num_tags=50, examples_per_day=2_000, item_life_days=2.0)
 

@@ -1,163 +1,202 @@
-"""One run that is killed and resumed until it ends, and its checks."""
+"""A trial: processes of one topology under faults, one after another, and checks of what is left in the end.
+
+`run_trial` is the loop of every trial: draw a fault, inject it, wait for progress, and judge in the end. A `Topology`
+has the processes, the faults and the judgement.
+"""
 
 from __future__ import annotations
 
 import random
 import re
-import tempfile
 import time
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
-from system.crash.child import Child, import_what_torch_puts_off
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from system.crash.child import Tell
-    from system.crash.scenarios import Scenario
-
-_POLL_SECONDS = 0.0005
-_SHARE_IN_SAVES = 0.6
-_MOST_DELAY_IN_SAVE = 0.03
 _MANIFEST = re.compile(r"model\.ckpt-(\d+)\.manifest$")
 
+S = TypeVar("S")
+"""Setup of the processes."""
 
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """State of a run at a SIGKILL."""
 
-    committed: int | None
-    """Step of the newest checkpoint; None: there was none."""
-    inside_save: bool
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """A fault of a process, and the recovery from it."""
+
+    kind: str
+    role: str = ""
+    """The process."""
+    inside_save: bool = False
+    seconds: float = 0.0
+    """Its duration; 0 for a kill."""
+    recovery_seconds: float = 0.0
+    """From its end until the processes made progress again."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Additional values of one topology."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns plain values."""
+        values = asdict(self)
+        details: dict[str, Any] = values.pop("details")
+        return values | details
 
 
 @dataclass(slots=True)
-class Trial:
-    """A run that was killed several times."""
+class Trial(Generic[S]):
+    """One run under faults, and its results."""
 
-    scenario: Scenario
+    scenario: S
     seed: int
-    kills: list[Kill] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Additional results of one topology."""
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost, doubled or changed."""
+        """Whether all checks passed."""
         return not self.problems
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns plain values."""
+        faults = [fault.as_json() for fault in self.faults]
+        return {"seed": self.seed, "faults": faults, **self.facts, "problems": self.problems}
 
-def run_trials(
-    scenario: Scenario,
-    *,
-    num_kills: int,
-    seed: int,
-    folder: Path | None = None,
-    report: Callable[[Trial], None] = lambda _: None,
-) -> list[Trial]:
-    """Kills runs of one scenario `num_kills` times in all, several times each; every run then ends and is checked.
+
+class StuckError(Exception):
+    """Processes hang, or one of them has failed."""
+
+
+class Patience(ABC):
+    """Waits for processes as long as they make progress.
 
     Args:
-        scenario: How the runs train and save.
-        num_kills: SIGKILLs that hit a running process; those that come too late are not counted.
-        seed: Seed of the times of kills and of the data.
-        folder: Folder on the disk to save to; None: a temporary one.
-        report: Called with each checked run.
+        longest_seconds: Time without progress after which the processes count as hung.
+        poll_seconds: Time between two looks.
     """
-    draw = random.Random(f"{seed} {scenario.name}")  # noqa: S311 - repeatable times, not secrets
-    import_what_torch_puts_off()
-    trials, left = [], num_kills
-    while left > 0:
-        trial = Trial(scenario, seed=draw.randrange(1 << 31))
-        with tempfile.TemporaryDirectory(prefix="monolith-crash-", dir=folder) as own_folder:
-            _Runner(trial, Path(own_folder), draw).run(min(left, draw.randint(2, 8)))
-        left -= len(trial.kills)
-        trials.append(trial)
-        report(trial)
-    return trials
+
+    def __init__(self, longest_seconds: float, *, poll_seconds: float = 0.002) -> None:
+        self._longest_seconds = longest_seconds
+        self._poll_seconds = poll_seconds
+
+    @abstractmethod
+    def look(self) -> None:
+        """Checks the processes.
+
+        Raises:
+            StuckError: a process has failed.
+        """
+
+    @abstractmethod
+    def progress(self) -> object:
+        """Returns a value that changes with every step."""
+
+    def state(self) -> str:
+        """Returns what the report of a hang says about the processes."""
+        return f"reported: {self.progress()}"
+
+    def wait(self, is_there: Callable[[], bool], what: str) -> None:
+        """Waits for a condition.
+
+        Raises:
+            StuckError: it did not hold in time, or a process has failed.
+        """
+        begun, before = time.monotonic(), self.progress()
+        while not is_there():
+            self.look()
+            if (now := self.progress()) != before:
+                begun, before = time.monotonic(), now
+            if time.monotonic() - begun > self._longest_seconds:
+                raise StuckError(f"{what}: no progress for {self._longest_seconds:g} s; {self.state()}")
+            time.sleep(self._poll_seconds)
+
+    def let_pass(self, seconds: float) -> None:
+        """Waits for some time.
+
+        Raises:
+            StuckError: a process has failed.
+        """
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.look()
+            time.sleep(self._poll_seconds)
 
 
-class _Runner:
-    def __init__(self, trial: Trial, folder: Path, draw: random.Random) -> None:
+class Topology(Patience, Generic[S]):
+    """The processes of a trial, their faults, and the checks of their results.
+
+    Args:
+        trial: Receives the results.
+        draw: Draws the faults.
+        longest_seconds: Time without progress after which the processes count as hung.
+        poll_seconds: Time between two looks.
+    """
+
+    def __init__(
+        self, trial: Trial[S], draw: random.Random, longest_seconds: float, *, poll_seconds: float = 0.002
+    ) -> None:
+        super().__init__(longest_seconds, poll_seconds=poll_seconds)
         self._trial = trial
-        self._model_dir = folder / "killed"
-        self._reference_dir = folder / "uninterrupted"
+        self._scenario = trial.scenario
         self._draw = draw
 
-    def run(self, num_kills: int) -> None:
-        """Trains once without and once with kills, and checks the result."""
-        begun = time.monotonic()
-        expected = self._to_end(self._reference_dir)
-        usual_seconds = time.monotonic() - begun
-        while len(self._trial.kills) < num_kills and self._attempt(usual_seconds):
-            pass
-        self._judge(self._to_end(self._model_dir), expected)
-        # The final state on disk equals the one in memory: a new process finds no work left.
-        self._judge(self._to_end(self._model_dir), expected)
+    @abstractmethod
+    def start(self) -> None:
+        """Starts the processes, and waits until they make progress."""
 
-    def _attempt(self, usual_seconds: float) -> bool:
-        """Starts the run and kills it; returns False if it ended first."""
-        child = self._start(self._model_dir)
-        try:
-            for _ in self._moments(child, usual_seconds):
-                time.sleep(_POLL_SECONDS)
-            if child.has_ended():
-                child.told()
-                return False
-            child.kill()
-            self._trial.kills.append(Kill(newest(self._model_dir), is_inside_save(self._model_dir)))
-            child.told()
-            return True
-        finally:
-            child.close()
+    @abstractmethod
+    def due(self, number: int) -> Fault | None:
+        """Waits until a fault is due; returns it, or None if the processes have ended before."""
 
-    def _moments(self, child: Child, usual_seconds: float) -> Iterator[None]:
-        """Iterates until the time of the kill: some time after the start, or during a save."""
-        start = time.monotonic()
-        if self._draw.random() >= _SHARE_IN_SAVES:
-            until = start + self._draw.uniform(0.0, usual_seconds / 2)
-            while time.monotonic() < until and not child.has_ended():
-                yield
-            return
-        for _ in range(self._draw.randint(1, 4)):
-            while is_inside_save(self._model_dir) and not child.has_ended():
-                yield
-            while not is_inside_save(self._model_dir) and not child.has_ended():
-                yield
-        until = time.monotonic() + self._draw.uniform(0.0, _MOST_DELAY_IN_SAVE)
-        while time.monotonic() < until and is_inside_save(self._model_dir) and not child.has_ended():
-            yield
+    @abstractmethod
+    def inject(self, fault: Fault) -> None:
+        """Does the harm."""
 
-    def _to_end(self, model_dir: Path) -> dict[str, Any]:
-        child = self._start(model_dir)
-        try:
-            child.wait()
-            result: dict[str, Any] = child.told()["result"]
-        finally:
-            child.close()
-        return result
+    def recover(self, fault: Fault) -> float:
+        """Waits until the processes make progress after a fault; returns when they did, on the monotonic clock."""
+        return time.monotonic()
 
-    def _start(self, model_dir: Path) -> Child:
-        scenario, seed, committed = self._trial.scenario, self._trial.seed, newest(model_dir)
+    @abstractmethod
+    def finish(self) -> None:
+        """Lets the processes run to their end."""
 
-        def work(tell: Tell) -> dict[str, Any]:
-            def started(step: int) -> None:
-                if step != (committed or 0):
-                    raise RuntimeError(f"resumed from step {step}, but the newest checkpoint is of step {committed}")
-                tell({"resumed": step})
+    @abstractmethod
+    def judge(self) -> Sequence[str]:
+        """Checks the results; returns the problems."""
 
-            return scenario.train(str(model_dir), seed, started)
+    def dump(self) -> None:
+        """Writes what helps to analyse a hang; by default nothing."""
+        return
 
-        return Child(work)
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all processes."""
 
-    def _judge(self, got: dict[str, Any], expected: dict[str, Any]) -> None:
-        problems = self._trial.problems
-        if got["step"] != expected["step"]:
-            problems.append(f"ended at step {got['step']}, an uninterrupted run at {expected['step']}")
-        problems += [*got.get("wrong", []), *expected.get("wrong", [])]
-        parts = expected.get("fingerprint", {})
-        problems += [f"{name} differs" for name, digest in parts.items() if got["fingerprint"].get(name) != digest]
+
+def run_trial(topology: Topology[S], trial: Trial[S], *, num_faults: int) -> Trial[S]:
+    """Starts the processes, injects the faults, lets the processes end, and judges."""
+    try:
+        topology.start()
+        while len(trial.faults) < num_faults and (fault := topology.due(len(trial.faults))) is not None:
+            trial.faults.append(fault)
+            begun = time.monotonic()
+            topology.inject(fault)
+            fault.recovery_seconds = round(topology.recover(fault) - begun - fault.seconds, 6)
+        topology.finish()
+        trial.problems += topology.judge()
+    except StuckError as stuck:
+        trial.problems.append(str(stuck))
+        topology.dump()
+    finally:
+        topology.close()
+    return trial
+
+
+def draw_for(seed: int, what: str) -> random.Random:
+    """Returns a generator of repeatable times and targets."""
+    return random.Random(f"{seed} {what}")  # noqa: S311 - repeatable times, not secrets
 
 
 def newest(model_dir: Path) -> int | None:
