@@ -6,6 +6,8 @@ Start one for each server and each worker, with its own index; they find each ot
         --num_ps 1 --num_workers 1
 
 ``test0`` is a plain run, ``test1`` keeps its servers alive, in ``test2`` every worker fails once and retries.
+
+It exists for parity with ByteDance Monolith's `cpu_training_distributed_test_binary`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ It implements the complete `monolith.tables.store.Store` protocol for tables tha
 `DelayCompensated`), begin with constants or `RandomUniform` and count occurrences for admission. It equals `LocalStore`
 bit for bit. Limits on rows and serving tables are not supported, and raise an error. One lock serializes calls.
 
-Read in this order: `reference_rows` (a table), `reference_learning` (its arithmetic), `reference_times` (its clock),
-`reference_plan` (a batch), `reference_joined` (a worker), `reference_history` (marks and readers), `reference_cut` and
-`reference_restore`.
+Read in this order: `reference_rows` (a table and its arithmetic), `reference_times` (its clock), `reference_plan` (a
+batch), `reference_joined` (a worker), `reference_history` (marks and readers), `reference_cut`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,10 @@ from monolith.tables.history import ALL_BUCKETS, bucket_bounds
 from monolith.tables.local.plan import NO_BATCH
 from monolith.tables.local.store import agreed_stamps
 from monolith.tables.schema import Schema
-from monolith.tables.store import LoadReport, StoreStats, Traits
+from monolith.tables.snapshot.bucket_file import blocks_of
+from monolith.tables.snapshot.matching import match_tables
+from monolith.tables.snapshot.restore import RestoreReport, report_of
+from monolith.tables.store import LoadReport, PreparedRestore, StoreStats, Traits
 from monolith.tables.table_config import sorted_by_name
 from monolith.testing.reference_blocks import check_block, clear_buckets, load_block, load_filter
 from monolith.testing.reference_cut import ReferenceCut
@@ -33,7 +35,6 @@ from monolith.testing.reference_format import RowName
 from monolith.testing.reference_history import ReferenceHistory
 from monolith.testing.reference_joined import ReferenceClocks, ReferenceJoined, ReferenceRows
 from monolith.testing.reference_plan import ReferencePlan, make_plan
-from monolith.testing.reference_restore import ReferenceRestore
 from monolith.testing.reference_rows import DictionaryTable
 from monolith.testing.reference_times import bounded_times
 
@@ -266,3 +267,51 @@ def _known(config: TableConfig) -> TableConfig:
     if config.serving or config.max_rows is not None or config.max_bytes is not None:
         raise InvalidArgumentError(f"table {config.name!r}: ReferenceStore supports no serving tables and no row cap")
     return config
+
+
+class ReferenceRestore(PreparedRestore):
+    """All blocks, read and checked; rows of another shape than the tables' own are rejected."""
+
+    def __init__(
+        self, store: ReferenceStore, folder: str, manifest: Manifest, buckets: range, *, ignore_unknown_tables: bool
+    ) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._buckets = buckets
+        origin = f"folder '{folder}'"
+        held = manifest.buckets
+        if buckets and (buckets.start < held.start or buckets.stop > held.stop):
+            raise FailedPreconditionError(f"{origin}: {buckets} wanted, the snapshot holds {held}")
+        self._match = match_tables(
+            manifest, store.schema.tables, ignore_unknown_tables=ignore_unknown_tables, origin=origin
+        )
+        self._blocks = [
+            block
+            for block in blocks_of(folder, manifest, buckets)
+            if block.bucket in buckets and (block.kind is BlockKind.FILTER or self._target(block) >= 0)
+        ]
+        for block in self._blocks:
+            check_block(store.tables, block, table=self._target(block))
+
+    def load(self) -> RestoreReport:
+        """Replaces the contents of the store in these buckets."""
+        tables = self._store.tables
+        with self._store.lock:
+            self._store.take(self._blocks, self._target, emptied=self._buckets)
+            for source, number in zip(self._manifest.tables, self._match.targets, strict=True):
+                if number >= 0:
+                    contents = tables[number].contents
+                    contents.newest_time = max(contents.newest_time, source.newest_time)
+        rows = dict.fromkeys(self._store.schema.names, 0)
+        for block in self._blocks:
+            if block.kind is BlockKind.FULL:
+                rows[tables[self._target(block)].schema.name] += block.count
+        return report_of(self._manifest, self._match, rows)
+
+    def __exit__(self, *_: object) -> None:
+        self._blocks = []
+
+    def _target(self, block: RowBlock) -> int:
+        """Returns the target table of a block's rows; -1: none."""
+        number: int = self._match.targets[block.table]
+        return number
