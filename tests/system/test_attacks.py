@@ -15,11 +15,14 @@ from programs import Programs
 from system.attack import ATTACKS, Attack, Attempt, run_attack
 
 ATTACK = Path("scripts/attack")
+QUICK = "requests"
+"""The attack of the quick tier."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)  # seconds on a free machine; this ends a hang, however busy the machine is
-@pytest.mark.parametrize("name", [each.name for each in ATTACKS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(each.name, marks=[] if each.name == QUICK else pytest.mark.slow) for each in ATTACKS]
+)
 def test_everything_holds_that_must(name: str, project_root: Path, quick_folder: Path, programs: Programs) -> None:
     arguments = [name, "--count", "0", "--seed", "7", "--json", "--directory", str(quick_folder)]
     done = programs.run(ATTACK, *arguments, folder=project_root)

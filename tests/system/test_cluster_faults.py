@@ -15,21 +15,24 @@ from programs import Programs
 from system.crash import CLUSTER_SCENARIOS
 from system.crash.cluster_task import ClusterCountingTask, ClusterInput
 
-FAULTS = 5
+QUICK = [("all go back", 2)]
+"""Scenario and faults of the quick tier: a kill and a pause."""
+FULL = [(each.name, 5) for each in CLUSTER_SCENARIOS]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario", [each.name for each in CLUSTER_SCENARIOS])
+@pytest.mark.parametrize(
+    ("scenario", "faults"), [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in FULL)]
+)
 def test_a_job_counts_right_whatever_befalls_its_processes(
-    project_root: Path, quick_folder: Path, scenario: str, programs: Programs
+    project_root: Path, quick_folder: Path, scenario: str, faults: int, programs: Programs
 ) -> None:
-    arguments = ["--cluster", "--kills", str(FAULTS), "--seed", "7", "--json"]
+    arguments = ["--cluster", "--kills", str(faults), "--seed", "7", "--json"]
     arguments += ["--scenario", scenario, "--directory", str(quick_folder)]
     done = programs.run(Path("scripts/crash-test"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stdout + done.stderr
     ((trial,),) = [row["trials"] for row in json.loads(done.stdout)["scenarios"]]
     assert trial["problems"] == []
-    assert len(trial["faults"]) == FAULTS
+    assert len(trial["faults"]) == faults
     assert all(fault["recovery_seconds"] > 0 for fault in trial["faults"])
 
 

@@ -6,22 +6,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from monolith.tables import BatchStamp, LocalStore, Update
+from programs import Programs
 from system.crash import CONFIGS, CountingJob
 from system.crash.processes import BatchLimit
 
 
 @pytest.mark.slow
-def test_every_row_is_minus_its_count_after_workers_were_killed_paused_and_replaced(project_root: Path) -> None:
-    command = [sys.executable, "scripts/crash-test", "--servers", "3", "--kills", "10", "--seed", "7", "--json"]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+def test_every_row_is_minus_its_count_after_workers_were_killed_paused_and_replaced(
+    project_root: Path, programs: Programs
+) -> None:
+    arguments = ["--servers", "3", "--kills", "10", "--seed", "7", "--json"]
+    done = programs.run(Path("scripts/crash-test"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stdout + done.stderr
     same, others = json.loads(done.stdout)["trials"]
     assert (same["deterministic"], others["deterministic"]) == (True, False)

@@ -16,10 +16,16 @@ from programs import Programs
 from system.crash import SCENARIOS, fingerprint
 from system.crash.tasks import CountingTask, EverythingTask
 
+QUICK = "steps, background, read ahead"
+"""The scenario of the quick tier."""
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(
-    ("scenario", "kills"), [(each.name, 3 + (number == 0)) for number, each in enumerate(SCENARIOS)]
+    ("scenario", "kills"),
+    [
+        pytest.param(each.name, 3 + (number == 0), marks=[] if each.name == QUICK else pytest.mark.slow)
+        for number, each in enumerate(SCENARIOS)
+    ],
 )
 def test_a_killed_run_ends_like_one_that_was_not(
     scenario: str, kills: int, project_root: Path, quick_folder: Path, programs: Programs

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_thirty_days_of_replaced_rows_leave_neither_tombstones_nor_memory_nor_larger_checkpoints(
     project_root: Path,
 ) -> None:

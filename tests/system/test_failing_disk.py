@@ -90,7 +90,9 @@ def steps_of(model_dir: Path) -> list[int]:
     return sorted(int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("model.ckpt-*.manifest"))
 
 
-@pytest.mark.parametrize("arguments", [PLAIN, AHEAD], ids=["plain", "ahead"])
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(PLAIN, id="plain"), pytest.param(AHEAD, id="ahead", marks=pytest.mark.slow)]
+)
 def test_a_disk_that_fails_for_good_ends_the_run_and_keeps_the_checkpoints(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_full_disk_of_one_server_alone_ends_the_job_and_names_server_and_file(
     assert trained(tmp_path) == list(range(5, 20)), "the model resumes at the last checkpoint, without servers, too"
 
 
+@pytest.mark.slow
 def test_a_single_failure_is_survived_by_saving_once_more(run: Run, tmp_path: Path) -> None:
     ended = run(fail="once", arguments=PLAIN)
     assert ended.returncode == 0, ended.stderr

@@ -117,6 +117,7 @@ def test_a_silent_address_is_given_up_after_the_limit() -> None:
         assert time.monotonic() - begin < ENDS_HANGS
 
 
+@pytest.mark.slow
 def test_a_slow_server_costs_the_stated_time_and_what_it_was_sent_counts_once() -> None:
     with create_test_ps_cluster(2) as (servers, config), config.connect(timeout_seconds=8.0) as cluster:
         store = PsStore(ONE_TABLE, servers=cluster)
@@ -155,6 +156,7 @@ def member(server: PsServer, index: int, *, lease_seconds: float = 10.0) -> Iter
         yield client
 
 
+@pytest.mark.slow
 def test_a_worker_that_reads_for_an_hour_keeps_its_place() -> None:
     """Its lease is renewed beside the thread that reads, however long that takes."""
     with PsServer(0, 1) as server, member(server, 0) as chief, member(server, 1, lease_seconds=4.0):

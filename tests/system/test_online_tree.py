@@ -29,9 +29,15 @@ from system.crash.stream_task import StreamCountingTask
 KILLS = {"files": 6, "kafka": 4}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("readers", ["follower", "server"])
-@pytest.mark.parametrize("transport", KILLS)
+@pytest.mark.parametrize(
+    ("transport", "readers"),
+    [
+        ("files", "follower"),
+        pytest.param("files", "server", marks=pytest.mark.slow),
+        pytest.param("kafka", "follower", marks=pytest.mark.slow),
+        pytest.param("kafka", "server", marks=pytest.mark.slow),
+    ],
+)
 def test_a_tree_loses_doubles_and_keeps_nothing_whichever_process_is_killed(
     project_root: Path, quick_folder: Path, programs: Programs, transport: str, readers: str
 ) -> None:
@@ -55,8 +61,7 @@ def test_a_tree_loses_doubles_and_keeps_nothing_whichever_process_is_killed(
 FLIP = 12
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("readers", ["follower", "server"])
+@pytest.mark.parametrize("readers", ["follower", pytest.param("server", marks=pytest.mark.slow)])
 def test_a_change_of_taste_shows_in_both_readers_and_staleness_counts_from_the_action(
     project_root: Path, quick_folder: Path, programs: Programs, readers: str
 ) -> None:

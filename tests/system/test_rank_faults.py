@@ -13,6 +13,7 @@ from system.crash import RankScenario, run_rank_trial
 from system.crash.rank_trial import RankFaultKind
 
 RUNS: dict[str, tuple[RankFaultKind, ...]] = {
+    "killed once": ("kill in save",),
     "killed": ("kill", "kill in save", "kill", "kill in save"),
     "killed while read ahead": ("kill in save", "kill", "kill", "kill in save"),
     "in other numbers": ("resize", "kill", "resize", "kill in save"),
@@ -21,8 +22,9 @@ RUNS: dict[str, tuple[RankFaultKind, ...]] = {
 PIPELINED = {"embedding_prefetch_capacity": 1, "enable_async_optimize": True}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if len(kinds) == 1 else pytest.mark.slow) for name, kinds in RUNS.items()]
+)
 def test_a_run_of_ranks_counts_every_example_once(tmp_path: Path, name: str) -> None:
     kinds = RUNS[name]
     options = PIPELINED if "ahead" in name else {}
