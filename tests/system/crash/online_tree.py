@@ -23,7 +23,7 @@ from system.crash.online_follower import follow
 from system.crash.online_places import Places
 from system.crash.online_servers import SERVERS, ServerPorts, export_untrained, serve_arguments
 from system.crash.processes import BatchLimit, Child, Life, Tell, begin_role
-from system.crash.trial import Patience, StuckError
+from system.crash.trial import ProgressWatch, StuckError
 
 PRODUCER, TRAINER = "producer", "trainer"
 JOINERS = ("joiner-0", "joiner-1")
@@ -231,7 +231,7 @@ def _due(records: Sequence[Sent]) -> int:
     return bisect_right(records, 1000 * time.time(), key=lambda each: each.time_ms)
 
 
-class TreeWatch(Patience):
+class TreeWatch(ProgressWatch):
     """Monitors the processes of a tree. Used by the thread that started them.
 
     Args:

@@ -32,7 +32,7 @@ class Fault:
     seconds: float = 0.0
     """Its duration; 0 for a kill."""
     recovery_seconds: float = 0.0
-    """From its end until the processes made progress again."""
+    """Until the processes made progress again, without the duration."""
     details: dict[str, Any] = field(default_factory=dict)
     """Additional values of one topology."""
 
@@ -69,7 +69,7 @@ class StuckError(Exception):
     """Processes hang, or one of them has failed."""
 
 
-class Patience(ABC):
+class ProgressWatch(ABC):
     """Waits for processes as long as they make progress.
 
     Args:
@@ -124,7 +124,7 @@ class Patience(ABC):
             time.sleep(self._poll_seconds)
 
 
-class Topology(Patience, Generic[S]):
+class Topology(ProgressWatch, Generic[S]):
     """The processes of a trial, their faults, and the checks of their results.
 
     Args:
