@@ -1,7 +1,7 @@
 """Helpers under the names of ByteDance Monolith's `native_training.test_utils`.
 
-They exist so that tests written for ByteDance Monolith find them; tests of this project rarely need them. Beside this
-module, `create_test_ps_cluster` and `monolith.testing.distributed_binary` have the same purpose.
+They exist so that tests written for ByteDance Monolith find them; tests of this project rarely need them. The function
+`create_test_ps_cluster` and the module `monolith.testing.distributed_binary` have the same purpose.
 """
 
 from __future__ import annotations
