@@ -1,7 +1,7 @@
 """What holds of the collective calls with any number of processes.
 
 Each ``case_...`` runs on all ranks together. `test_collective.py` runs them in its own process, a run of one; as a
-program, started by torchrun, this file runs them all and writes what came out of each, a file a rank.
+program, started as one rank of several, this file runs them all and writes what came out of each, a file a rank.
 """
 
 from __future__ import annotations

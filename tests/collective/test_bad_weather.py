@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from collective import ranks
 from collective.bad_weather import VICTIM
+from programs import Programs
 
 PROGRAM = Path(__file__).with_name("bad_weather.py")
 NUM_RANKS = 3
@@ -17,18 +18,23 @@ LONG = 1800.0
 """Time limit of an exchange where nobody may have to wait for it."""
 
 
-def seen(folder: Path, timeout_seconds: float, *happenings: str, victim_lives: bool) -> list[dict[str, Any]]:
-    """What each rank that lived on saw in each of them."""
-    living = [rank for rank in range(NUM_RANKS) if rank != VICTIM or victim_lives]
-    with ranks.started(PROGRAM, NUM_RANKS, folder, str(timeout_seconds), *happenings) as processes:
-        for rank in living:
-            output, _ = processes[rank].communicate(timeout=ranks.LIMIT_SECONDS)
-            assert processes[rank].returncode == 0, output
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in living]
+Seen = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def lived_on(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def seen(programs: Programs) -> Seen:
+    """What each rank that lived on saw in each of some happenings."""
+
+    def see(folder: Path, timeout_seconds: float, *happenings: str, victim_lives: bool) -> list[dict[str, Any]]:
+        living = [rank for rank in range(NUM_RANKS) if rank != VICTIM or victim_lives]
+        arguments = (str(timeout_seconds), *happenings)
+        return ranks.results(programs, PROGRAM, folder, *arguments, size=NUM_RANKS, ends=living)
+
+    return see
+
+
+@pytest.fixture(scope="module")
+def lived_on(seen: Seen, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank saw of what a rank can live on with; one start for all."""
     folder = tmp_path_factory.mktemp("ranks")
     return seen(folder, LONG, "failing", "leaving", "not following", victim_lives=True)
@@ -43,12 +49,13 @@ def holds_of_others(results: list[dict[str, Any]], kinds: set[str]) -> None:
         assert result["alive"] == []
 
 
-def test_a_rank_that_is_killed_is_noticed_at_once(tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_is_noticed_at_once(seen: Seen, tmp_path: Path) -> None:
     results = [each["killed"] for each in seen(tmp_path, LONG, "killed", victim_lives=False)]
     holds_of_others(results, {"UnavailableError"})
 
 
-def test_a_rank_that_hangs_is_waited_for_only_so_long(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_waited_for_only_so_long(seen: Seen, tmp_path: Path) -> None:
     results = [each["stopped"] for each in seen(tmp_path, 6.0, "stopped", victim_lives=False)]
     holds_of_others(results, {"DeadlineExceededError", "UnavailableError"})  # the second hears it from the first
     assert "DeadlineExceededError" in {result["first"]["kind"] for result in results}

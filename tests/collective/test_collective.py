@@ -1,10 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +7,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from collective import ranks
 from collective.collective_suite import CASES
-from monolith import collective, environment
+from monolith import collective
 from monolith.errors import FailedPreconditionError, UnavailableError
 from monolith.hooks import BroadcastGlobalVariablesHook
 from ports import free_port
+from programs import Programs
 
 SUITE = Path(__file__).with_name("collective_suite.py")
 NUM_PROCESSES = 2
@@ -29,40 +26,22 @@ def test_it_holds_in_one_process_without_a_launcher(name: str) -> None:
     CASES[name](0, 1)
 
 
-def run_under_torchrun(folder: Path) -> list[dict[str, Any]]:
-    """What each rank wrote; the launcher and its processes are gone when this returns."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    command += [f"--nproc-per-node={NUM_PROCESSES}", str(SUITE), str(folder)]
-    variables = {**environment.starting_with(""), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    variables["TMPDIR"] = str(folder)  # the launcher leaves a folder for its logs
-    variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    process = subprocess.Popen(
-        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=240)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    assert process.returncode == 0, output
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(NUM_PROCESSES)]
-
-
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The suite's results under torchrun, of each rank; one start for all tests."""
-    return run_under_torchrun(tmp_path_factory.mktemp("ranks"))
+def ran(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The suite's results of each rank, with the variables that torchrun sets; one start for all tests."""
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    folder = tmp_path_factory.mktemp("ranks")
+    return ranks.results(programs, SUITE, folder, size=NUM_PROCESSES, variables=variables)
 
 
-def test_two_processes_of_torchrun_ran_the_whole_suite(ranks: list[dict[str, Any]]) -> None:
-    assert [rank["size"] for rank in ranks] == [NUM_PROCESSES] * NUM_PROCESSES
-    assert all(rank["ran"] == list(CASES) for rank in ranks)
+def test_two_processes_ran_the_whole_suite(ran: list[dict[str, Any]]) -> None:
+    assert [rank["size"] for rank in ran] == [NUM_PROCESSES] * NUM_PROCESSES
+    assert all(rank["ran"] == list(CASES) for rank in ran)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_holds_in_two_processes_under_torchrun(name: str, ranks: list[dict[str, Any]]) -> None:
-    assert "\n".join(rank["failures"].get(name, "") for rank in ranks).strip() == ""
+def test_it_holds_in_two_processes(name: str, ran: list[dict[str, Any]]) -> None:
+    assert "\n".join(rank["failures"].get(name, "") for rank in ran).strip() == ""
 
 
 def test_calls_before_init_say_what_to_do() -> None:

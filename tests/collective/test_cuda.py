@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from collective.ranks import results
 from monolith.collective.torch_distributed import _backends
+from programs import Programs
 
 PROGRAM = Path(__file__).with_name("cuda_suite.py")
 
@@ -38,8 +39,7 @@ def test_nccl_is_used_where_every_process_has_a_gpu(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_two_ranks_of_one_gpu_sum_gather_and_broadcast_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_of_one_gpu_sum_gather_and_broadcast_there(programs: Programs, tmp_path: Path) -> None:
     """They share the GPU, or have one each."""
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    found = results(PROGRAM, 2, tmp_path)
+    found = results(programs, PROGRAM, tmp_path, size=2, variables={"LOCAL_WORLD_SIZE": "2"})
     assert found == [{"sum": [3.0, 3.0], "mean": [1.5, 1.5], "rows": [1.0, 2.0, 2.0], "first": [1.0]}] * 2

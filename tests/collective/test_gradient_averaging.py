@@ -15,15 +15,18 @@ from monolith.collective.averaging_options import AveragingOptions
 from monolith.collective.gradient_averaging import average_gradients, told
 from monolith.collective.wire import LoneWire
 from monolith.errors import InvalidArgumentError
+from programs import Programs
 
 SUITE = Path(__file__).with_name("averaging_suite.py")
 FUSION, HALF, SKIP = "MONOLITH_WITH_ALLREDUCE_FUSION", "MONOLITH_WITH_ALLREDUCE_FP16", "MONOLITH_SKIP_ALLREDUCE"
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["two", "three"])
-def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ran(
+    request: pytest.FixtureRequest, programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
     """The suite's results, of each rank; one start for all tests."""
-    return ranks.results(SUITE, request.param, tmp_path_factory.mktemp("ranks"))
+    return ranks.results(programs, SUITE, tmp_path_factory.mktemp("ranks"), size=request.param)
 
 
 @pytest.mark.parametrize("name", CASES)

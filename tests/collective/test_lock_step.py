@@ -9,14 +9,17 @@ import torch.distributed as dist
 from collective import ranks
 from collective.lock_step_suite import CASES
 from monolith import collective
+from programs import Programs
 
 SUITE = Path(__file__).with_name("lock_step_suite.py")
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["two", "three"])
-def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ran(
+    request: pytest.FixtureRequest, programs: Programs, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
     """The suite's results, of each rank; one start for all tests."""
-    return ranks.results(SUITE, request.param, tmp_path_factory.mktemp("ranks"))
+    return ranks.results(programs, SUITE, tmp_path_factory.mktemp("ranks"), size=request.param)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -77,6 +77,7 @@ def test_who_waits_in_vain_is_told() -> None:
         meet(store, 0, 2, timeout_seconds=0.05)
 
 
+@pytest.mark.slow
 def test_ranks_that_torchrun_restarts_meet_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # torchrun leaves a folder there

@@ -22,6 +22,7 @@ from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.initializers import RandomUniform
 from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
 from monolith.tables.store import Store
+from programs import Programs
 
 DAY = 86400
 COUNTED_SLOT = 9
@@ -192,7 +193,7 @@ BATCHES = st.builds(
 )
 
 
-def programs(size: int) -> st.SearchStrategy[list[Step]]:
+def steps_of(size: int) -> st.SearchStrategy[list[Step]]:
     return st.lists(st.tuples(*[st.none() | BATCHES] * size), max_size=6)
 
 
@@ -200,7 +201,7 @@ def programs(size: int) -> st.SearchStrategy[list[Step]]:
 @given(data=st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines differ in speed
 def test_any_batches_of_ranks_give_the_rows_of_one_store_bit_for_bit(size: int, data: st.DataObject) -> None:
-    program = data.draw(programs(size))
+    program = data.draw(steps_of(size))
     found = run_ranks(size, lambda rank: train_rank(rank, program))
     expected = train_one(program)
     for each in found:
@@ -208,10 +209,12 @@ def test_any_batches_of_ranks_give_the_rows_of_one_store_bit_for_bit(size: int, 
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_processes_over_gloo_give_the_rows_of_one_store_bit_for_bit(size: int, tmp_path: Path) -> None:
+def test_processes_over_gloo_give_the_rows_of_one_store_bit_for_bit(
+    size: int, programs: Programs, tmp_path: Path
+) -> None:
     from collective.sharded_suite import digest_of, program_of  # noqa: PLC0415 - it imports this module
 
     expected = train_one(program_of(7, size))
     assert len(expected) > 1000
-    found = results(Path(__file__).with_name("sharded_suite.py"), size, tmp_path, "7")
+    found = results(programs, Path(__file__).with_name("sharded_suite.py"), tmp_path, "7", size=size)
     assert found == [[len(expected), digest_of(expected)]] * size

@@ -17,7 +17,9 @@ from monolith.tables import TableConfig
 from monolith.tables.store import Store
 
 
-@pytest.fixture(scope="session", params=[*STORES, *SERVERS, *RANKS])
+@pytest.fixture(
+    scope="session", params=[*STORES, *(pytest.param(name, marks=pytest.mark.slow) for name in (*SERVERS, *RANKS))]
+)
 def engine_name(request: pytest.FixtureRequest) -> str:
     """The engine under test."""
     return str(request.param)

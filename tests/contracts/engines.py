@@ -28,12 +28,11 @@ STORES: dict[str, StoreFactory] = {
     "local": LocalStore,
     "one shard": partial(LocalShards, num_shards=1),
     "three shards": partial(LocalShards, num_shards=3),
-    "five shards": partial(LocalShards, num_shards=5),
     "pipe": PipeStore,
 }
-SERVERS = {"one server": 1, "three servers": 3, "five servers": 5, "two servers over TLS": 2}
-"""Engines that are parameter servers, and how many."""
-RANKS = {"two ranks": 2, "three ranks": 3}
+SERVERS = {"one server": 1, "three servers": 3, "two servers over TLS": 2}
+"""Engines that are parameter servers, and how many. Three divide the 1024 buckets unevenly."""
+RANKS = {"three ranks": 3}
 """Engines that are ranks of a synchronous run, and how many."""
 _SHARE_OF_EXAMPLES = 1 / 3
 """Of random programs, for engines that are in other processes: all run the same ones, and there each takes a second."""

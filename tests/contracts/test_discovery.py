@@ -28,7 +28,10 @@ def readable(request: pytest.FixtureRequest, tmp_path: Path, stack: ExitStack) -
     return READABLE[request.param](tmp_path, stack)
 
 
-@pytest.fixture(scope="session", params=list(WRITABLE))
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name == "ray" else []) for name in WRITABLE],
+)
 def service(request: pytest.FixtureRequest) -> tuple[str, object]:
     """The name of a service, and the server of it that all tests share, where there is one."""
     shared = {"zookeeper": "zookeeper", "ray": "ray_cluster"}.get(request.param)
