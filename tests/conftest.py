@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from checkpoint.zygote import Zygote
 from leak_check import holdings, left_behind
 from monolith import environment
 from parity_ledger import claimed_tests
@@ -88,6 +89,13 @@ def programs() -> Iterator[Programs]:
     """Runs programs that need not import torch and the package each for itself."""
     with Programs() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Forks processes that need not import anything; a test ends those that it starts."""
+    with Zygote() as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

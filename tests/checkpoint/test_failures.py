@@ -39,12 +39,6 @@ from monolith.errors import (
 from monolith.files import named_errors
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as process:
-        yield process
-
-
 @pytest.fixture
 def run() -> Run:
     run = Run()

@@ -22,12 +22,6 @@ MakeQueue = Callable[..., list[FileQueue]]
 """Files, and a seed -> a queue of its own as each of three workers sees it."""
 
 
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as process:
-        yield process
-
-
 @pytest.fixture(scope="module")
 def members(zygote: Zygote) -> Iterator[list[JobClient]]:
     """Three workers of a job whose home server is another process."""

@@ -281,6 +281,7 @@ def test_adopted_numbers_are_free_when_their_worker_is_lost(home: Home) -> None:
     assert hears(chief, lambda state: state.adoptable == {1})
 
 
+@pytest.mark.slow
 def test_more_members_than_the_server_has_threads_hear_what_changes(home: Home) -> None:
     chief = home.join(0, num_workers=100)
     members = [home.join(index, num_workers=100) for index in range(1, 100)]

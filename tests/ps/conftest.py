@@ -9,16 +9,10 @@ import pytest
 
 from checkpoint.zygote import Zygote
 from monolith.ps import PsCluster
+from monolith.ps.client import push_barrier
 from ps.served import ServerProcess
 
 SIZES = (1, 2, 3, 5)
-
-
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """Forks processes that need not import anything."""
-    with Zygote() as process:
-        yield process
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +24,9 @@ def clusters(zygote: Zygote) -> Iterator[Mapping[int, PsCluster]]:
     with ExitStack() as closing:
         closing.callback(process.kill)
         yield {num_ps: closing.enter_context(PsCluster([next(addresses) for _ in range(num_ps)])) for num_ps in SIZES}
+
+
+@pytest.fixture
+def short_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hold does not wait long for pushes that servers lack, where the test knows that they never come."""
+    monkeypatch.setattr(push_barrier, "_LEVEL_SECONDS", 0.01)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from checkpoint.zygote import Zygote
 from monolith.checkpoint.remote_dense import DenseState
 from monolith.errors import InvalidArgumentError
 from monolith.hooks import FetchAllCachedVariablesHook
@@ -24,7 +25,8 @@ from monolith.ps.client.cached_variables import (
     use_cached_variables,
 )
 from monolith.tables.batch import BatchStamp
-from monolith.testing import StepLoop, create_test_ps_cluster
+from monolith.testing import StepLoop
+from ps.served import ServerProcess
 
 FIRST = DenseState(weights={"var": torch.tensor(5.0)}, optimizers={"dense": {"state": {}, "groups": [{}]}}, clocks=())
 
@@ -36,9 +38,11 @@ def meta() -> Iterator[CachedVariableMeta]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[PsCluster]:
-    with create_test_ps_cluster(2) as (_, config), config.connect() as made:
+def cluster(zygote: Zygote) -> Iterator[PsCluster]:
+    process = ServerProcess(zygote, (0, 2), (1, 2))
+    with PsCluster(process.addresses) as made:
         yield made
+    process.kill()
 
 
 @pytest.fixture

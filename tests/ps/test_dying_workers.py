@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 import torch
 
+from checkpoint.zygote import Zygote
 from monolith.errors import FailedPreconditionError
 from monolith.nn import BatchTurn, Embeddings, Slot
 from monolith.ps import PsServer, PsStore
@@ -28,28 +29,30 @@ IDS = torch.arange(64)
 ENDS_HANGS_SECONDS = 120.0
 
 WORKER = """
-import sys
+import os, signal
 import torch
 from monolith import Embeddings, Slot, initializers, row_optimizers
 from monolith.nn import BatchTurn
 from monolith.ps import PsStore
 from monolith.tables import BatchStamp
 
+told, tell = os.pipe()
+signal.signal(signal.SIGUSR1, lambda *_: os.write(tell, b'.'))
 stores = []
 
 def open_store(configs):
-    stores.append(PsStore(configs, servers=sys.argv[1].split(",")))
+    stores.append(PsStore(configs, servers=arguments[0].split(",")))
     return stores[0]
 
 slots = {"ids": Slot(1, initializer=initializers.Zeros())}
 model = Embeddings(slots, row_optimizers.Sgd(learning_rate=1.0), store=open_store)
-stores[0].rows.move(1, ("127.0.0.1", int(sys.argv[2])), stores[0].frames_words[1])
+stores[0].rows.move(1, ("127.0.0.1", int(arguments[1])), stores[0].frames_words[1])
 for number in range(2):
     stamp = BatchStamp(worker=0, seq=number, position=str(number + 1).encode())
     with BatchTurn({"ids": torch.arange(64)}, stamp=stamp) as turn:
         model(turn.features)["ids"].sum().backward()
-    print("computed", flush=True)
-    sys.stdin.readline()
+    print('"computed"', flush=True)
+    os.read(told, 1)
     model.step()
 """
 
@@ -130,26 +133,23 @@ def model(servers: list[PsServer]) -> Iterator[Embeddings]:
 
 
 @pytest.fixture
-def torn(servers: list[PsServer], model: Embeddings) -> None:
+def torn(zygote: Zygote, servers: list[PsServer], model: Embeddings) -> None:
     """Worker 0 was killed when server 0 had its batches 0 and 1, and server 1 only batch 0."""
     store = model.store
     assert isinstance(store, PsStore)
     proxy = Proxy(store.cluster.frame_address(1))
-    command = [sys.executable, "-c", WORKER, ",".join(server.address for server in servers), str(proxy.port)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        try:
-            for number in range(2):
-                assert worker.stdout.readline() == "computed\n"
-                if number == 1:
-                    proxy.keep()
-                worker.stdin.write("\n")
-                worker.stdin.flush()
-            wait_until(lambda: last_batches(store) == [1, 0])
-        finally:
-            worker.kill()
-            proxy.close()
+    addresses = ",".join(server.address for server in servers)
+    worker = zygote.start(WORKER, addresses, str(proxy.port), beside=True)
+    try:
+        for number in range(2):
+            assert zygote.line() == "computed"
+            if number == 1:
+                proxy.keep()
+            os.kill(worker, signal.SIGUSR1)
+        wait_until(lambda: last_batches(store) == [1, 0])
+    finally:
+        zygote.end(worker)
+        proxy.close()
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

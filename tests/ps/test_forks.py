@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from monolith import environment
 
 FORKS = """
@@ -29,6 +31,7 @@ with create_test_ps_cluster(2) as (_, config), config.connect() as cluster:
 """
 
 
+@pytest.mark.slow
 def test_children_of_a_process_that_has_servers_live() -> None:
     without = {name: value for name, value in environment.starting_with("").items() if not name.startswith("GRPC_")}
     done = subprocess.run(

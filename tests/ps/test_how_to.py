@@ -35,6 +35,7 @@ def started(command: str, running: ExitStack) -> tuple[str, str]:
     return named, json.loads(server.stdout.readline())["address"].rpartition(":")[2]
 
 
+@pytest.mark.slow
 def test_the_page_runs(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     text = (project_root / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")

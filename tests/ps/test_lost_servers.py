@@ -38,6 +38,8 @@ from ps.served import ServerProcess, served
 
 IDS = range(40)
 
+pytestmark = pytest.mark.usefixtures("short_level")
+
 
 class Variables(Counter):
     """Counts two dense weights, each on a server of its own, beside the ids."""

@@ -102,6 +102,7 @@ def test_rows_come_from_the_checkpoint_and_what_followed_from_the_record(tmp_pat
             assert counter.emb.store.join(0).applied == BatchStamp(worker=0, seq=4)
 
 
+@pytest.mark.usefixtures("short_level")
 def test_a_checkpoint_that_is_newer_than_the_record_is_enough(tmp_path: Path) -> None:
     model, record = tmp_path / "model", tmp_path / "record"
     with recorded(2, record, model_dir=model) as servers:

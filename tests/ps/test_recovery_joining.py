@@ -30,6 +30,7 @@ def addresses_of(servers: list[PsServer]) -> list[str]:
     return [server.address for server in servers]
 
 
+@pytest.mark.usefixtures("short_level")
 @pytest.mark.parametrize("index", [0, 1])
 def test_nobody_joins_where_one_server_has_lost_its_rows(index: int, caplog: pytest.LogCaptureFixture) -> None:
     with running(2) as servers:

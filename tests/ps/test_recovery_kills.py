@@ -118,12 +118,11 @@ def train_until_it_dies(address: str, model: Path, *, most_steps: int = 4000) ->
 @pytest.mark.parametrize(
     ("moment", "calls"),
     [
-        ("increment", 7),
         ("increment", 23),
-        ("end of an increment", 4),
-        ("rotation", 3),
-        ("rotation", 6),
-        ("checkpoint", 2),
+        pytest.param("end of an increment", 4, marks=pytest.mark.slow),
+        pytest.param("rotation", 3, marks=pytest.mark.slow),
+        pytest.param("rotation", 6, marks=pytest.mark.slow),
+        pytest.param("checkpoint", 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_kill_inside_of_a_write_leaves_one_exact_moment(
@@ -143,6 +142,7 @@ def test_a_kill_inside_of_a_write_leaves_one_exact_moment(
             assert told_by_rows(counter) == (seen + 1, {seen + 1.0})
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_lose_what_was_not_written_and_nothing_else(zygote: Zygote, tmp_path: Path) -> None:
     rng = random.Random(301)  # noqa: S311 - a fixed seed
     expected, lost = 0, 0

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from checkpoint.zygote import Zygote
 from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.ps import PsStore
@@ -20,17 +21,17 @@ from monolith.tables import snapshot
 from monolith.testing.ps_cluster import PsProcesses, create_test_ps_cluster
 
 CLIENT = """
-import sys
+import threading
 from contracts.one_worker import ONE_TABLE
 from monolith.ps import PsStore
-store = PsStore(ONE_TABLE, servers=sys.argv[2:])
-if sys.argv[1] == "cut":
+store = PsStore(ONE_TABLE, servers=arguments[1:])
+if arguments[0] == "cut":
     cut = store.cut()
 else:
     held = store.cluster.held(60.0)
     held.__enter__()
-print("ready", flush=True)
-sys.stdin.read()
+print('"ready"', flush=True)
+threading.Event().wait()
 """
 
 
@@ -49,29 +50,18 @@ def store(processes: PsProcesses) -> Iterator[PsStore]:
         cluster.drop_store(store.name)
 
 
-def client(what: str, processes: PsProcesses) -> subprocess.Popen[str]:
+def client(zygote: Zygote, what: str, processes: PsProcesses) -> int:
     """Another process that has a cut, or holds pushes; it is there when this returns."""
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))  # noqa: TID251 - for a process of its own
-    command = [sys.executable, "-c", CLIENT, what, *processes.config.addresses]
-    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    assert started.stdout is not None
-    assert started.stdout.readline() == "ready\n"
+    started = zygote.start(CLIENT, what, *processes.config.addresses, beside=True)
+    assert zygote.line() == "ready"
     return started
 
 
-def kill(started: subprocess.Popen[str]) -> None:
-    started.kill()
-    started.wait(60)
-    for pipe in (started.stdin, started.stdout):
-        assert pipe is not None
-        pipe.close()
-
-
-def test_a_client_that_is_killed_releases_its_cut(processes: PsProcesses, store: PsStore) -> None:
-    other = client("cut", processes)
+def test_a_client_that_is_killed_releases_its_cut(zygote: Zygote, processes: PsProcesses, store: PsStore) -> None:
+    other = client(zygote, "cut", processes)
     with pytest.raises(FailedPreconditionError, match="a cut is open already"):
         store.cut()
-    kill(other)
+    zygote.end(other)
     while True:
         try:
             store.cut().release()
@@ -81,14 +71,14 @@ def test_a_client_that_is_killed_releases_its_cut(processes: PsProcesses, store:
         break
 
 
-def test_a_client_that_is_killed_lets_pushes_pass_again(processes: PsProcesses, store: PsStore) -> None:
+def test_a_client_that_is_killed_lets_pushes_pass_again(zygote: Zygote, processes: PsProcesses, store: PsStore) -> None:
     worker = Worker(store)
-    other = client("held", processes)
+    other = client(zygote, "held", processes)
     began = time.monotonic()
     plan = worker.plan([1], 0)
     pending = worker.joined.apply([(plan, torch.ones(plan.num_values))], rule(-1))
     assert not pending.done()
-    kill(other)
+    zygote.end(other)
     pending.result(50)
     assert time.monotonic() - began < 50, "not by the end of the hold"
     assert rows_of(store, [1]) == [[-1.0, -1.0]]
@@ -121,6 +111,7 @@ def test_a_server_that_is_paused_is_awaited(processes: PsProcesses, store: PsSto
     assert pending.result(60).updated == 1
 
 
+@pytest.mark.slow
 def test_servers_end_with_the_process_that_started_them() -> None:
     program = """
 import sys
@@ -133,7 +124,8 @@ sys.stdin.read()
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     os.kill(pid, 0)
-    kill(parent)
+    parent.kill()
+    parent.communicate()
     while True:
         try:
             os.kill(pid, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,15 @@ from monolith.ps.client.cluster import PsCluster
 from monolith.ps.client.store import PsStore
 from monolith.tables.history import ALL_BUCKETS
 from monolith.testing import ExampleTask
-from monolith.testing.ps_cluster import create_test_ps_cluster
 from monolith.train import PipelineConfig, Session, Spec
 
 NUM_BATCHES = 8
 NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="module", params=[1, 3])
-def cluster(request: pytest.FixtureRequest) -> Iterator[PsCluster]:
-    with create_test_ps_cluster(request.param) as (_, config), contextlib.closing(config.connect()) as connected:
-        yield connected
+@pytest.fixture(params=[1, 3])
+def cluster(request: pytest.FixtureRequest, clusters: Mapping[int, PsCluster]) -> PsCluster:
+    return clusters[request.param]
 
 
 @pytest.fixture
