@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from torch import nn
 
 import monolith as ml
 from checkpoint.runs import Run
+from checkpoint.zygote import Zygote
 from monolith.checkpoint import RestoreOptions, Saver
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
@@ -66,21 +65,17 @@ def test_a_model_goes_on_bit_for_bit_in_a_fresh_one(tmp_path: Path, *, names: bo
     assert fresh.model.emb.global_step == 5
 
 
-def test_a_saved_model_is_read_by_another_process(tmp_path: Path) -> None:
+def test_a_saved_model_is_read_by_another_process(zygote: Zygote, tmp_path: Path) -> None:
     run = Trained(3)
     ml.save(run.model, tmp_path / "m")
     code = (
-        "import sys, torch, monolith as ml\n"
+        "import monolith as ml\n"
         "from checkpoint.test_model_folder import Trained, predictions\n"
         "fresh = Trained()\n"
-        "ml.load(fresh.model, sys.argv[1])\n"
+        "ml.load(fresh.model, arguments[0])\n"
         "print(predictions(fresh.model).flatten().tolist())\n"
     )
-    folder = str(Path(__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "m")], capture_output=True, text=True, check=True, cwd=folder
-    )
-    assert done.stdout.strip() == str(predictions(run.model).flatten().tolist())
+    assert zygote.run(code, str(tmp_path / "m")) == ([predictions(run.model).flatten().tolist()], 0)
 
 
 def test_saving_again_replaces_the_model_and_leaves_one(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def test_zookeeper(project_root: Path, zookeeper: ZooKeeperServer) -> None:
     assert names["servers"] == {0: "10.0.0.1:2222"}
 
 
+@pytest.mark.slow
 def test_ray(project_root: Path, ray_cluster: RayCluster) -> None:
     names = run_page("discovery-ray.md", project_root, **{'"auto"': repr(ray_cluster.address)})
     assert names["servers"] == {0: "10.0.0.1:2222"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from checkpoint.zygote import Zygote
 from frameworks.ranker import Ranker, by_hand, predictions
 
 
@@ -29,23 +28,15 @@ WAYS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_fresh_process_predicts_the_same(way: str, tmp_path: Path) -> None:
+def test_a_fresh_process_predicts_the_same(way: str, zygote: Zygote, tmp_path: Path) -> None:
     save, _ = WAYS[way]
     model = by_hand(4)
     save(model, tmp_path / "model")
     code = (
-        "import sys\n"
         "from frameworks.ranker import Ranker, predictions\n"
         "from frameworks.test_files_of_tensors import WAYS\n"
         "model = Ranker()\n"
-        "WAYS[sys.argv[1]][1](model, sys.argv[2])\n"
+        "WAYS[arguments[0]][1](model, arguments[1])\n"
         "print(predictions(model))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, way, str(tmp_path / "model")],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parent.parent,
-    )
-    assert done.stdout.strip() == str(predictions(model))
+    assert zygote.run(code, way, str(tmp_path / "model")) == ([predictions(model)], 0)

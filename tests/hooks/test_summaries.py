@@ -215,6 +215,7 @@ assert wandb.run is None
 """
 
 
+@pytest.mark.slow
 def test_wandb_gets_the_records_and_its_run_is_finished(tmp_path: Path) -> None:
     variables = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true", "TMPDIR": str(tmp_path)}
     subprocess.run(  # the package leaves a process behind that ends with the one that used it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -16,9 +17,10 @@ import torch
 from checkpoint.zygote import Zygote
 from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.ps import PsStore
+from monolith.ps import PsCluster, PsStore
 from monolith.tables import snapshot
-from monolith.testing.ps_cluster import PsProcesses, create_test_ps_cluster
+from monolith.testing.ps_cluster import create_test_ps_cluster
+from ps.served import ServerProcess
 
 CLIENT = """
 import threading
@@ -36,29 +38,31 @@ threading.Event().wait()
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[PsProcesses]:
-    with create_test_ps_cluster(2) as started:
-        yield started
+def servers(zygote: Zygote) -> Iterator[list[ServerProcess]]:
+    started = [ServerProcess(zygote, (index, 2)) for index in range(2)]
+    yield started
+    for server in started:
+        server.kill()
 
 
 @pytest.fixture
-def store(processes: PsProcesses) -> Iterator[PsStore]:
-    with processes.config.connect() as cluster:
+def store(servers: list[ServerProcess]) -> Iterator[PsStore]:
+    with PsCluster([server.addresses[0] for server in servers]) as cluster:
         store = PsStore(ONE_TABLE, servers=cluster)
         yield store
         store.close()
         cluster.drop_store(store.name)
 
 
-def client(zygote: Zygote, what: str, processes: PsProcesses) -> int:
+def client(zygote: Zygote, what: str, servers: list[ServerProcess]) -> int:
     """Another process that has a cut, or holds pushes; it is there when this returns."""
-    started = zygote.start(CLIENT, what, *processes.config.addresses, beside=True)
+    started = zygote.start(CLIENT, what, *(server.addresses[0] for server in servers), beside=True)
     assert zygote.line() == "ready"
     return started
 
 
-def test_a_client_that_is_killed_releases_its_cut(zygote: Zygote, processes: PsProcesses, store: PsStore) -> None:
-    other = client(zygote, "cut", processes)
+def test_a_client_that_is_killed_releases_its_cut(zygote: Zygote, servers: list[ServerProcess], store: PsStore) -> None:
+    other = client(zygote, "cut", servers)
     with pytest.raises(FailedPreconditionError, match="a cut is open already"):
         store.cut()
     zygote.end(other)
@@ -71,9 +75,11 @@ def test_a_client_that_is_killed_releases_its_cut(zygote: Zygote, processes: PsP
         break
 
 
-def test_a_client_that_is_killed_lets_pushes_pass_again(zygote: Zygote, processes: PsProcesses, store: PsStore) -> None:
+def test_a_client_that_is_killed_lets_pushes_pass_again(
+    zygote: Zygote, servers: list[ServerProcess], store: PsStore
+) -> None:
     worker = Worker(store)
-    other = client(zygote, "held", processes)
+    other = client(zygote, "held", servers)
     began = time.monotonic()
     plan = worker.plan([1], 0)
     pending = worker.joined.apply([(plan, torch.ones(plan.num_values))], rule(-1))
@@ -85,10 +91,10 @@ def test_a_client_that_is_killed_lets_pushes_pass_again(zygote: Zygote, processe
 
 
 def test_a_full_disk_at_a_save_leaves_no_files_and_the_next_save_works(
-    processes: PsProcesses, store: PsStore, tmp_path: Path
+    servers: list[ServerProcess], store: PsStore, tmp_path: Path
 ) -> None:
     Worker(store).train(list(range(4000)))
-    pid = processes.servers[1].pid
+    pid = servers[1].pid
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
@@ -101,13 +107,12 @@ def test_a_full_disk_at_a_save_leaves_no_files_and_the_next_save_works(
     assert snapshot.restore(store, tmp_path / "saved").rows == {"user": 4000}
 
 
-def test_a_server_that_is_paused_is_awaited(processes: PsProcesses, store: PsStore) -> None:
-    server = processes.servers[0]
+def test_a_server_that_is_paused_is_awaited(servers: list[ServerProcess], store: PsStore) -> None:
     worker = Worker(store)
-    server.pause()
+    os.kill(servers[0].pid, signal.SIGSTOP)
     plan = worker.plan([1], 0)
     pending = worker.joined.apply([(plan, torch.ones(plan.num_values))], rule(-1))
-    server.resume()
+    os.kill(servers[0].pid, signal.SIGCONT)
     assert pending.result(60).updated == 1
 
 
@@ -136,8 +141,9 @@ sys.stdin.read()
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_client_can_ask_servers_to_end_and_they_end_well() -> None:
-    with create_test_ps_cluster(1) as (servers, config):
+    with create_test_ps_cluster(1) as (started, config):
         with config.connect() as cluster:
             cluster.stop_servers(drain_seconds=1.0)
-        assert servers[0].wait() == 0
+        assert started[0].wait() == 0

@@ -34,6 +34,7 @@ def test_weights_and_rows_are_those_of_torch() -> None:
     assert_close(train_by_jax(task), train_by_torch(ExampleTask()), task)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_one_percent_off_would_be_seen() -> None:
     class Wrong(ExampleTask):
         def model_fn(self, features: Any, mode: Any) -> Spec:
@@ -48,6 +49,7 @@ def test_a_gradient_that_is_one_percent_off_would_be_seen() -> None:
         assert_close(train_by_jax(Wrong()), train_by_torch(ExampleTask()), task)
 
 
+@pytest.mark.slow
 def test_clipping_and_decay_are_those_of_torch() -> None:
     def make() -> ExampleTask:
         params = ExampleTask.params()
@@ -57,6 +59,7 @@ def test_clipping_and_decay_are_those_of_torch() -> None:
     assert_close(train_by_jax(make()), train_by_torch(make()), make())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["jax", "torch"])
 def test_torch_goes_on_from_a_checkpoint_of_jax_and_back(first: str, tmp_path: Path) -> None:
     config = TrainerConfig(model_dir=str(tmp_path / "m"), deterministic=True, saving=SavingConfig(every_steps=10))
@@ -78,6 +81,7 @@ def test_evaluation_and_prediction_are_those_of_torch(tmp_path: Path) -> None:
     torch.testing.assert_close(by_jax.predict(batch), by_torch.predict(batch), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_weight_without_influence_gets_no_gradient_and_is_left_alone() -> None:
     class Decayed(ExampleTask):
         def build(self) -> None:
@@ -95,6 +99,7 @@ def test_a_weight_without_influence_gets_no_gradient_and_is_left_alone() -> None
     assert_close(state, train_by_torch(Decayed(params)), ExampleTask())
 
 
+@pytest.mark.slow
 def test_embeddings_that_only_predictions_use_learn_nothing() -> None:
     class Beside(ExampleTask):
         def build(self) -> None:
@@ -113,6 +118,7 @@ def test_embeddings_that_only_predictions_use_learn_nothing() -> None:
     assert_close(by_jax, by_torch, ExampleTask())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "head"),
     [
@@ -141,6 +147,7 @@ class _Seen(Hook):
         self.predictions.append(context.session.last.predictions)
 
 
+@pytest.mark.slow
 def test_dropout_draws_anew_in_each_step_and_the_same_in_a_second_run() -> None:
     class Dropped(ExampleTask):
         def build(self) -> None:
@@ -165,6 +172,7 @@ def test_dropout_draws_anew_in_each_step_and_the_same_in_a_second_run() -> None:
     assert 0.4 < float((first[0] == 0).float().mean()) < 0.6
 
 
+@pytest.mark.slow
 def test_sequences_enter_as_places_and_lists_stay_on_the_host() -> None:
     class Sequences(Task):
         def build(self) -> None:
@@ -188,6 +196,7 @@ def test_sequences_enter_as_places_and_lists_stay_on_the_host() -> None:
             torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_read_ahead_are_one_step_old_as_with_torch() -> None:
     pipeline = PipelineConfig(prefetch=1, wait_for_batches=True)
     stale = train_by_jax(ExampleTask(), pipeline=pipeline)
@@ -196,6 +205,7 @@ def test_rows_read_ahead_are_one_step_old_as_with_torch() -> None:
         assert_close(stale, train_by_torch(ExampleTask()), ExampleTask())
 
 
+@pytest.mark.slow
 def test_a_function_is_compiled_once_for_each_form_of_a_batch(tmp_path: Path) -> None:
     task = jax_task(ExampleTask())
     trainer = Trainer(task, TrainerConfig(model_dir=str(tmp_path / "m")))
@@ -302,6 +312,7 @@ def test_a_list_that_the_model_itself_reads_is_refused() -> None:
         train_by_jax(task)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_moves_no_weight_and_is_not_saved(tmp_path: Path) -> None:
     bad = {"user": torch.tensor([1]), "item": torch.tensor([2]), "label": torch.tensor([float("nan")])}
     good = {**bad, "label": torch.ones(1)}

@@ -73,6 +73,7 @@ def test_only_names_that_torch_removed_are_missed() -> None:
             _ = torch.ops.aten.prod.dim_Dimname_that_never_was
 
 
+@pytest.mark.slow
 def test_nothing_of_jax_is_imported_before_a_runner_needs_it() -> None:
     program = "import sys, monolith.tpu, monolith.cli.tpu; print('jax' in sys.modules, 'torchax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=240)

@@ -2,8 +2,8 @@
 
 As a program this file is all ranks: ``python sync_ranks.py <module> <folder> <case>...`` imports a module of this
 folder and forks a process for each rank, which calls its ``case_...`` functions and writes what they return, or raise,
-to ``<case>-<rank>.json``. Importing torch takes most of the time of a small run, so that one import serves all ranks,
-and one start many cases. What ranks print is in ``output-<rank>.txt``.
+to ``<case>-<rank>.json``. Importing torch takes most of the time of a small run, so this file is itself a fork of a
+process that has, and one start runs many cases. What ranks print is in ``output-<rank>.txt``.
 """
 
 from __future__ import annotations
@@ -12,49 +12,41 @@ import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
+# As a program this is a fork that knows no path of the tests.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from monolith import collective, environment
+from monolith.launch.forked import tie_to
 from ports import free_port
+from programs import Programs
 
 LIMIT_SECONDS = 280
 
 
-def run_ranks(module: str, folder: Path, cases: list[str], *, size: int = 2, **variables: str) -> None:
-    """Runs the cases on so many ranks; returns when all have ended, well or not."""
-    folder.mkdir(parents=True, exist_ok=True)
-    start_and_wait(module, folder, cases, size=size, variables=variables)
-
-
-def start_and_wait(
-    module: str, folder: Path, cases: list[str], *, size: int, variables: dict[str, str]
+def run_ranks(
+    programs: Programs, module: str, folder: Path, cases: list[str], *, size: int = 2, **variables: str
 ) -> list[tuple[int, str]]:
-    """Exit codes and outputs of the ranks."""
+    """Runs the cases on so many ranks; exit codes and outputs when all have ended, well or not."""
+    folder.mkdir(parents=True, exist_ok=True)
     told = {
-        **environment.starting_with(""),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         **variables,
     }
-    command = [sys.executable, __file__, module, str(folder), *cases]
-    ranks = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        ended = ranks.communicate(timeout=LIMIT_SECONDS)[0]
-    finally:
-        with suppress(ProcessLookupError):  # all have ended
-            os.killpg(ranks.pid, signal.SIGKILL)
-        ranks.communicate()
-    return [(code, (folder / f"output-{rank}.txt").read_text()) for rank, code in enumerate(json.loads(ended))]
+    ended = programs.run(Path(__file__).resolve(), module, str(folder), *cases, folder=folder, variables=told)
+    assert ended.returncode == 0, ended.stderr
+    codes = json.loads(ended.stdout)
+    return [(code, (folder / f"output-{rank}.txt").read_text()) for rank, code in enumerate(codes)]
 
 
 def result_of(folder: Path, case: str, rank: int) -> Any:
@@ -91,13 +83,14 @@ def run_cases(found: ModuleType, folder: Path, cases: list[str]) -> None:
 
 def main(module: str, folder: Path, cases: list[str]) -> None:
     """All ranks; prints their exit codes."""
-    sys.path.insert(0, str(Path(__file__).parent.parent))
+    signal.alarm(LIMIT_SECONDS)  # the ranks die with this process
+    launcher = os.getpid()
     found = importlib.import_module(f"train.{module}")
-    importlib.import_module("torch._dynamo")  # which the first step of an optimizer does otherwise, on every rank
     ranks = []
     for rank in range(int(environment.get("WORLD_SIZE") or 1)):
         process = os.fork()
         if process == 0:
+            tie_to(launcher)
             become(rank, folder)
             run_cases(found, folder, cases)
             return
@@ -108,6 +101,7 @@ def main(module: str, folder: Path, cases: list[str]) -> None:
 
 def become(rank: int, folder: Path) -> None:
     """Makes this process a rank, as a launcher would."""
+    torch.set_num_threads(1)
     environment.put("RANK", str(rank))
     environment.put("LOCAL_RANK", str(rank))
     with (folder / f"output-{rank}.txt").open("w") as output:

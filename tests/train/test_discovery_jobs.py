@@ -45,13 +45,6 @@ os.write(1, (json.dumps({"name": name, "status": status}) + "\\n").encode())
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    """Forks the processes of the jobs."""
-    with Zygote() as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
 def reference() -> tuple[float, float]:
     """The mean loss of one process, and how far a job may be from it."""
     losses = []
@@ -189,6 +182,7 @@ class Roles:
             self._zygote.end(pid)
 
 
+@pytest.mark.slow
 def test_two_workers_reach_the_loss_of_one_process(
     zygote: Zygote, tmp_path: Path, found: Found, reference: tuple[float, float]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from train.job_binary import Job
 
 CLUSTERS = {
     "4 servers, 3 workers": {"num_ps": 4, "num_workers": 3},
-    "2 of 4 servers, 1 worker": {"num_ps": 2, "num_workers": 1, "num_extra_ps": 2},
-    "4 servers, 2 that stand by, 2 workers": {"num_ps": 4, "num_workers": 2, "num_redundant_ps": 2},
     "2 of 3 servers, 1 that stands by, 2 workers": {
         "num_ps": 2,
         "num_workers": 2,
@@ -28,14 +25,7 @@ CLUSTERS = {
 }
 _BATCHES = 5
 
-pytestmark = pytest.mark.parametrize("numbers", CLUSTERS.values(), ids=list(CLUSTERS))
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    """Forks the processes of the jobs."""
-    with Zygote() as process:
-        yield process
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("numbers", CLUSTERS.values(), ids=list(CLUSTERS))]
 
 
 def saved_step(job: Job) -> int:

@@ -13,6 +13,7 @@ from monolith.export.opened import open_export
 from monolith.serving import Predictor
 from monolith.train import Trainer, TrainerConfig
 from monolith.train.config.sync_config import SyncConfig
+from programs import Programs
 from train.exact_clicks import ExactClicks, asked
 from train.partial_jobs import PartialJob
 from train.sync_ranks import results_of, run_ranks
@@ -23,9 +24,9 @@ CASES = ["together", "apart", "copied"]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    run_ranks("export_rank_cases", folder, CASES, size=2)
+    run_ranks(programs, "export_rank_cases", folder, CASES, size=2)
     return folder
 
 
@@ -41,10 +42,10 @@ def test_what_ranks_have_is_served_as_it_was_trained(two: Path, case: str) -> No
 
 
 @pytest.fixture(scope="module")
-def over_servers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def over_servers(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two ranks whose rows are on two servers."""
     folder = tmp_path_factory.mktemp("partial")
-    with Zygote() as zygote, PartialJob(zygote, folder, "exports") as job:
+    with PartialJob(zygote, folder, "exports") as job:
         for index in range(2):
             job.start_server(index)
         assert job.run_ranks() == [4, 4]

@@ -23,13 +23,6 @@ LACKS = {"none": 0, "prefetch": 2, "postpush": 1, "both": 2}
 """Updates of its own rank that a batch lacks."""
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    """Forks the processes of the jobs."""
-    with Zygote() as process:
-        yield process
-
-
 def started(zygote: Zygote, folder: Path, case: str) -> PartialJob:
     """A job with its servers."""
     job = PartialJob(zygote, folder, case)

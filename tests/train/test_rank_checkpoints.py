@@ -17,10 +17,11 @@ from tensorboard.compat.proto.event_pb2 import Event
 from monolith.checkpoint import Saver, TrainState
 from monolith.checkpoint.model_dir_lock import GENERATION
 from monolith.errors import NotFoundError
+from programs import Programs
 from train.job_threads import ThreadJob
 from train.rank_checkpoint_cases import DAYS, Counted, counted
 from train.sync_cases import Thirteen, digest_of, restored
-from train.sync_ranks import results_of, run_ranks, start_and_wait
+from train.sync_ranks import results_of, run_ranks
 from train.sync_saving_cases import saved_steps
 from train.test_sync_training import accumulated
 
@@ -53,25 +54,25 @@ class Killed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Killed]:
+def killed(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Killed]:
     """The folder, too, in which `two` goes on."""
     folder = tmp_path_factory.mktemp("two")
-    ended = start_and_wait("rank_checkpoint_cases", folder, ["killed"], size=2, variables={})
+    ended = run_ranks(programs, "rank_checkpoint_cases", folder, ["killed"], size=2)
     found = Killed([code for code, _ in ended], ended[0][1], steps_of(folder / "killed" / "model"))
     (folder / "killed" / "again").touch()
     return folder, found
 
 
 @pytest.fixture(scope="module")
-def two(days: str, killed: tuple[Path, Killed]) -> Path:
+def two(programs: Programs, days: str, killed: tuple[Path, Killed]) -> Path:
     folder, _ = killed
     variables = {"MONOLITH_SAVE_SUMMARY_INTERVAL": "2", DAYS: days}
-    run_ranks("rank_checkpoint_cases", folder, CASES, size=2, **variables)
+    run_ranks(programs, "rank_checkpoint_cases", folder, CASES, size=2, **variables)
     return folder
 
 
 @pytest.fixture(scope="module")
-def three(two: Path, days: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def three(programs: Programs, two: Path, days: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three ranks, behind two of them; and behind servers and one process, which went on from what the two left."""
     folder = tmp_path_factory.mktemp("three")
     begun, goes_on = two / "counted", folder / "to_the_end"
@@ -81,7 +82,7 @@ def three(two: Path, days: str, tmp_path_factory: pytest.TempPathFactory) -> Pat
         with_servers(goes_on / name / "model", max_steps=6)
     for name in ("one", "merged"):
         counted(goes_on / name, max_steps=8)
-    run_ranks("rank_checkpoint_cases", folder, ["to_the_end"], size=3, **{DAYS: days})
+    run_ranks(programs, "rank_checkpoint_cases", folder, ["to_the_end"], size=3, **{DAYS: days})
     return folder
 
 

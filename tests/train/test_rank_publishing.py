@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from deltalog.followed import Followed, saved_rows
 from monolith.deltalog import DeltaLog
 from monolith.train import Trainer, TrainerConfig
@@ -14,11 +16,12 @@ from train.sync_ranks import results_of, run_ranks
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+    from programs import Programs
 
 
+@pytest.mark.slow
 def test_followers_have_the_rows_of_two_ranks_and_of_three_that_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DAYS, str(tmp_path))
     for day in range(6):
@@ -28,8 +31,9 @@ def test_followers_have_the_rows_of_two_ranks_and_of_three_that_go_on(
     seen = []
     with Followed(log.place, Counted) as early:
         for size in (2, 3):
-            run_ranks("publishing_cases", tmp_path / f"of_{size}", ["publish"], size=size, **{DAYS: str(tmp_path)})
-            assert len(set(results_of(tmp_path / f"of_{size}", "publish"))) == 1
+            folder = tmp_path / f"of_{size}"
+            run_ranks(programs, "publishing_cases", folder, ["publish"], size=size, **{DAYS: str(tmp_path)})
+            assert len(set(results_of(folder, "publish"))) == 1
             trainer = Trainer(Counted(), TrainerConfig(model_dir=str(tmp_path / "model")))
             expected = saved_rows(trainer)
             seen.append(len(expected))

@@ -9,6 +9,7 @@ import pytest
 
 from monolith.errors import InvalidArgumentError
 from monolith.train import Trainer, TrainerConfig
+from programs import Programs
 from train.job_threads import ThreadJob
 from train.shared_input_cases import (
     BATCH,
@@ -44,10 +45,10 @@ def _file(clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def ranks(clicks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranks(programs: Programs, clicks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     cases = ["trained", "by_hand", "refused", "begun"]
-    run_ranks("shared_input_cases", folder / "two", cases, size=2, SHARED_CSV=str(clicks))
+    run_ranks(programs, "shared_input_cases", folder / "two", cases, size=2, SHARED_CSV=str(clicks))
     return folder
 
 
@@ -90,12 +91,13 @@ def test_a_job_resumes_what_one_process_began(tmp_path: Path) -> None:
     assert outcome(str(tmp_path))["trained"] == ONCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
-def test_other_numbers_of_ranks_resume_exactly(ranks: Path, clicks: Path, size: int) -> None:
+def test_other_numbers_of_ranks_resume_exactly(programs: Programs, ranks: Path, clicks: Path, size: int) -> None:
     results_of(ranks / "two", "begun")
     folder = ranks / f"resumed-{size}"
     shutil.copytree(ranks / "begun", folder / "begun")
-    run_ranks("shared_input_cases", folder / "run", ["ended"], size=size, SHARED_CSV=str(clicks))
+    run_ranks(programs, "shared_input_cases", folder / "run", ["ended"], size=size, SHARED_CSV=str(clicks))
     steps = results_of(folder / "run", "ended", size)
     found = outcome(str(folder / "begun"))
     assert found["trained"] == ONCE

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from programs import Programs
 from train.sync_cases import Thirteen, digest_of, restored
-from train.sync_ranks import results_of, run_ranks, start_and_wait
+from train.sync_ranks import results_of, run_ranks
 from train.sync_saving_cases import saved_steps
 from train.test_sync_training import accumulated
 
@@ -18,10 +19,10 @@ CASES = ["files", "limit", "online", "background", "disk", "estimator", "reports
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     intervals = {"MONOLITH_SAVE_SUMMARY_INTERVAL": "2", "MONOLITH_ROOT_LOG_INTERVAL": "3"}
-    run_ranks("sync_saving_cases", folder, CASES, size=2, **intervals)
+    run_ranks(programs, "sync_saving_cases", folder, CASES, size=2, **intervals)
     return folder
 
 
@@ -65,14 +66,14 @@ def test_only_rank_0_reports_at_the_intervals_of_its_environment(two: Path) -> N
     assert (first[3], other[3]) == (2, 2)
 
 
-def test_a_rank_killed_inside_a_save_leaves_the_last_one_to_go_on_from(tmp_path: Path) -> None:
-    ended = start_and_wait("sync_saving_cases", tmp_path, ["killed"], size=2, variables={})
+def test_a_rank_killed_inside_a_save_leaves_the_last_one_to_go_on_from(programs: Programs, tmp_path: Path) -> None:
+    ended = run_ranks(programs, "sync_saving_cases", tmp_path, ["killed"], size=2)
     assert ended[1][0] == -9
     assert ended[0][0] == 1
     assert "UnavailableError" in ended[0][1]
     assert saved_steps(tmp_path / "killed" / "model") == [2, 4], "that of step 6 was torn"
     (tmp_path / "killed" / "again").touch()
-    run_ranks("sync_saving_cases", tmp_path, ["killed"], size=2)
+    run_ranks(programs, "sync_saving_cases", tmp_path, ["killed"], size=2)
     assert results_of(tmp_path, "killed") == [7, 7]
     assert digest_of(restored(Thirteen, tmp_path / "killed")) == digest_of(accumulated(Thirteen, 2))
     shutil.rmtree(tmp_path / "killed")

@@ -10,6 +10,7 @@ import torch
 
 from monolith.checkpoint import TrainState
 from monolith.nn import BatchTurn
+from programs import Programs
 from train.sync_cases import (
     PIPELINES,
     Broken,
@@ -37,9 +38,9 @@ CASES += ["different", "places", "expiring"]
 class Run:
     """All cases on so many ranks."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, programs: Programs, folder: Path, size: int) -> None:
         self.folder, self.size = folder, size
-        run_ranks("sync_cases", folder, CASES, size=size)
+        run_ranks(programs, "sync_cases", folder, CASES, size=size)
 
     def results(self, case: str) -> list[Any]:
         return results_of(self.folder, case, self.size)
@@ -48,9 +49,9 @@ class Run:
         return restored(task, self.folder.joinpath(case, *below))
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return Run(tmp_path_factory.mktemp("ranks"), request.param)
+@pytest.fixture(scope="module", params=[3])
+def ranks(request: pytest.FixtureRequest, programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Run(programs, tmp_path_factory.mktemp("ranks"), request.param)
 
 
 def accumulated(task_class: type[DenseTask], size: int, steps: int | None = None) -> TrainState:

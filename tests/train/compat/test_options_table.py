@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +26,7 @@ from monolith.train.compat.effects import Effect, InRunnerSettings, Makes, ReadB
 from monolith.train.compat.flat_config import _kinds_of, flat_config
 from monolith.train.compat.refusal import REFUSED_VARIABLES
 from monolith.train.parameters import flags
+from programs import Programs
 from train.compat.evidence import exists
 
 TABLE = effects_of(RunnerConfig)
@@ -282,25 +282,21 @@ class TestRefused:
 
 
 class TestThePage:
-    def check(self, project_root: Path, page: Path) -> subprocess.CompletedProcess[str]:
-        command = [
-            sys.executable,
-            str(project_root / "scripts" / "update-options-page"),
-            "--check",
-            "--page",
-            str(page),
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    def check(self, programs: Programs, project_root: Path, page: Path) -> subprocess.CompletedProcess[str]:
+        script = project_root / "scripts" / "update-options-page"
+        return programs.run(script, "--check", "--page", str(page), folder=project_root)
 
-    def test_it_is_what_the_tables_give(self, project_root: Path) -> None:
-        result = self.check(project_root, project_root / "docs" / "options.md")
+    def test_it_is_what_the_tables_give(self, programs: Programs, project_root: Path) -> None:
+        result = self.check(programs, project_root, project_root / "docs" / "options.md")
         assert result.returncode == 0, result.stdout + result.stderr
 
-    def test_a_check_shows_the_difference_and_the_command(self, project_root: Path, tmp_path: Path) -> None:
+    def test_a_check_shows_the_difference_and_the_command(
+        self, programs: Programs, project_root: Path, tmp_path: Path
+    ) -> None:
         page = (project_root / "docs" / "options.md").read_text(encoding="utf-8")
         stale = tmp_path / "options.md"
         stale.write_text(page.replace("| `num_ps` | `0` |", "| `num_ps` | `5` |"), encoding="utf-8")
-        result = self.check(project_root, stale)
+        result = self.check(programs, project_root, stale)
         assert result.returncode == 1
         assert "-| `num_ps` | `5` |" in result.stdout
         assert "scripts/update-options-page" in result.stdout
