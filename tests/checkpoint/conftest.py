@@ -17,7 +17,9 @@ def _clean(nothing_left_behind: None) -> None:
     """Every test here."""
 
 
-@pytest.fixture(scope="session", params=["local", "three shards", "reference", "pipe"])
+@pytest.fixture(
+    scope="session", params=["local", "three shards", "reference", pytest.param("pipe", marks=pytest.mark.slow)]
+)
 def make_store(request: pytest.FixtureRequest) -> Iterator[StoreFactory]:
     """Builds a store of the engine under test."""
     with engine(request.param) as factory:

@@ -16,10 +16,15 @@ from contracts.engines import RANKS, SERVERS, STORES, StoreFactory, engine
 from monolith.tables import TableConfig
 from monolith.tables.store import Store
 
+_ELSEWHERE = ("pipe", *SERVERS, *RANKS)
+"""Engines that are in other processes: the full tier has them."""
+_ENGINES = [
+    *(name for name in STORES if name not in _ELSEWHERE),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in _ELSEWHERE),
+]
 
-@pytest.fixture(
-    scope="session", params=[*STORES, *(pytest.param(name, marks=pytest.mark.slow) for name in (*SERVERS, *RANKS))]
-)
+
+@pytest.fixture(scope="session", params=_ENGINES)
 def engine_name(request: pytest.FixtureRequest) -> str:
     """The engine under test."""
     return str(request.param)

@@ -144,6 +144,7 @@ def test_a_worker_that_stood_still_and_was_not_replaced_goes_on(home: Home) -> N
     assert hears(chief, lambda state: state.training == {1}), "what it had said counts again"
 
 
+@pytest.mark.slow
 def test_a_worker_that_stood_still_and_was_replaced_is_told(home: Home) -> None:
     chief = home.join(0)
     worker = home.start(1, SAY_HOW_IT_ENDS, lease=0.5)
@@ -234,6 +235,7 @@ def test_garbage_on_the_port_disturbs_nobody(home: Home) -> None:
     assert chief.is_connected
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_adopted_when_its_whole_lease_is_over(home: Home) -> None:
     files = ["a", "b", "c"]
     chief = home.join(0, lease_seconds=1.0)
@@ -266,6 +268,7 @@ def test_a_lost_worker_is_adopted_when_its_whole_lease_is_over(home: Home) -> No
         chief.release_worker(1, finished=True)
 
 
+@pytest.mark.slow
 def test_adopted_numbers_are_free_when_their_worker_is_lost(home: Home) -> None:
     chief = home.join(0, num_workers=3, lease_seconds=1.0)
     lost = home.start(

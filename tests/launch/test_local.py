@@ -193,6 +193,7 @@ def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
     wait_until_gone(child)
 
 
+@pytest.mark.slow
 def test_roles_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "deaf", "worker-0": "deaf"})
     program = (

@@ -18,6 +18,7 @@ from ps.server_fixtures import running
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
+@pytest.mark.slow
 def test_a_server_says_its_memory_and_its_limit(caplog: pytest.LogCaptureFixture) -> None:
     limit = ["--monolith_default_machine_info_mem_limit", str(1 << 20)]
     with PsProcesses(1, limit) as (servers, config), config.connect() as cluster:
