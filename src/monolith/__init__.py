@@ -44,7 +44,7 @@ if typing.TYPE_CHECKING:
         row_optimizers,
     )
     from monolith.tensors import Ragged
-    from monolith.train import Task
+    from monolith.train import Session, Task, Trainer
 
 _HOMES = {
     "DeltaLog": "deltalog",
@@ -53,12 +53,14 @@ _HOMES = {
     "Predictor": "serving",
     "Ragged": "tensors",
     "Segment": "tables",
+    "Session": "train",
     "Slice": "nn",
     "Slot": "nn",
     "TableConfig": "tables",
     "TableGroup": "tables",
     "Task": "train",
     "TouchedKeySet": "tables",
+    "Trainer": "train",
     "compressors": "tables",
     "filters": "tables",
     "initializers": "tables",
@@ -75,12 +77,14 @@ __all__ = [
     "Predictor",
     "Ragged",
     "Segment",
+    "Session",
     "Slice",
     "Slot",
     "TableConfig",
     "TableGroup",
     "Task",
     "TouchedKeySet",
+    "Trainer",
     "__version__",
     "compressors",
     "errors",
