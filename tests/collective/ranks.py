@@ -23,7 +23,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from monolith import environment
-from monolith.launch.forked import tie_to
+from monolith.launch._tied import tie_to
 from programs import Programs
 
 LIMIT_SECONDS = 120

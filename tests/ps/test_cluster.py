@@ -329,3 +329,21 @@ def test_calls_on_their_way_end_with_a_cluster() -> None:
             waiting[0].result()
         with pytest.raises(FailedPreconditionError, match="was closed"):
             channel.begin("Describe", messages.DescribeRequest(), 1.0)
+
+
+def test_opening_a_store_does_not_undo_a_resume_of_another_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(2) as servers, store_of(servers) as store, PsCluster([each.address for each in servers]) as late:
+        ask_one = late.ask_one
+
+        def ask_one_then_resume(*arguments: object, **options: object) -> object:
+            answer = ask_one(*arguments, **options)  # type: ignore[arg-type]
+            monkeypatch.undo()
+            store.resume(applied=[], generation=3)
+            return answer
+
+        monkeypatch.setattr(late, "ask_one", ask_one_then_resume)
+        PsStore(ONE_TABLE, servers=late).close()
+        lives = {
+            moment.life.generation for moment in store.cluster.ask("Moment", messages.StoreRequest(store=store.name))
+        }
+        assert lives == {4}

@@ -24,7 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from monolith import collective, environment
-from monolith.launch.forked import tie_to
+from monolith.launch._tied import tie_to
 from ports import free_port
 from programs import Programs
 

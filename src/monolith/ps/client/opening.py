@@ -32,6 +32,9 @@ def configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
     for index, answer in enumerate(cluster.ask("Configure", requests)):
         if index not in kept:
             _log.warning("parameter servers: server %d was restarted without its state; restore it before use", index)
+        elif answer.life.generation > first.life.generation:
+            # Another client is resuming the store and has reached this server before server 0: its run id stays.
+            _log.info("parameter servers: store %r is being resumed by another client", name)
         elif answer.life != first.life:
             _log.warning(
                 "parameter servers: on server %d, store %r has another run id than on server 0: one of them was"
