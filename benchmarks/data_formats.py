@@ -26,7 +26,7 @@ import torch
 
 from monolith import _core
 from monolith.data import (
-    Dense,
+    DenseColumn,
     Framing,
     Ids,
     Label,
@@ -185,14 +185,14 @@ def make_rows(count: int) -> list[dict[str, list[float]]]:
     return rows
 
 
-def columns() -> list[Ids | Dense | Label | LineIdField]:
+def columns() -> list[Ids | DenseColumn | Label | LineIdField]:
     """What both sides make of an Example."""
     return [*(Ids(f"slot_{slot}") for slot in range(NUM_SLOTS)), *dense_columns(), LineIdField("uid")]
 
 
-def dense_columns() -> list[Dense | Label]:
+def dense_columns() -> list[DenseColumn | Label]:
     """What both sides make in addition to the ids."""
-    return [Dense("dense", width=DENSE_WIDTH), Label()]
+    return [DenseColumn("dense", width=DENSE_WIDTH), Label()]
 
 
 def example_of(row: dict[str, list[float]]) -> Example:

@@ -32,7 +32,7 @@ from monolith.data.operators import (
     LabelUpperBound,
     NegativeGen,
     NegativeSampling,
-    PoolLimits,
+    PoolConfig,
     SwitchSlot,
     Value,
 )
@@ -86,7 +86,7 @@ def cases() -> list[Case]:
     wanted = tuple(range(0, 1000, 3))
     pool_rows = [f"slot_{slot}" for slot in range(10, 20)]
     negatives = NegativeGen(
-        NegativeSampling(tuple(pool_rows), num_negatives=4, limits=PoolLimits(max_items=20_000, start_items=100))
+        NegativeSampling(tuple(pool_rows), num_negatives=4, limits=PoolConfig(max_items=20_000, start_items=100))
     )
     return [
         Case(

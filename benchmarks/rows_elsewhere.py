@@ -23,7 +23,7 @@ import torch
 
 import monolith as ml
 from monolith.tables import LocalStore
-from monolith.tables.local.joined import LocalJoined
+from monolith.tables.local.joined import LocalWorkerSession
 from monolith.tables.store import Traits
 from monolith.train import PipelineConfig, Session, Spec, Task
 
@@ -87,7 +87,7 @@ class Line:
                 future.set_exception(error)
 
 
-class LateJoined(LocalJoined):
+class LateJoined(LocalWorkerSession):
     """Sends its calls."""
 
     _store: LateStore

@@ -30,7 +30,7 @@ from monolith.tables.row_optimizers import Adagrad
 from monolith.train import Session, Spec, Task
 
 if TYPE_CHECKING:
-    from monolith.tables import Joined, Plan
+    from monolith.tables import Plan, WorkerSession
 
 NUM_WORKERS = 4
 IDS = 10_000
@@ -43,7 +43,7 @@ class Pushes:
     """The updates of one worker, planned before anyone is timed."""
 
     def __init__(self, store: LocalStore, worker: int, count: int) -> None:
-        self._joined: Joined = store.join(worker)
+        self._joined: WorkerSession = store.join(worker)
         self._next = 0
         ids = torch.from_numpy(np.random.default_rng(worker).integers(0, ROWS, (count, IDS)))
         splits = torch.tensor([0, IDS])

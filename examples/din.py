@@ -59,7 +59,7 @@ class MeanPooling(nn.Module):
 
     combiner = ml.nn.ReduceMean()
 
-    def forward(self, x: ml.nn.LookedUp, _history: ml.Ragged) -> Tensor:
+    def forward(self, x: ml.nn.EmbeddingOutputs, _history: ml.Ragged) -> Tensor:
         """[B, DIM]."""
         return x["history"]
 
@@ -73,7 +73,7 @@ class Attention(nn.Module):
         super().__init__()
         self.din = ml.nn.DIN(DIM, [16, 1])
 
-    def forward(self, x: ml.nn.LookedUp, history: ml.Ragged) -> Tensor:
+    def forward(self, x: ml.nn.EmbeddingOutputs, history: ml.Ragged) -> Tensor:
         """[B, DIM]."""
         interest: Tensor = self.din(x["candidate"], x["history"], history.mask(LONGEST))
         return interest

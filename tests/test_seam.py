@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ENGINES = ("Store", "Shards", "Plan", "Cut", "Joined")
+ENGINES = ("Store", "Shards", "Plan", "Cut", "WorkerSession")
 OWN = {"PlannedBatch"}
 """Of `nn`: what a caller may hand over instead of a batch."""
 

@@ -19,7 +19,7 @@ from pyflink.datastream import KeyedCoProcessFunction, RuntimeExecutionMode, Str
 from pyflink.datastream.connectors.file_system import FileSink, FileSource, StreamFormat
 from pyflink.datastream.state import ValueStateDescriptor
 
-from monolith.online.joiner import JoinMachine, JoinRules
+from monolith.online.joiner import JoinMachine, JoinRuleConfig
 from monolith.online.joiner.entry import pack_entries, unpack_entries
 from monolith.online.joiner.events import Event, decode_event
 from monolith.online.joiner.examples import ExampleWriter
@@ -38,7 +38,7 @@ def event_of(line: str) -> Event:
 class Join(KeyedCoProcessFunction):  # type: ignore[misc]  # PyFlink is not installed where types are checked
     """Decides about one key at a time: its entry is Flink's state, its due time Flink's timer."""
 
-    def __init__(self, rules: JoinRules, sample: str) -> None:
+    def __init__(self, rules: JoinRuleConfig, sample: str) -> None:
         self._rules, self._sample = rules, sample
 
     def open(self, runtime_context: Any) -> None:
@@ -66,7 +66,7 @@ class Join(KeyedCoProcessFunction):  # type: ignore[misc]  # PyFlink is not inst
         if saved is not None:
             for key, entry in unpack_entries(bytes(saved)):
                 if entry is not None:
-                    machine.bring_in(key, entry)
+                    machine.insert(key, entry)
         return machine
 
     def _keep(self, machine: JoinMachine, ctx: Any) -> Iterator[str]:
@@ -90,7 +90,7 @@ class TimeOfEvent(TimestampAssigner):  # type: ignore[misc]  # as above
 
 def build(env: StreamExecutionEnvironment, args: argparse.Namespace) -> None:
     """Puts the join together."""
-    rules = JoinRules(window_seconds=args.window_seconds, disorder_seconds=args.disorder_seconds)
+    rules = JoinRuleConfig(window_seconds=args.window_seconds, disorder_seconds=args.disorder_seconds)
     disorder = Duration.of_millis(round(rules.disorder_seconds * 1000))
     idle = Duration.of_millis(round(rules.idle_seconds * 1000))
     times = WatermarkStrategy.for_bounded_out_of_orderness(disorder).with_idleness(idle)

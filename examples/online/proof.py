@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.data import ClickWorld
+from monolith.data import SyntheticClicks
 from monolith.validation import SyncRule, clicks, criteo, movielens, validate, write_page
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 DAY = 86_400
 WARM_UP, SHARDS = 5 / 7, {"1/10": 10, "1/50": 50, "1/100": 100}  # of 7 days: every 5 h, every hour, every 30 minutes
-DRIFTING = ClickWorld(
+DRIFTING = SyntheticClicks(
     num_users=2_000, num_items=500, num_tags=50, examples_per_day=28_000,
     item_life_days=2.0, user_life_days=10.0, drift_days=20.0,
 )  # fmt: skip
-PASSING_BY = ClickWorld(
+PASSING_BY = SyntheticClicks(
     num_users=4_000, num_items=2_000, num_tags=50, examples_per_day=30_000,
     item_life_days=3.0, user_life_days=10.0, drift_days=20.0, visitors=0.5,
 )  # fmt: skip

@@ -40,6 +40,31 @@ _TYPE_KEY = "type"
 _CONFIGS: dict[str, type[Config]] = {}
 """Every decorated config by class name: the name is what a saved dictionary carries, so it is unique in the project."""
 
+_FORMER_NAMES = {
+    "CheckpointOptions": "CheckpointConfig",
+    "ClickWorld": "SyntheticClicks",
+    "Dense": "DenseColumn",
+    "InputOptions": "InputConfig",
+    "JoinRules": "JoinRuleConfig",
+    "Limits": "LimitsConfig",
+    "PartialRecoveryOptions": "PartialRecoveryConfig",
+    "Patience": "ShutdownConfig",
+    "PoolLimits": "PoolConfig",
+    "PublisherOptions": "PublisherConfig",
+    "PushOptions": "PushConfig",
+    "QueueRules": "RequestQueueConfig",
+    "RemoteOptions": "RemoteRowsConfig",
+    "RestartPolicy": "RestartConfig",
+    "RestoreOptions": "RestoreConfig",
+    "RunnerSettings": "DiscoveryConfig",
+    "SaverHookOptions": "SaverHookConfig",
+    "SaverOptions": "SaverConfig",
+    "ShardServerOptions": "ShardServerConfig",
+    "TpuOptions": "TpuConfig",
+    "ValidationOptions": "ValidationConfig",
+}
+"""Former class names, which dictionaries that an older version saved carry."""
+
 _PLAIN_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "True or False"),
     "int": ((int,), "a whole number"),
@@ -66,7 +91,7 @@ class Config:
         fields take their defaults; unknown ones are rejected.
         """
         name = values.get(_TYPE_KEY, cls.__name__)
-        chosen = _CONFIGS.get(name)
+        chosen = _CONFIGS.get(_FORMER_NAMES.get(name, name))
         if chosen is None or not issubclass(chosen, cls):
             known = sorted(n for n, candidate in _CONFIGS.items() if issubclass(candidate, cls))
             raise TypeError(f"{cls.__name__}: unknown type {name!r}{_suggestion(str(name), known)}")
@@ -100,8 +125,8 @@ def keywords_of(
     The constructor is written with what it is about, given by position, and the config::
 
         class Saver:
-            @keywords_of(SaverOptions)
-            def __init__(self, model_dir: str, options: SaverOptions) -> None: ...
+            @keywords_of(SaverConfig)
+            def __init__(self, model_dir: str, options: SaverConfig) -> None: ...
 
         Saver("/models", max_to_keep=2)
     """

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     AnyLock = TypeVar("AnyLock", threading.Lock, threading.RLock)
 
-__all__ = ["at_rest_in_forks"]
+__all__ = ["fork_safe"]
 
 _locks: weakref.WeakSet[threading.Lock | threading.RLock] = weakref.WeakSet()
 _held: list[threading.Lock | threading.RLock] = []
 """Locks held by the fork in progress."""
 
 
-def at_rest_in_forks(lock: AnyLock) -> AnyLock:
+def fork_safe(lock: AnyLock) -> AnyLock:
     """Registers and returns a lock: forks wait for it, so that a child finds its data consistent and the lock free.
 
     Not for a lock that the forking thread holds while it forks.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import monolith as ml
-from monolith.checkpoint import RestoreOptions, Saver, TrainState
+from monolith.checkpoint import RestoreConfig, Saver, TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 
@@ -53,7 +53,7 @@ def test_the_message_names_every_weight_that_changed_and_the_ways_on(folder: Pat
         "restore: the model is not the one that was saved: 'head.weight' was saved with shape (1, 4), now (1, 6);"
         " 'old' was removed, shape (2,); 'scale' is new, shape (3,); 'tower.bias' was saved with shape (4,), now (6,);"
         " 'tower.weight' was saved with shape (4, 2), now (6, 2). Build it as it was; or have these weights start from"
-        " their initial values by RestoreOptions(leave_out=['head.weight', 'old', 'scale', 'tower.bias',"
+        " their initial values by RestoreConfig(leave_out=['head.weight', 'old', 'scale', 'tower.bias',"
         " 'tower.weight']) or --leave_out 'head.weight,old,scale,tower.bias,tower.weight', all dense weights by"
         " clear_nn=True, and everything by another model directory; weights that were renamed are found by alias_map,"
         " and those of which only the shape differs by reshape=True"
@@ -78,7 +78,7 @@ def test_weights_that_are_left_out_start_anew_and_the_others_go_on(folder: Path,
     before = state.model.tower.weight.detach().clone()
     saved = Ranker()
     ml.load(saved, folder)
-    Saver(folder).restore(state, options=RestoreOptions(leave_out=names))
+    Saver(folder).restore(state, options=RestoreConfig(leave_out=names))
     assert torch.equal(state.model.tower.weight, before)
     assert torch.equal(state.model.head.bias, saved.head.bias)
     assert (state.model.emb.num_rows, state.global_step) == (5, 7)
@@ -90,8 +90,8 @@ def test_weights_that_are_left_out_start_anew_and_the_others_go_on(folder: Path,
 
 def test_a_name_that_no_weight_has_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"leave_out names \['towr.*'\], but neither .* has such a weight"):
-        Saver(folder).restore(run_of(Ranker()), options=RestoreOptions(leave_out=["towr.*"]))
+        Saver(folder).restore(run_of(Ranker()), options=RestoreConfig(leave_out=["towr.*"]))
     with pytest.raises(InvalidArgumentError, match="leave_out takes a list of names"):
-        RestoreOptions(leave_out="tower.*")
+        RestoreConfig(leave_out="tower.*")
     with pytest.raises(InvalidArgumentError, match="leave_out has no effect"):
-        RestoreOptions(leave_out=["tower.*"], clear_nn=True)
+        RestoreConfig(leave_out=["tower.*"], clear_nn=True)

@@ -12,7 +12,7 @@ from torch import nn
 import monolith as ml
 from checkpoint.runs import Run
 from checkpoint.zygote import Zygote
-from monolith.checkpoint import RestoreOptions, Saver
+from monolith.checkpoint import RestoreConfig, Saver
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 IDS = torch.arange(40)
@@ -162,6 +162,6 @@ def test_options_of_restoring_apply(tmp_path: Path) -> None:
     ml.save(run.model, tmp_path)
     fresh = Trained()
     fresh.model.tower.weight.data.fill_(7)
-    ml.load(fresh.model, tmp_path, options=RestoreOptions(clear_nn=True))
+    ml.load(fresh.model, tmp_path, options=RestoreConfig(clear_nn=True))
     assert fresh.model.tower.weight.eq(7).all()
     assert fresh.model.emb.num_rows == len(IDS)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import monolith as ml
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import (
-    RestoreOptions,
+    RestoreConfig,
     Saver,
     TrainState,
     calc_feed_dict,
@@ -204,7 +204,7 @@ def test_several_stores_and_a_renamed_one(tmp_path: Path) -> None:
     with pytest.raises(FailedPreconditionError, match=r"tables of \['a', 'b'\], the model those of \['c'\]"):
         Saver(tmp_path).restore(
             TrainState(model=nn.ModuleDict({"c": ml.Embeddings({"user": ml.Slot(2)})})),
-            options=RestoreOptions(alias_map={"c._extra_state": "a._extra_state"}),
+            options=RestoreConfig(alias_map={"c._extra_state": "a._extra_state"}),
         )
 
 
@@ -231,12 +231,12 @@ def test_an_alias_map_renames_weights_and_their_optimizer_state(tmp_path: Path) 
     state = TrainState(model=new, optimizers={"adam": other})
     with pytest.raises(FailedPreconditionError, match=r"'w0' is "):
         Saver(tmp_path).restore(state)
-    Saver(tmp_path, restoring=RestoreOptions(alias_map={"w0": "v0"})).restore(state)
+    Saver(tmp_path, restoring=RestoreConfig(alias_map={"w0": "v0"})).restore(state)
     assert torch.equal(new.w0, old.v0)
     assert torch.equal(new.v1, old.v1)
     assert torch.equal(other.state[new.w0]["exp_avg"], adam.state[old.v0]["exp_avg"])
     with pytest.raises(NotFoundError, match=r"alias 'w0': the checkpoint has no 'x'; it has \['v0', 'v1'\]"):
-        Saver(tmp_path).restore(state, options=RestoreOptions(alias_map={"w0": "x"}))
+        Saver(tmp_path).restore(state, options=RestoreConfig(alias_map={"w0": "x"}))
 
 
 def test_feeds_are_none_if_nothing_is_renamed_and_split_if_parts_share_a_name() -> None:
@@ -295,7 +295,7 @@ def test_dense_layers_are_renumbered_at_restore(tmp_path: Path) -> None:
     assert list(weights(new).values()) == list(weights(old).values())
     third = tower(4)
     with pytest.raises(FailedPreconditionError, match="weights that were renamed are found by alias_map"):
-        Saver(tmp_path, restoring=RestoreOptions(auto_alias=False)).restore(TrainState(model=third))
+        Saver(tmp_path, restoring=RestoreConfig(auto_alias=False)).restore(TrainState(model=third))
 
 
 def test_weights_of_another_shape(tmp_path: Path) -> None:
@@ -309,11 +309,11 @@ def test_weights_of_another_shape(tmp_path: Path) -> None:
     state = TrainState(model=new, optimizers={"adam": other})
     with pytest.raises(FailedPreconditionError, match="only the shape differs by reshape=True"):
         Saver(tmp_path).restore(state)
-    Saver(tmp_path, restoring=RestoreOptions(reshape=True)).restore(state)
+    Saver(tmp_path, restoring=RestoreConfig(reshape=True)).restore(state)
     assert torch.equal(new.v, old.v.reshape(3, 2))
     assert other.state[new.v]["exp_avg"].shape == (3, 2)
     with pytest.raises(FailedPreconditionError, match=r"now \(5,\)"):
-        Saver(tmp_path).restore(TrainState(model=Named(v=torch.zeros(5))), options=RestoreOptions(reshape=True))
+        Saver(tmp_path).restore(TrainState(model=Named(v=torch.zeros(5))), options=RestoreConfig(reshape=True))
 
 
 # A dense part that starts anew
@@ -325,7 +325,7 @@ def test_the_dense_part_starts_anew_once(tmp_path: Path, *, continues: bool) -> 
     run.steps(5)
     saved(tmp_path, run.state)
     rows = contents(run)["rows"]
-    options = RestoreOptions(clear_nn=True, continue_training=continues)
+    options = RestoreConfig(clear_nn=True, continue_training=continues)
     fresh = Run(seed=7)
     before = contents(fresh)
     with Saver(tmp_path, restoring=options) as saver:
@@ -346,9 +346,9 @@ def test_the_dense_part_starts_anew_once(tmp_path: Path, *, continues: bool) -> 
 
 def test_contradictory_options_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="clear_nn resets all dense weights"):
-        RestoreOptions(clear_nn=True, alias_map={"a": "b"})
+        RestoreConfig(clear_nn=True, alias_map={"a": "b"})
     with pytest.raises(InvalidArgumentError, match="it needs clear_nn"):
-        RestoreOptions(continue_training=True)
+        RestoreConfig(continue_training=True)
 
 
 # Without tables

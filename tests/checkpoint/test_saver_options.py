@@ -11,11 +11,11 @@ import pytest
 from monolith.checkpoint import (
     PartialRecoverySaver,
     PsMonitor,
-    RestoreOptions,
+    RestoreConfig,
     Saver,
-    SaverOptions,
+    SaverConfig,
 )
-from monolith.checkpoint.saver_options import CheckpointOptions
+from monolith.checkpoint.saver_options import CheckpointConfig
 from monolith.testing import ExampleTask
 from monolith.train import RestoringConfig, SavingConfig, Trainer, TrainerConfig
 
@@ -27,14 +27,14 @@ TOLD: dict[str, Any] = {
 }
 
 
-def options_of(saver: Saver | None) -> SaverOptions:
+def options_of(saver: Saver | None) -> SaverConfig:
     assert saver is not None
     return saver._wanted
 
 
 def test_a_saver_has_the_defaults_of_its_options(tmp_path: Path) -> None:
-    found, default = options_of(Saver(tmp_path)), SaverOptions()
-    for each in fields(SaverOptions):
+    found, default = options_of(Saver(tmp_path)), SaverConfig()
+    for each in fields(SaverConfig):
         if each.name != "clock":
             assert getattr(found, each.name) == getattr(default, each.name)
 
@@ -54,17 +54,17 @@ def test_an_unknown_one_names_the_nearest(saver: type[Saver], tmp_path: Path) ->
 
 
 def test_what_a_trainer_is_told_reaches_its_saver(tmp_path: Path) -> None:
-    saving = SavingConfig(**{each.name: TOLD[each.name] for each in fields(CheckpointOptions)})
+    saving = SavingConfig(**{each.name: TOLD[each.name] for each in fields(CheckpointConfig)})
     config = TrainerConfig(model_dir=str(tmp_path), saving=saving, restoring=TOLD["restoring"])
     found = options_of(Trainer(ExampleTask, config)._saver())
     assert {name: getattr(found, name) for name in TOLD} == TOLD
 
 
 def test_the_configs_of_a_trainer_are_those_of_the_saver() -> None:
-    assert issubclass(SavingConfig, CheckpointOptions)
-    assert issubclass(RestoringConfig, RestoreOptions)
-    assert SavingConfig().max_to_keep == SaverOptions().max_to_keep
-    assert (SavingConfig().keep_every_hours, SaverOptions().keep_every_hours) == (24.0, None)
+    assert issubclass(SavingConfig, CheckpointConfig)
+    assert issubclass(RestoringConfig, RestoreConfig)
+    assert SavingConfig().max_to_keep == SaverConfig().max_to_keep
+    assert (SavingConfig().keep_every_hours, SaverConfig().keep_every_hours) == (24.0, None)
 
 
 @pytest.mark.parametrize("kept", [0, -1])

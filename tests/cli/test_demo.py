@@ -19,7 +19,7 @@ from torch import Tensor
 
 from monolith.cli import main
 from monolith.cli._demo.contestants import BYTES_PER_BARE_ROW, Frozen, Hashed, Online
-from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD, Limits, Progress, Race
+from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD, Race, RaceConfig, RaceProgress
 from monolith.cli._demo.stages import STAGES
 from monolith.data import ClickStream
 
@@ -140,7 +140,7 @@ def test_ctrl_c_ends_it_with_a_report_of_what_was_seen(tmp_path: Path) -> None:
 
 def test_races_repeat_exactly_and_differ_by_seed() -> None:
     def outcome(seed: int) -> Any:
-        progress = Race(Limits(examples=8_000, seconds=None), seed=seed).run(lambda _: True)
+        progress = Race(RaceConfig(examples=8_000, seconds=None), seed=seed).run(lambda _: True)
         return [(window.auc, window.rows, window.inserted, window.expired) for window in progress.windows]
 
     one, other = outcome(1), outcome(1)
@@ -182,17 +182,17 @@ def test_the_hashed_model_fits_into_its_memory() -> None:
 def test_a_race_ends_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def stop_at_third(progress: Progress) -> bool:
+    def stop_at_third(progress: RaceProgress) -> bool:
         calls.append(progress.examples)
         return len(calls) < 3
 
-    progress = Race(Limits(examples=400_000), seed=0).run(stop_at_third)
+    progress = Race(RaceConfig(examples=400_000), seed=0).run(stop_at_third)
     assert calls == [BATCH_SIZE, 2 * BATCH_SIZE, 3 * BATCH_SIZE]
     assert len(progress.windows) == 1, "what was seen is measured, however short"
     assert not progress.is_complete
-    short = Race(Limits(examples=BATCH_SIZE + 7, seconds=None), seed=0).run(lambda _: True)
+    short = Race(RaceConfig(examples=BATCH_SIZE + 7, seconds=None), seed=0).run(lambda _: True)
     assert (short.examples, short.is_complete) == (BATCH_SIZE + 7, True)
-    late = Race(Limits(examples=400_000, seconds=1e-9), seed=0).run(lambda _: True)
+    late = Race(RaceConfig(examples=400_000, seconds=1e-9), seed=0).run(lambda _: True)
     assert (late.examples, late.is_complete) == (BATCH_SIZE, False)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monolith.cli._demo.race import MODELS, Limits, Progress, Window
+from monolith.cli._demo.race import MODELS, RaceConfig, RaceProgress, RaceWindow
 from monolith.cli._demo.report import conclusion_of, html_of, summary_of, write_report
 from monolith.cli._demo.stages import PREDICT, STAGES, TRAFFIC, Stopwatch, bars_of
 from monolith.cli._demo.view import View, line_of, screen_of, sparkline
@@ -24,9 +24,9 @@ from monolith.testing import FakeClock
 AXES = Axes(title="a <b> & c", x_label="day", y_label="rows", y_text=lambda value: f"{value:.1f}", mark=(1.0, "here"))
 
 
-def window(day: int, **auc: float) -> Window:
+def window(day: int, **auc: float) -> RaceWindow:
     values = {"online": 0.75, "hashed": 0.73, "frozen": 0.6, "best": 0.8} | auc
-    return Window(
+    return RaceWindow(
         day=float(day),
         examples=40_000 * day,
         seconds=float(day),
@@ -38,8 +38,10 @@ def window(day: int, **auc: float) -> Window:
     )
 
 
-def race(num_windows: int, **auc: float) -> Progress:
-    progress = Progress(limits=Limits(examples=max(1, 40_000 * num_windows)), seed=7, examples=40_000 * num_windows)
+def race(num_windows: int, **auc: float) -> RaceProgress:
+    progress = RaceProgress(
+        limits=RaceConfig(examples=max(1, 40_000 * num_windows)), seed=7, examples=40_000 * num_windows
+    )
     progress.windows = [window(day, **auc) for day in range(1, num_windows + 1)]
     progress.seconds = float(num_windows)
     progress.frozen_day = 2.5
@@ -230,7 +232,7 @@ def test_a_page_says_so_when_the_online_model_took_more_memory() -> None:
 
 def test_a_race_that_was_stopped_early_has_no_result() -> None:
     progress = race(8)
-    progress.limits = Limits(examples=progress.examples + 1)
+    progress.limits = RaceConfig(examples=progress.examples + 1)
     page, summary = html_of(progress), summary_of(progress)
     said = "The run was stopped after 320,000 of 320,001 examples: the models are not compared."
     assert conclusion_of(progress) == said

@@ -25,7 +25,7 @@ from monolith.errors import (
 )
 from monolith.launch import LaunchPlan, Role
 from monolith.train import RunnerConfig
-from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.job_settings import JobProgramConfig
 
 TASK = "monolith.testing:ExampleTask"
 STAND_IN = Path(__file__).parents[1] / "launch" / "stand_in.py"
@@ -41,13 +41,13 @@ class Ran:
 
     def __init__(self) -> None:
         self.options: RunnerConfig | None = None
-        self.settings = JobSettings()
+        self.settings = JobProgramConfig()
         self.error: Exception | None = None
         self.is_stopped = False
         self.signal: signal.Signals | None = None
 
     def __call__(
-        self, options: RunnerConfig, service: object, params: object, *, user_hooks: object, settings: JobSettings
+        self, options: RunnerConfig, service: object, params: object, *, user_hooks: object, settings: JobProgramConfig
     ) -> None:
         self.options, self.settings = options, settings
         if self.error is not None:

@@ -13,7 +13,7 @@ import torch
 
 from monolith.cli import main
 from monolith.data.batch import Batch
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.serving import Predictor
 from monolith.serving.prediction import ModelVersion
 from monolith.serving.request_log import AnsweredRequest, RequestLog, RequestLogConfig
@@ -68,7 +68,7 @@ def _values(column: Any) -> Any:
 
 
 def _exported(trainer: Trainer, path: str, version: int) -> str:
-    return trainer.export(path, example=make_batch(0), options=ExportOptions(version=version))
+    return trainer.export(path, example=make_batch(0), options=ExportConfig(version=version))
 
 
 @pytest.fixture(scope="module")

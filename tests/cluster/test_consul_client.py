@@ -168,9 +168,9 @@ def test_the_first_lookup_of_a_cached_name_may_take_longer(monkeypatch: pytest.M
     client = Client("127.0.0.1", 1, clock=clock)
     timeouts: list[float] = []
 
-    def ask(method: str, path: str, *, timeout: float, **_: object) -> consul_client.Answer:
+    def ask(method: str, path: str, *, timeout: float, **_: object) -> consul_client.HttpAnswer:
         timeouts.append(timeout)
-        return consul_client.Answer(200, b"[]")
+        return consul_client.HttpAnswer(200, b"[]")
 
     monkeypatch.setattr(client, "ask", ask)
     client.lookup("a")

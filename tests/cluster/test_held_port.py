@@ -6,14 +6,14 @@ import socket
 
 import pytest
 
-from monolith.cluster.held_port import HeldPort
+from monolith.cluster.held_port import ReservedPort
 from monolith.errors import UnavailableError
 
 LOOPBACK = "127.0.0.1"
 
 
 def test_nobody_is_given_a_port_that_is_held() -> None:
-    with HeldPort(f"{LOOPBACK}:0") as held, socket.socket() as other:
+    with ReservedPort(f"{LOOPBACK}:0") as held, socket.socket() as other:
         with pytest.raises(OSError, match="in use"):
             other.bind((LOOPBACK, held.port))
         with pytest.raises(ConnectionRefusedError):
@@ -21,7 +21,7 @@ def test_nobody_is_given_a_port_that_is_held() -> None:
 
 
 def test_its_holder_listens_on_it_again_and_again() -> None:
-    with HeldPort(f"{LOOPBACK}:0") as held:
+    with ReservedPort(f"{LOOPBACK}:0") as held:
         for _ in range(2):
             with socket.create_server((LOOPBACK, held.port)) as server:
                 with socket.create_connection((LOOPBACK, held.port)):
@@ -31,13 +31,13 @@ def test_its_holder_listens_on_it_again_and_again() -> None:
 
 
 def test_it_is_free_afterwards() -> None:
-    with HeldPort(f"{LOOPBACK}:0") as held:
+    with ReservedPort(f"{LOOPBACK}:0") as held:
         pass
     held.close()
-    with HeldPort(f"{LOOPBACK}:{held.port}") as again:
+    with ReservedPort(f"{LOOPBACK}:{held.port}") as again:
         assert again.port == held.port
 
 
 def test_a_port_on_which_somebody_listens_is_said() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken, pytest.raises(UnavailableError, match="is the port taken"):
-        HeldPort(f"{LOOPBACK}:{taken.getsockname()[1]}")
+        ReservedPort(f"{LOOPBACK}:{taken.getsockname()[1]}")

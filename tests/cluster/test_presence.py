@@ -7,23 +7,23 @@ import socket
 import pytest
 
 from monolith.cluster import NodeAliveChecker, presence
-from monolith.cluster.presence import PresencePort
+from monolith.cluster.presence import LivenessPort
 from monolith.errors import UnavailableError
 
 
 def test_whoever_looks_finds_it_while_it_is_open() -> None:
-    with PresencePort("127.0.0.1:0") as port:
+    with LivenessPort("127.0.0.1:0") as port:
         assert NodeAliveChecker({port.address}, timeout=10.0).all_nodes_alive()
     assert not NodeAliveChecker({port.address}, timeout=0.1).all_nodes_alive()
 
 
 def test_its_address_is_one_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "get_local_ip", lambda: "127.0.0.1")
-    with PresencePort("0.0.0.0:0") as port:
+    with LivenessPort("0.0.0.0:0") as port:
         assert port.address.startswith("127.0.0.1:")
         assert NodeAliveChecker({port.address}, timeout=10.0).all_nodes_alive()
 
 
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UnavailableError, match="is the port taken"):
-        PresencePort(f"127.0.0.1:{taken.getsockname()[1]}")
+        LivenessPort(f"127.0.0.1:{taken.getsockname()[1]}")

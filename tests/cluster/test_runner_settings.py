@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from kazoo.handlers.threading import KazooTimeoutError
 
-from monolith.cluster import ContainerType, RunnerSettings, get_discovery, monolith_discovery, own_place, prepare_runner
+from monolith.cluster import (
+    ContainerType,
+    DiscoveryConfig,
+    get_discovery,
+    monolith_discovery,
+    own_place,
+    prepare_runner,
+)
 from monolith.cluster.discovery import (
     ConsulServiceDiscovery,
     HostServiceDiscovery,
@@ -31,8 +38,8 @@ TF_CONFIG = json.dumps(
 )
 
 
-def settings(**options: Any) -> RunnerSettings:
-    return RunnerSettings(**options)
+def settings(**options: Any) -> DiscoveryConfig:
+    return DiscoveryConfig(**options)
 
 
 def test_numbers_of_saved_configs_stay() -> None:

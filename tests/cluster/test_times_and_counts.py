@@ -53,7 +53,7 @@ def test_a_heartbeat_comes_twice_in_its_time_to_live_and_soon_after_an_error(mon
     started: list[tuple[float, float]] = []
     monkeypatch.setattr(Heartbeat, "start", lambda self, interval, retry: started.append((interval, retry)))
     client = Client("127.0.0.1", 1)
-    monkeypatch.setattr(client, "ask", lambda *_, **__: consul_client.Answer(200, b""))
+    monkeypatch.setattr(client, "ask", lambda *_, **__: consul_client.HttpAnswer(200, b""))
     client.register("job", 2222)
     assert started == [(30, 2)]
 

@@ -14,19 +14,19 @@ from torch import Tensor
 from collective import ranks
 from monolith import collective
 from monolith.collective import Agreed, Call, LockStep
-from monolith.collective.averaging_options import AveragingOptions, Fusion
+from monolith.collective.averaging_options import AveragingConfig, Fusion
 from monolith.collective.gradient_averaging import average_gradients, num_told, told
 
 SHAPES = [(2, 3), (4,), (), (0, 2), (5, 1), (3,)]
 WEIGHTS = [torch.zeros(shape, dtype=torch.float64 if n == 4 else torch.float32) for n, shape in enumerate(SHAPES)]
 FUSIONS: list[Fusion] = ["none", "one", "grouped"]
 EVERY_WAY = [
-    AveragingOptions(fusion=fusion, half_precision=half, deterministic=deterministic)
+    AveragingConfig(fusion=fusion, half_precision=half, deterministic=deterministic)
     for fusion in FUSIONS
     for half in (False, True)
     for deterministic in (False, True)
 ]
-IN_ORDER = AveragingOptions(deterministic=True)
+IN_ORDER = AveragingConfig(deterministic=True)
 
 
 def gradients_of(rank: int) -> list[Tensor]:
@@ -38,7 +38,7 @@ def gradients_of(rank: int) -> list[Tensor]:
     ]
 
 
-def averaged(gradients: Sequence[Tensor | None] | None, size: int, options: AveragingOptions) -> list[Tensor | None]:
+def averaged(gradients: Sequence[Tensor | None] | None, size: int, options: AveragingConfig) -> list[Tensor | None]:
     """The way of a step; None: this rank is idle."""
     line = collective.training_line()
     results: list[list[Tensor | None]] = []
@@ -79,7 +79,7 @@ def same_bits(left: Tensor | None, right: Tensor | None) -> bool:
 def case_in_the_order_of_ranks_it_is_the_mean_of_one_process_bit_for_bit(rank: int, size: int) -> None:
     want = [in_order(parts) / size for parts in zip(*map(gradients_of, range(size)), strict=True)]
     for fusion in FUSIONS:
-        got = averaged(gradients_of(rank), size, AveragingOptions(fusion=fusion, deterministic=True))
+        got = averaged(gradients_of(rank), size, AveragingConfig(fusion=fusion, deterministic=True))
         assert all(map(same_bits, got, want))
 
 
@@ -100,7 +100,7 @@ def case_half_precision_takes_effect(rank: int, size: int) -> None:
     gradient = torch.full((3,), 1.0 + 2.0**-20)
     for deterministic in (False, True):
         for half in (False, True):
-            options = AveragingOptions(half_precision=half, deterministic=deterministic)
+            options = AveragingConfig(half_precision=half, deterministic=deterministic)
             got = averaged([*[None] * 5, gradient.clone()], size, options)[5]
             assert got is not None
             assert (got == 1.0).all() == half or size == 3  # a third has no end in either
@@ -112,7 +112,7 @@ def case_what_a_rank_lacks_counts_as_zero_and_what_all_lack_stays_away(rank: int
 
     all_gradients = [gradients_of(r) for r in range(size)]
     mine = [gradient if here(rank, n) else None for n, gradient in enumerate(all_gradients[rank])]
-    for options in (AveragingOptions(), IN_ORDER):
+    for options in (AveragingConfig(), IN_ORDER):
         got = averaged([None if each is None else each.clone() for each in mine], size, options)
         for place, mean in enumerate(got):
             parts = [all_gradients[r][place] for r in range(size) if here(r, place)]
@@ -137,7 +137,7 @@ def case_idle_ranks_do_not_count(rank: int, size: int) -> None:
 
 
 def case_skipped_every_rank_keeps_its_own(rank: int, size: int) -> None:
-    got = averaged(gradients_of(rank), size, AveragingOptions(skip=True))
+    got = averaged(gradients_of(rank), size, AveragingConfig(skip=True))
     assert all(map(same_bits, got, gradients_of(rank)))
 
 

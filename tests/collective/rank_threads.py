@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from monolith.collective import Line
+from monolith.collective import SerialExecutor
 from monolith.collective.wire import exchanging
 
 T = TypeVar("T")
@@ -90,8 +90,8 @@ class ThreadRank:
     def __init__(self, training: ThreadHub, saving: ThreadHub, rank: int) -> None:
         self.rank, self.size = rank, training.size
         self.wire = ThreadWire(training, rank)
-        self.training = Line("training", self.wire)
-        self.saving = Line("saving", ThreadWire(saving, rank))
+        self.training = SerialExecutor("training", self.wire)
+        self.saving = SerialExecutor("saving", ThreadWire(saving, rank))
 
     def close(self) -> None:
         for line in (self.training, self.saving):

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from collective.ranks import meet, write_result
 from collective.test_sharded_store import RankBatch, Step, train_rank
 from monolith import collective
-from monolith.collective import Line
+from monolith.collective import SerialExecutor
 
 NUM_STEPS = 12
 
@@ -23,8 +23,8 @@ class GlooRank(NamedTuple):
     """This process."""
 
     rank: int
-    training: Line
-    saving: Line
+    training: SerialExecutor
+    saving: SerialExecutor
 
 
 def program_of(seed: int, num_ranks: int) -> list[Step]:

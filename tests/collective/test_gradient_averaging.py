@@ -11,7 +11,7 @@ from collective import ranks
 from collective.averaging_suite import CASES, EVERY_WAY
 from monolith import collective
 from monolith.collective import gradient_averaging
-from monolith.collective.averaging_options import AveragingOptions
+from monolith.collective.averaging_options import AveragingConfig
 from monolith.collective.gradient_averaging import average_gradients, told
 from monolith.collective.wire import LoneWire
 from monolith.errors import InvalidArgumentError
@@ -65,7 +65,7 @@ def sent_of(*, deterministic: bool = False) -> list[tuple[int, torch.dtype]]:
         weights=[torch.ones(1) if gradient is None else gradient for gradient in gradients],
         present=told(gradients).unsqueeze(0),
         num_active=1,
-        options=AveragingOptions.from_environment(deterministic=deterministic),
+        options=AveragingConfig.from_environment(deterministic=deterministic),
     )
     return wire.sent
 
@@ -86,7 +86,7 @@ def test_a_variable_says_what_travels_together(
 def test_another_fusion_is_refused_with_those_there_are(fusion: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FUSION, fusion)
     with pytest.raises(ValueError, match=f"{FUSION} must be none, one or grouped, got '{fusion}'"):
-        AveragingOptions.from_environment()
+        AveragingConfig.from_environment()
 
 
 @pytest.mark.parametrize(("value", "dtype"), [("", torch.float32), ("0", torch.float32), ("1", torch.float16)])
@@ -108,12 +108,12 @@ def test_a_variable_leaves_averaging_out(value: str, is_sent: bool, monkeypatch:
 def test_a_switch_that_is_no_number_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "yes")
     with pytest.raises(ValueError, match=f"{variable} must be an integer, 0 for off, got 'yes'"):
-        AveragingOptions.from_environment()
+        AveragingConfig.from_environment()
 
 
 def test_options_that_differ_differ_in_words() -> None:
     assert len({str(options) for options in EVERY_WAY}) == len(EVERY_WAY) == 12
-    assert str(AveragingOptions(skip=True)) not in {str(options) for options in EVERY_WAY}
+    assert str(AveragingConfig(skip=True)) not in {str(options) for options in EVERY_WAY}
 
 
 def test_more_gradients_than_a_number_has_bits_are_told() -> None:
@@ -125,7 +125,7 @@ def test_more_gradients_than_a_number_has_bits_are_told() -> None:
         weights=[torch.ones(1)] * 200,
         present=told(gradients).unsqueeze(0),
         num_active=1,
-        options=AveragingOptions(),
+        options=AveragingConfig(),
     )
     assert [mean is None for mean in got] == [place % 3 == 0 for place in range(200)]
 
@@ -138,5 +138,5 @@ def test_what_ranks_told_must_fit_the_weights() -> None:
             weights=[torch.ones(1)] * 2,
             present=torch.zeros(1, 2, dtype=torch.int64),
             num_active=1,
-            options=AveragingOptions(),
+            options=AveragingConfig(),
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from monolith.collective import Line, RaisedByAllError
+from monolith.collective import RaisedByAllError, SerialExecutor
 from monolith.collective.wire import ExchangeError, LoneWire
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 
@@ -27,13 +27,13 @@ def wire() -> FakeWire:
 
 
 @pytest.fixture
-def line(wire: FakeWire) -> Iterator[Line]:
-    made = Line("training", wire)
+def line(wire: FakeWire) -> Iterator[SerialExecutor]:
+    made = SerialExecutor("training", wire)
     yield made
     made.close()
 
 
-def held(line: Line) -> tuple[threading.Event, threading.Event]:
+def held(line: SerialExecutor) -> tuple[threading.Event, threading.Event]:
     """A call under way, by which the line is busy: set when it has begun, and what lets it end."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -52,7 +52,7 @@ def raising(error: BaseException) -> Callable[[], None]:
     return call
 
 
-def test_an_idle_line_makes_a_call_in_the_thread_that_asks_and_a_busy_one_in_its_own(line: Line) -> None:
+def test_an_idle_line_makes_a_call_in_the_thread_that_asks_and_a_busy_one_in_its_own(line: SerialExecutor) -> None:
     assert line.run(threading.get_ident, "who") == threading.get_ident()
     assert line.submit(threading.get_ident, "who").result() != threading.get_ident()
     begun, go_on = held(line)
@@ -75,7 +75,7 @@ def test_an_idle_line_makes_a_call_in_the_thread_that_asks_and_a_busy_one_in_its
 )
 @pytest.mark.parametrize("way", ["run", "submit"])
 def test_a_call_that_fails_ends_the_line_and_names_itself(
-    line: Line, wire: FakeWire, error: Exception, kind: type[Exception], message: str, way: str
+    line: SerialExecutor, wire: FakeWire, error: Exception, kind: type[Exception], message: str, way: str
 ) -> None:
     begun, go_on = held(line)
     assert begun.wait(60)
@@ -96,7 +96,7 @@ def test_a_call_that_fails_ends_the_line_and_names_itself(
     assert wire.closed == 1  # the others hear of it
 
 
-def test_an_error_in_the_asking_thread_ends_the_line_too(line: Line, wire: FakeWire) -> None:
+def test_an_error_in_the_asking_thread_ends_the_line_too(line: SerialExecutor, wire: FakeWire) -> None:
     with pytest.raises(KeyboardInterrupt):
         line.run(raising(KeyboardInterrupt()), "a")
     with pytest.raises(UnavailableError, match=r"when a failed.*KeyboardInterrupt"):
@@ -104,7 +104,7 @@ def test_an_error_in_the_asking_thread_ends_the_line_too(line: Line, wire: FakeW
     assert wire.closed == 1
 
 
-def test_an_error_of_all_ranks_does_not(line: Line, wire: FakeWire) -> None:
+def test_an_error_of_all_ranks_does_not(line: SerialExecutor, wire: FakeWire) -> None:
     with pytest.raises(InvalidArgumentError, match="all say so"):
         line.run(raising(RaisedByAllError(InvalidArgumentError("all say so"))), "a")
     assert line.run(lambda: 3, "b") == 3
@@ -112,7 +112,7 @@ def test_an_error_of_all_ranks_does_not(line: Line, wire: FakeWire) -> None:
 
 
 def test_alone_no_error_does_and_there_is_no_thread() -> None:
-    line = Line("training", LoneWire())
+    line = SerialExecutor("training", LoneWire())
     pending = line.submit(raising(RuntimeError("mine")), "a")
     with pytest.raises(RuntimeError, match="mine"):
         pending.result()
@@ -121,7 +121,7 @@ def test_alone_no_error_does_and_there_is_no_thread() -> None:
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_alone_a_child_of_a_fork_goes_on_by_itself_though_its_parent_was_busy() -> None:
-    line = Line("training", LoneWire())
+    line = SerialExecutor("training", LoneWire())
     begun, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -139,7 +139,7 @@ def test_alone_a_child_of_a_fork_goes_on_by_itself_though_its_parent_was_busy() 
     busy.join(60)
 
 
-def test_a_closed_line_refuses_what_waits_and_what_comes(line: Line, wire: FakeWire) -> None:
+def test_a_closed_line_refuses_what_waits_and_what_comes(line: SerialExecutor, wire: FakeWire) -> None:
     begun, go_on = held(line)
     assert begun.wait(60)
     waiting = line.submit(lambda: None, "behind it")
@@ -157,7 +157,7 @@ def test_a_closed_line_refuses_what_waits_and_what_comes(line: Line, wire: FakeW
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_child_of_a_fork_is_told_that_the_line_is_not_its_own(line: Line, wire: FakeWire) -> None:
+def test_a_child_of_a_fork_is_told_that_the_line_is_not_its_own(line: SerialExecutor, wire: FakeWire) -> None:
     begun, go_on = held(line)
     assert begun.wait(60)
     child = os.fork()

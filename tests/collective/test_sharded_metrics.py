@@ -28,11 +28,11 @@ def read(rank: ThreadRank) -> AlltoallMetrics:
     store.watch_alltoall(found.append, slot="user")
     items, users = IDS[rank.rank]
     flat, splits = torch.tensor(items + users), torch.tensor([0, len(items), len(items + users)])
-    joined = store.join(rank.rank)
-    plan = joined.plan(flat, splits, stamp=BatchStamp(worker=rank.rank, seq=0))
+    session = store.join(rank.rank)
+    plan = session.plan(flat, splits, stamp=BatchStamp(worker=rank.rank, seq=0))
     store.read(plan, step=0).result()  # whoever only looks is not counted
-    joined.read(plan, after=-1, step=0, train=True).result()
-    joined.discard(plan)
+    session.read(plan, after=-1, step=0, train=True).result()
+    session.discard(plan)
     (metrics,) = found
     return metrics
 

@@ -12,11 +12,11 @@ from collective.rank_threads import ThreadRank, run_ranks
 from monolith.collective import LockStep, ShardedStore
 from monolith.errors import FileUnavailableError, InvalidArgumentError, OpError
 from monolith.tables import BatchStamp, LocalStore, Segment, TableConfig, Update, snapshot
-from monolith.tables.history import Cut, OwnerClock, WriteRules, WrittenRows
+from monolith.tables.history import Cut, OwnerClock, SnapshotWriteConfig, WrittenRows
 from monolith.tables.local.cut import LocalCut
 from monolith.tables.row_optimizers import Adagrad, Sgd
 from monolith.tables.snapshot.files import commit, make_folder
-from monolith.tables.snapshot.manifest import FileEntry, Manifest, TableEntry
+from monolith.tables.snapshot.manifest import FileEntry, SnapshotManifest, TableEntry
 from monolith.tables.store import Store
 
 ONE_TABLE = {"user": TableConfig([Segment(2, optimizer=Sgd())], expire_days=1)}
@@ -29,21 +29,21 @@ class Worker:
     def __init__(self, rank: ThreadRank, tables: dict[str, TableConfig] = ONE_TABLE, **options: object) -> None:
         self.rank = rank
         self.store = ShardedStore(tables, training=rank.training, saving=rank.saving, **options)  # type: ignore[arg-type]
-        self.joined = self.store.join(rank.rank)
+        self.session = self.store.join(rank.rank)
         self.last, self.next = -1, 0
 
     def plan(self, ids: list[int]):  # type: ignore[no-untyped-def]
         stamp = BatchStamp(worker=self.rank.rank, seq=self.next, position=b"%d" % self.next)
         self.next += 1
-        return self.joined.plan(torch.tensor(ids, dtype=torch.int64), torch.tensor([0, len(ids)]), stamp=stamp)
+        return self.session.plan(torch.tensor(ids, dtype=torch.int64), torch.tensor([0, len(ids)]), stamp=stamp)
 
     def read(self, ids: list[int]):  # type: ignore[no-untyped-def]
         plan = self.plan(ids)
-        return plan, self.joined.read(plan, after=self.last, step=0, train=True)
+        return plan, self.session.read(plan, after=self.last, step=0, train=True)
 
     def push(self, plan, value: float = 1.0, *, rate: float = 1.0, step: int = 0):  # type: ignore[no-untyped-def]
         rule = Update(previous=self.last, step=step, learning_rates=torch.tensor([float(rate)]), times=0)
-        pending = self.joined.apply([(plan, torch.full((plan.num_values,), value))], rule)
+        pending = self.session.apply([(plan, torch.full((plan.num_values,), value))], rule)
         self.last = plan.stamp.seq
         return pending
 
@@ -55,7 +55,7 @@ class Worker:
             self.push(plan, value).result()
         except OpError:
             self.last = before
-            self.joined.discard(plan)
+            self.session.discard(plan)
             raise
 
     def rows(self, ids: list[int]) -> list[float]:
@@ -166,10 +166,10 @@ def test_ranks_that_learn_by_other_rules_are_refused_on_all(option: str) -> None
 def test_a_worker_that_two_ranks_push_for_is_refused_on_all() -> None:
     def program(rank: ThreadRank) -> tuple[str, list[float]]:
         worker = Worker(rank)
-        joined = worker.store.join(7)
-        plan = joined.plan(torch.tensor([1]), torch.tensor([0, 1]), stamp=BatchStamp(worker=7, seq=0))
+        session = worker.store.join(7)
+        plan = session.plan(torch.tensor([1]), torch.tensor([0, 1]), stamp=BatchStamp(worker=7, seq=0))
         rule = Update(previous=-1, step=0, learning_rates=torch.ones(1), times=0)
-        return refused(joined.apply([(plan, torch.ones(2))], rule).result), worker.rows([1])
+        return refused(session.apply([(plan, torch.ones(2))], rule).result), worker.rows([1])
 
     (said, rows), other = run_ranks(2, program)
     assert "worker 7" in said
@@ -200,8 +200,8 @@ def test_several_reads_and_pushes_are_under_way_and_nothing_is_kept_behind_them(
         seen = [rows.result().values[0].item() for _, rows in [*begun, late]]
         applied = [push.result() for push in pushes]
         assert [each.updated for each in applied] == [3, 3, 3]
-        worker.joined.discard(begun[3][0])
-        worker.joined.discard(late[0])
+        worker.session.discard(begun[3][0])
+        worker.session.discard(late[0])
         final = worker.rows([1, 10, 11])
         worker.train([1])
         worker.train([1])
@@ -217,7 +217,7 @@ def test_one_rank_may_discard_what_the_other_applies() -> None:
         plan, rows = worker.read([1, 2])
         rows.result()
         if rank.rank == 0:
-            worker.joined.discard(plan)
+            worker.session.discard(plan)
             assert worker.follow() == "update rows"
         else:
             worker.push(plan).result()
@@ -233,7 +233,7 @@ def test_ranks_whose_batches_were_read_at_different_times_update_together() -> N
         second = worker.read([2, 3])
         kept, other = (first, second) if rank.rank == 0 else (second, first)
         worker.push(kept[0]).result()
-        worker.joined.discard(other[0])
+        worker.session.discard(other[0])
         return worker.rows([1, 2, 3])
 
     assert run_ranks(2, program) == [[-1.0, -2.0, -1.0]] * 2
@@ -258,7 +258,7 @@ def test_the_first_of_many_ranks_has_no_buckets(monkeypatch: pytest.MonkeyPatch,
         worker = Worker(rank)
         worker.train(ALL)
         with worker.store.cut() as cut:
-            files = cut.write(str(tmp_path), WriteRules(snapshot_id=7)).files
+            files = cut.write(str(tmp_path), SnapshotWriteConfig(snapshot_id=7)).files
         return (
             len(worker.store.owned[rank.rank]),
             worker.store.num_rows_here,
@@ -316,7 +316,7 @@ def test_files_of_two_ranks_are_restored_by_any_number(size: int, tmp_path: Path
         worker = Worker(rank)
         worker.train(ALL)
         with worker.store.cut() as cut:
-            written = cut.write(str(folder), WriteRules(snapshot_id=7))
+            written = cut.write(str(folder), SnapshotWriteConfig(snapshot_id=7))
             if rank.rank == 0:
                 commit(folder, manifest_of(worker.store, cut, written))
         return list(written.files)
@@ -329,7 +329,7 @@ def test_files_of_two_ranks_are_restored_by_any_number(size: int, tmp_path: Path
     assert dict(snapshot.restore(copy, folder).rows) == {"user": len(ALL)}
 
 
-def manifest_of(store: Store, cut: Cut, written: WrittenRows) -> Manifest:
+def manifest_of(store: Store, cut: Cut, written: WrittenRows) -> SnapshotManifest:
     tables = tuple(
         TableEntry(
             name=table.name,
@@ -340,7 +340,7 @@ def manifest_of(store: Store, cut: Cut, written: WrittenRows) -> Manifest:
         )
         for table in store.schema.tables
     )
-    return Manifest(
+    return SnapshotManifest(
         snapshot_id=7,
         generation=0,
         epoch=cut.mark.epoch,
@@ -356,7 +356,7 @@ def manifest_of(store: Store, cut: Cut, written: WrittenRows) -> Manifest:
 def test_files_that_one_rank_cannot_write_are_removed_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = LocalCut.write
 
-    def broken(self: LocalCut, folder: str, rules: WriteRules, **options: object) -> WrittenRows:
+    def broken(self: LocalCut, folder: str, rules: SnapshotWriteConfig, **options: object) -> WrittenRows:
         if 1000 in self.applied[0].buckets:
             raise FileUnavailableError("disk of the last rank is full")
         return write(self, folder, rules, **options)  # type: ignore[arg-type]
@@ -367,7 +367,7 @@ def test_files_that_one_rank_cannot_write_are_removed_by_all(tmp_path: Path, mon
         worker = Worker(rank)
         worker.train(ALL)
         with worker.store.cut() as cut:
-            said = refused(lambda: cut.write(str(tmp_path), WriteRules(snapshot_id=7)))
+            said = refused(lambda: cut.write(str(tmp_path), SnapshotWriteConfig(snapshot_id=7)))
         worker.train(ALL)
         return said, worker.rows([1])
 
@@ -377,10 +377,10 @@ def test_files_that_one_rank_cannot_write_are_removed_by_all(tmp_path: Path, mon
 
 def test_a_restore_that_one_rank_cannot_read_changes_nothing_on_any(tmp_path: Path) -> None:
     source = LocalStore(ONE_TABLE)
-    joined = source.join(0)
-    plan = joined.plan(torch.tensor(ALL), torch.tensor([0, len(ALL)]), stamp=BatchStamp(worker=0, seq=0))
+    session = source.join(0)
+    plan = session.plan(torch.tensor(ALL), torch.tensor([0, len(ALL)]), stamp=BatchStamp(worker=0, seq=0))
     rule = Update(previous=-1, step=0, learning_rates=torch.ones(1), times=0)
-    joined.apply([(plan, torch.ones(plan.num_values))], rule).result()
+    session.apply([(plan, torch.ones(plan.num_values))], rule).result()
     source_cut = source.cut()
     snapshot.save_cut(source_cut, source.schema, tmp_path, num_files=4, drop_expired=False)
     source_cut.release()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from collective.rank_threads import run_ranks
 from collective.ranks import results
-from monolith.collective import Line, LockStep, ShardedStore
+from monolith.collective import LockStep, SerialExecutor, ShardedStore
 from monolith.tables import BatchStamp, LocalStore, Segment, TableConfig, Update
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.formats.row_block import BlockKind
@@ -46,9 +46,9 @@ class Rank(Protocol):
     @property
     def rank(self) -> int: ...
     @property
-    def training(self) -> Line: ...
+    def training(self) -> SerialExecutor: ...
     @property
-    def saving(self) -> Line: ...
+    def saving(self) -> SerialExecutor: ...
 
 
 class RankBatch(NamedTuple):
@@ -111,7 +111,7 @@ def rates() -> torch.Tensor:
 
 def train_rank(rank: Rank, program: Sequence[Step], *, spare: bool = False) -> dict[tuple[int, ...], object]:
     store = ShardedStore(TABLES, training=rank.training, saving=rank.saving, spare_first_rank=spare)
-    joined = store.join(rank.rank)
+    session = store.join(rank.rank)
     follow = LockStep(rank.training).follow
     last = -1
     for number, step in enumerate(program):
@@ -120,8 +120,8 @@ def train_rank(rank: Rank, program: Sequence[Step], *, spare: bool = False) -> d
             while any(step) and follow(store.followers()).result() != "update rows":
                 pass
             continue
-        plan = joined.plan(*batch.flat, stamp=stamp_of(rank.rank, number))
-        rows = joined.read(plan, after=last, step=number, train=True).result()
+        plan = session.plan(*batch.flat, stamp=stamp_of(rank.rank, number))
+        rows = session.read(plan, after=last, step=number, train=True).result()
         rule = Update(
             previous=last,
             step=number,
@@ -130,9 +130,9 @@ def train_rank(rank: Rank, program: Sequence[Step], *, spare: bool = False) -> d
             scale=batch.scale,
             latest=[seen_of(rows.values, plan.tables)],
         )
-        joined.apply([(plan, batch.gradient(plan.tables))], rule)
+        session.apply([(plan, batch.gradient(plan.tables))], rule)
         last = number
-    assert joined.flush(timeout_seconds=60) == last
+    assert session.flush(timeout_seconds=60) == last
     found = contents(store)
     with store.cut() as cut:
         assert [bucket for clock in cut.applied for bucket in clock.buckets] == list(ALL_BUCKETS)
@@ -146,7 +146,7 @@ def train_rank(rank: Rank, program: Sequence[Step], *, spare: bool = False) -> d
 def train_one(program: Sequence[Step]) -> dict[tuple[int, ...], object]:
     """One store that has the batches of all ranks as parts of one update."""
     store = LocalStore(TABLES)
-    joined = store.join(0)
+    session = store.join(0)
     last, seq, stamps = -1, 0, {}
     for number, step in enumerate(program):
         updates, times, seen = [], [], []
@@ -154,8 +154,8 @@ def train_one(program: Sequence[Step]) -> dict[tuple[int, ...], object]:
         for worker, batch in enumerate(step):
             if batch is None:
                 continue
-            plan = joined.plan(*batch.flat, stamp=BatchStamp(worker=0, seq=seq))
-            values = joined.read(plan, after=last, step=number, train=True).result().values
+            plan = session.plan(*batch.flat, stamp=BatchStamp(worker=0, seq=seq))
+            values = session.read(plan, after=last, step=number, train=True).result().values
             gradient = batch.gradient(plan.tables) * torch.tensor(batch.scale, dtype=torch.float32)
             updates.append((plan, gradient))
             times += batch.times()
@@ -172,7 +172,7 @@ def train_one(program: Sequence[Step]) -> dict[tuple[int, ...], object]:
             times=there[0].time if is_one else torch.tensor(times, dtype=torch.int64),
             latest=seen,
         )
-        joined.apply(updates, rule).result()
+        session.apply(updates, rule).result()
         last = seq - 1
     found = contents(store)
     found[-2,] = stamps

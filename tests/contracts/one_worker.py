@@ -29,25 +29,25 @@ class Worker:
     """One incarnation of a worker, and what it has pushed."""
 
     def __init__(self, store: Store, number: int = 0) -> None:
-        self.joined = store.join(number)
+        self.session = store.join(number)
         self.number = number
-        self.last = NOTHING_APPLIED if self.joined.applied is None else self.joined.applied.seq
+        self.last = NOTHING_APPLIED if self.session.applied is None else self.session.applied.seq
 
     def plan(self, ids: Sequence[int], seq: int) -> Plan:
         flat = torch.tensor(ids, dtype=torch.int64)
-        return self.joined.plan(flat, torch.tensor([0, len(ids)]), stamp=stamp(seq, self.number))
+        return self.session.plan(flat, torch.tensor([0, len(ids)]), stamp=stamp(seq, self.number))
 
     def push(self, plan: Plan, value: float = 1.0, *, previous: int | None = None, time: int = 0) -> Applied:
         gradient = torch.full((plan.num_values,), value)
         how = rule(self.last if previous is None else previous, time=time)
-        applied = self.joined.apply([(plan, gradient)], how).result()
+        applied = self.session.apply([(plan, gradient)], how).result()
         self.last = max(self.last, plan.stamp.seq)
         return applied
 
     def train(self, ids: Sequence[int], value: float = 1.0, *, time: int = 0) -> Applied:
         """Reads and applies the next batch; a gradient of 1 moves both weights by -1."""
         plan = self.plan(ids, self.last + 1)
-        self.joined.read(plan, after=self.last, step=0, train=True).result()
+        self.session.read(plan, after=self.last, step=0, train=True).result()
         return self.push(plan, value, time=time)
 
 

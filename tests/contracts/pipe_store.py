@@ -30,7 +30,7 @@ from monolith.tables import LocalStore, PackedBlocks, TableConfig
 from monolith.tables import store as protocol
 from monolith.tables.formats.row_block import RowBlock
 from monolith.tables.schema import Schema
-from monolith.tables.snapshot import FileEntry, Manifest, RestoreReport
+from monolith.tables.snapshot import FileEntry, RestoreReport, SnapshotManifest
 
 LENGTH, POLL_SECONDS = struct.Struct("<Q"), 0.02
 
@@ -55,7 +55,7 @@ PLAIN: dict[str, tuple[Any, Any]] = {
     ),
     "RowBlock": (lambda block: block.data, RowBlock),
     "PackedBlocks": (lambda packed: bytes(packed.data), PackedBlocks),
-    "Manifest": (Manifest.to_bytes, lambda data: Manifest.from_bytes(data, origin="pipe")),
+    "SnapshotManifest": (SnapshotManifest.to_bytes, lambda data: SnapshotManifest.from_bytes(data, origin="pipe")),
     "Schema": (lambda schema: schema.text, Schema.parse),
     **{kind.__name__: _value(kind) for kind in (FileEntry, PipeRows, RestoreReport)},
     **{name: _value(kind) for name, kind in vars(protocol).items() if is_dataclass(kind) or hasattr(kind, "_fields")},
@@ -199,7 +199,7 @@ class PipeRestore(Stub):
 class PipeCut(Stub):
     blocks, release = map(forward, ("blocks", "release"))
 
-    def write(self, folder: str, rules: protocol.WriteRules, *, transfer: _core.Transfer | None = None) -> Any:
+    def write(self, folder: str, rules: protocol.SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> Any:
         """In a thread of the other process: calls go on beside it, and it can be cancelled."""
         transfer = _core.Transfer() if transfer is None else transfer
         writing = self.host.call(0, "begin_write", self, folder, rules, cancelled=transfer.cancelled)
@@ -242,7 +242,7 @@ STUBS |= {"make_store": lambda _, *made: made, "plan": Stub, "begin_write": Stub
 class Writing:
     """A cut that is being written in a thread."""
 
-    def __init__(self, cut: protocol.Cut, folder: str, rules: protocol.WriteRules, *, cancelled: bool) -> None:
+    def __init__(self, cut: protocol.Cut, folder: str, rules: protocol.SnapshotWriteConfig, *, cancelled: bool) -> None:
         transfer, executor = _core.Transfer(), ThreadPoolExecutor(max_workers=1)
         if cancelled:
             transfer.cancel()

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from monolith import environment
-from monolith.collective import Call, Line, LockStep
+from monolith.collective import Call, LockStep, SerialExecutor
 from monolith.collective.lock_step import Agreed
 from monolith.collective.sharded.store import ShardedStore
 from monolith.collective.wire import as_bytes, exchanging
@@ -79,9 +79,9 @@ class GlooWire:
         del self._group
 
 
-def lines_of(folder: Path, rank: int, size: int) -> tuple[Line, Line]:
+def lines_of(folder: Path, rank: int, size: int) -> tuple[SerialExecutor, SerialExecutor]:
     """For training and for saving."""
-    training, saving = (Line(name, GlooWire(folder / name, rank, size)) for name in ("training", "saving"))
+    training, saving = (SerialExecutor(name, GlooWire(folder / name, rank, size)) for name in ("training", "saving"))
     return training, saving
 
 

@@ -14,21 +14,20 @@ from monolith.errors import OpError
 from monolith.tables import Segment, TableConfig
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.formats.row_block import BlockKind, RowBlock
-from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, OwnerClock
 from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
-from monolith.tables.snapshot.manifest import Manifest
+from monolith.tables.snapshot.manifest import SnapshotManifest
 from monolith.tables.store import Applied, BatchStamp, LoadReport, Pending, Plan, Rows, Traits, Update
 from monolith.testing.reference_cut import ReferenceCut
 from monolith.testing.reference_format import name_of_id
 from monolith.testing.reference_history import ReferenceChangeReader, ReferenceHistory
-from monolith.testing.reference_joined import ReferenceClocks, ReferenceJoined, ReferenceRows
+from monolith.testing.reference_joined import ReferenceClocks, ReferenceRows, ReferenceWorkerSession
 from monolith.testing.reference_plan import ReferencePlan
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.store_contract import StoreContract
 from monolith.testing.store_operations import (
     Apply,
     Assign,
-    Batch,
     CloseReader,
     CompareAll,
     Discard,
@@ -38,6 +37,7 @@ from monolith.testing.store_operations import (
     Gap,
     OpenReader,
     Operation,
+    OperationBatch,
     Read,
     Reload,
     Restart,
@@ -51,10 +51,10 @@ TABLES = {
     "seen": TableConfig([Segment(1, optimizer=DelayCompensated(Sgd(), 0.5))]),
     "user": TableConfig([Segment(1)], min_count=2, expire_days=2, admission=SlidingHashFilter(capacity=1000)),
 }
-FIRST = Batch(ids=((1, 2, 2), (4, 5, 6, 10, 11, 12), (7, 8)), seed=1)
-SECOND = Batch(ids=((2, 3), (4, 5, 6, 10, 11, 12), (7, 7)), seed=2)
-TWICE = Batch(ids=((), (), (5, 5)))
-LATE = Batch(ids=((), (), (6,)))
+FIRST = OperationBatch(ids=((1, 2, 2), (4, 5, 6, 10, 11, 12), (7, 8)), seed=1)
+SECOND = OperationBatch(ids=((2, 3), (4, 5, 6, 10, 11, 12), (7, 7)), seed=2)
+TWICE = OperationBatch(ids=((), (), (5, 5)))
+LATE = OperationBatch(ids=((), (), (6,)))
 PROGRAM: list[Operation] = [
     OpenReader(name="log"),
     Train(batches=(FIRST,), time=DAY, retry=True),
@@ -114,7 +114,7 @@ class Broken(ReferenceStore):
 
     clocks_class: type[ReferenceClocks] = ReferenceClocks
     history_class: type[ReferenceHistory] = ReferenceHistory
-    joined_class: type[ReferenceJoined] = ReferenceJoined
+    joined_class: type[ReferenceWorkerSession] = ReferenceWorkerSession
     cut_class: type[ReferenceCut] = ReferenceCut
 
     def __init__(self, configs: Configs) -> None:
@@ -122,7 +122,7 @@ class Broken(ReferenceStore):
         self.clocks = self.clocks_class()
         self.history = self.history_class(self.tables, self.lock)
 
-    def join(self, worker: int) -> ReferenceJoined:
+    def join(self, worker: int) -> ReferenceWorkerSession:
         return self.joined_class(self, worker)
 
 
@@ -148,14 +148,14 @@ class AcceptsFormerIncarnations(Broken):
 
 
 class JoinsAsIfNew(Broken):
-    class joined_class(ReferenceJoined):  # noqa: N801
+    class joined_class(ReferenceWorkerSession):  # noqa: N801
         def __init__(self, store: ReferenceStore, worker: int) -> None:
             super().__init__(store, worker)
             self.applied, self.next_seq = None, 0
 
 
 class SeesBatchesOfOthers(Broken):
-    class joined_class(ReferenceJoined):  # noqa: N801
+    class joined_class(ReferenceWorkerSession):  # noqa: N801
         def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
             rows: Any = super().read(plan, after=after, step=step, train=train)
             newest = max((stamp.seq for stamp in self._clocks.stamps.values()), default=-1)
@@ -163,7 +163,7 @@ class SeesBatchesOfOthers(Broken):
             return rows  # type: ignore[no-any-return]
 
 
-class _Changed(ReferenceJoined):
+class _Changed(ReferenceWorkerSession):
     """Applies an update that is not the one it was given."""
 
     def changed(self, rule: Update) -> Update:
@@ -186,7 +186,7 @@ class ForgetsTheLatestRows(Broken):
 
 
 class StepsOncePerPlan(Broken):
-    class joined_class(ReferenceJoined):  # noqa: N801
+    class joined_class(ReferenceWorkerSession):  # noqa: N801
         def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
             for number, update in enumerate(updates):
                 latest = None if rule.latest is None else [rule.latest[number]]
@@ -197,13 +197,13 @@ class StepsOncePerPlan(Broken):
 
 
 class LosesPlansThatAreDiscarded(Broken):
-    class joined_class(ReferenceJoined):  # noqa: N801
+    class joined_class(ReferenceWorkerSession):  # noqa: N801
         def discard(self, plan: Plan) -> None:
             pass
 
 
 class EvictsLate(Broken):
-    class joined_class(ReferenceJoined):  # noqa: N801
+    class joined_class(ReferenceWorkerSession):  # noqa: N801
         def evict(self, *, now: int) -> int:
             return super().evict(now=now - DAY)
 
@@ -301,18 +301,18 @@ class RemembersForEver(Broken):
 
 class AcceptsMarksOfAnotherLife(Broken):
     class history_class(ReferenceHistory):  # noqa: N801
-        def epoch_of(self, mark: Mark) -> int:
+        def epoch_of(self, mark: ChangePosition) -> int:
             return super().epoch_of(self.at(min(mark.epoch, self.epoch - 1)))
 
 
 class AcceptsMarksOfTheFuture(Broken):
     class history_class(ReferenceHistory):  # noqa: N801
-        def epoch_of(self, mark: Mark) -> int:
+        def epoch_of(self, mark: ChangePosition) -> int:
             return super().epoch_of(mark._replace(epoch=min(mark.epoch, self.epoch - 1)))
 
 
 class ReadersBeginAnew(Broken):
-    def open_reader(self, name: str, *, at: Mark | None = None) -> ReferenceChangeReader:
+    def open_reader(self, name: str, *, at: ChangePosition | None = None) -> ReferenceChangeReader:
         return self.history.open_reader(name, self.history.mark() if at is None else at)
 
 
@@ -344,7 +344,7 @@ class TouchingForgetsAbsentIds(Broken):
 
 class _WholeCut(ReferenceCut):
     def blocks(
-        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
+        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: ChangePosition | None = None
     ) -> Iterator[RowBlock]:
         if since is not None:
             self._history.epoch_of(since)
@@ -392,7 +392,7 @@ class ForgetsStamps(Broken):
 
 
 class ForgetsNewestTimes(Broken):
-    def prepare_restore(self, folder: str, manifest: Manifest, **options: Any) -> Any:
+    def prepare_restore(self, folder: str, manifest: SnapshotManifest, **options: Any) -> Any:
         older = replace(manifest, tables=tuple(replace(table, newest_time=0) for table in manifest.tables))
         return super().prepare_restore(folder, older, **options)
 

@@ -26,7 +26,7 @@ def test_packed_changes_are_the_changes_byte_by_byte(new_store: StoreFactory) ->
     reader = store.open_reader("log")
     assert (bytes(reader.packed_changes(state=True).data), reader.packed_changes(state=True).count) == (b"", 0)
     worker.train(list(range(200, 500)), time=5 * DAY)
-    worker.joined.evict(now=5 * DAY)  # ids below 200 become tombstones
+    worker.session.evict(now=5 * DAY)  # ids below 200 become tombstones
     reader.next_mark()
     for buckets, state in ((ALL_BUCKETS, True), (range(17, 900), False), (range(300, 301), True), (range(5, 5), True)):
         one_by_one = [block.data for block in reader.changes(state=state, buckets=buckets)]
@@ -51,7 +51,7 @@ def test_a_copy_that_loads_packed_changes_is_the_copy_that_loads_blocks(new_stor
     worker, reader = Worker(store), store.open_reader("log")
     for round_, ids in enumerate((range(400), range(350, 500), range(10))):
         worker.train(list(ids), time=round_ * DAY)
-        worker.joined.evict(now=round_ * DAY + 1)  # what was not trained
+        worker.session.evict(now=round_ * DAY + 1)  # what was not trained
         reached = reader.next_mark()
         expected = copy.load(reader.changes(state=True), buckets=ALL_BUCKETS, replace=False)
         report = packed_copy.load(reader.packed_changes(state=True), buckets=ALL_BUCKETS, replace=False)

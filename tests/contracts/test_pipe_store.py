@@ -48,7 +48,7 @@ def test_configs_cross_whole(host: PipeHost) -> None:
         in_slot = 3 << 48
         worker = Worker(store)
         assert worker.train([in_slot, 1]).filtered == 1
-        assert worker.joined.evict(now=5 * 86400) == 0
+        assert worker.session.evict(now=5 * 86400) == 0
 
 
 def test_errors_keep_their_class_and_wrong_calls_of_ours_are_internal_ones(host: PipeHost) -> None:

@@ -36,21 +36,21 @@ def test_absent_ids_read_zeros_and_reading_inserts_nothing(new_store: StoreFacto
 @pytest.mark.parametrize("rate", [-0.5, float("nan"), float("inf")])
 def test_a_learning_rate_that_is_none_is_refused(new_store: StoreFactory, rate: float) -> None:
     store = new_store(ONE_TABLE)
-    joined = store.join(0)
-    plan = joined.plan(torch.tensor([5]), torch.tensor([0, 1]), stamp=stamp(0))
+    session = store.join(0)
+    plan = session.plan(torch.tensor([5]), torch.tensor([0, 1]), stamp=stamp(0))
     how = Update(previous=NOTHING_APPLIED, step=0, learning_rates=torch.tensor([rate]), times=0)
     with pytest.raises(InvalidArgumentError, match="learning rates must be finite and >= 0, got"):
-        joined.apply([(plan, torch.ones(2))], how).result()
+        session.apply([(plan, torch.ones(2))], how).result()
     assert store.stats().rows == 0
 
 
 def test_finite_gradients_of_two_plans_whose_sum_is_not_are_refused(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
-    joined = store.join(0)
-    plans = [joined.plan(torch.tensor([5]), torch.tensor([0, 1]), stamp=stamp(seq)) for seq in range(2)]
+    session = store.join(0)
+    plans = [session.plan(torch.tensor([5]), torch.tensor([0, 1]), stamp=stamp(seq)) for seq in range(2)]
     how = Update(previous=NOTHING_APPLIED, step=0, learning_rates=torch.ones(1), times=0, known_finite=True)
     with pytest.raises(InvalidArgumentError, match=r"of id 5 .*is not finite"):
-        joined.apply([(plan, torch.full((2,), 3e38)) for plan in plans], how).result()
+        session.apply([(plan, torch.full((2,), 3e38)) for plan in plans], how).result()
     assert store.stats().rows == 0
 
 
@@ -91,25 +91,25 @@ def test_a_plan_of_another_worker_is_refused(new_store: StoreFactory) -> None:
     with pytest.raises(InvalidArgumentError, match="another worker"):
         mine.push(others.plan([1], 0))
     with pytest.raises(InvalidArgumentError, match="another worker"):
-        mine.joined.read(others.plan([1], 0), after=-1, step=0, train=False)
+        mine.session.read(others.plan([1], 0), after=-1, step=0, train=False)
     with pytest.raises(InvalidArgumentError, match="another worker"):
-        mine.joined.plan(torch.tensor([1]), torch.tensor([0, 1]), stamp=stamp(0, 2))
+        mine.session.plan(torch.tensor([1]), torch.tensor([0, 1]), stamp=stamp(0, 2))
 
 
 def test_a_discarded_plan_ends_there(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     plan = worker.plan([1], 0)
-    worker.joined.read(plan, after=-1, step=0, train=True).result()
+    worker.session.read(plan, after=-1, step=0, train=True).result()
     assert store.stats().open_plans == 1
-    worker.joined.discard(plan)
+    worker.session.discard(plan)
     assert store.stats().open_plans == 0
     with pytest.raises(FailedPreconditionError, match="discarded"):
         worker.push(plan)
     with pytest.raises(FailedPreconditionError, match="discarded already"):
-        worker.joined.discard(plan)
+        worker.session.discard(plan)
     with pytest.raises(FailedPreconditionError, match="discarded already"):
-        worker.joined.read(plan, after=-1, step=0, train=True).result()
+        worker.session.read(plan, after=-1, step=0, train=True).result()
     assert store.stats().rows == 0
 
 
@@ -118,7 +118,7 @@ def test_an_applied_plan_cannot_be_discarded(new_store: StoreFactory) -> None:
     plan = worker.plan([1], 0)
     worker.push(plan)
     with pytest.raises(FailedPreconditionError, match="applied already"):
-        worker.joined.discard(plan)
+        worker.session.discard(plan)
 
 
 # Updates
@@ -128,7 +128,7 @@ def test_an_empty_plan_counts_as_a_batch(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     assert worker.train([]).updated == 0
-    assert worker.joined.flush(timeout_seconds=60) == 0
+    assert worker.session.flush(timeout_seconds=60) == 0
     assert store.stats().applied == {0: 0}
 
 
@@ -137,7 +137,7 @@ def test_the_same_batch_is_applied_once(new_store: StoreFactory) -> None:
     worker = Worker(store)
     worker.train([1])
     repeated = worker.plan([1], 0)
-    worker.joined.read(repeated, after=0, step=0, train=True).result()
+    worker.session.read(repeated, after=0, step=0, train=True).result()
     result = worker.push(repeated, previous=-1)
     assert (result.duplicate, result.updated) == (True, 0)
     assert worker.push(repeated, previous=-1).duplicate
@@ -153,7 +153,7 @@ def test_workers_have_sequences_of_their_own(new_store: StoreFactory) -> None:
     workers[1].train([1])
     assert rows_of(store, [1]) == [[-7.0, -7.0]]
     assert store.stats().applied == {0: 2, 7: 3}
-    assert [worker.joined.flush(timeout_seconds=60) for worker in workers] == [2, 3]
+    assert [worker.session.flush(timeout_seconds=60) for worker in workers] == [2, 3]
 
 
 def test_several_plans_are_one_optimizer_step(new_store: StoreFactory) -> None:
@@ -161,7 +161,7 @@ def test_several_plans_are_one_optimizer_step(new_store: StoreFactory) -> None:
     store = new_store(config)
     worker = Worker(store)
     plans = [worker.plan([1, 2], 0), worker.plan([2, 3], 1)]
-    result = worker.joined.apply([(plan, torch.full((4,), 2.0)) for plan in plans], rule(-1)).result()
+    result = worker.session.apply([(plan, torch.full((4,), 2.0)) for plan in plans], rule(-1)).result()
     assert result.updated == 3
     # one step of the summed gradient: any size of it gives a step of 1 from an empty accumulator
     assert rows_of(store, [1, 2, 3]) == [[-1.0, -1.0]] * 3
@@ -174,7 +174,7 @@ def test_an_update_of_which_a_part_was_applied_is_refused(new_store: StoreFactor
     worker.train([1])
     plans = [worker.plan([1], 0), worker.plan([1], 1)]
     with pytest.raises(FailedPreconditionError, match="applied before"):
-        worker.joined.apply([(plan, torch.ones(2)) for plan in plans], rule(0)).result()
+        worker.session.apply([(plan, torch.ones(2)) for plan in plans], rule(0)).result()
     assert rows_of(store, [1]) == [[-1.0, -1.0]]
 
 
@@ -182,7 +182,7 @@ def test_batches_that_were_discarded_leave_no_gap(new_store: StoreFactory) -> No
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     worker.push(worker.plan([1], 3))
-    worker.joined.discard(worker.plan([1], 4))
+    worker.session.discard(worker.plan([1], 4))
     worker.push(worker.plan([1], 9))
     assert rows_of(store, [1]) == [[-2.0, -2.0]]
 
@@ -235,9 +235,9 @@ def test_a_refused_update_leaves_rows_stamps_and_plan_as_they_were(new_store: St
     gradient = torch.ones(4)
     gradient[3] = bad
     with pytest.raises(InvalidArgumentError, match="is not finite"):
-        worker.joined.apply([(plan, gradient)], rule(0)).result()
+        worker.session.apply([(plan, gradient)], rule(0)).result()
     assert rows_of(store, [1, 4]) == [[-1.0, -1.0], [0.0, 0.0]]
-    assert worker.joined.flush(timeout_seconds=60) == 0
+    assert worker.session.flush(timeout_seconds=60) == 0
     worker.push(plan)
     assert rows_of(store, [1, 4]) == [[-2.0, -2.0], [-1.0, -1.0]]
 
@@ -247,13 +247,13 @@ def test_wrong_shapes_are_refused(new_store: StoreFactory) -> None:
     worker = Worker(store)
     plan = worker.plan([1], 0)
     with pytest.raises(InvalidArgumentError, match=r"gradient must have shape \(2,\), got \(3,\)"):
-        worker.joined.apply([(plan, torch.ones(3))], rule(-1)).result()
+        worker.session.apply([(plan, torch.ones(3))], rule(-1)).result()
     with pytest.raises(InvalidArgumentError, match="learning_rates must have"):
-        worker.joined.apply([(plan, torch.ones(2))], rule(-1, segments=2)).result()
+        worker.session.apply([(plan, torch.ones(2))], rule(-1, segments=2)).result()
     with pytest.raises(InvalidArgumentError, match="one or more plans"):
-        worker.joined.apply([], rule(-1)).result()
+        worker.session.apply([], rule(-1)).result()
     with pytest.raises(InvalidArgumentError, match="each once"):
-        worker.joined.apply([(plan, torch.ones(2)), (plan, torch.ones(2))], rule(-1)).result()
+        worker.session.apply([(plan, torch.ones(2)), (plan, torch.ones(2))], rule(-1)).result()
     assert store.stats().rows == 0
 
 
@@ -265,7 +265,7 @@ def test_reading_after_a_batch_that_was_not_pushed_is_refused(new_store: StoreFa
     with pytest.raises(
         FailedPreconditionError, match="cannot read after batch 3 of worker 0: its last applied batch is -1"
     ):
-        worker.joined.read(worker.plan([1], 0), after=3, step=0, train=False).result()
+        worker.session.read(worker.plan([1], 0), after=3, step=0, train=False).result()
 
 
 def test_rows_say_which_batch_of_their_worker_they_contain(new_store: StoreFactory) -> None:
@@ -274,8 +274,8 @@ def test_rows_say_which_batch_of_their_worker_they_contain(new_store: StoreFacto
     for _ in range(2):
         ours.train([1])
     others.train([1])
-    assert ours.joined.read(ours.plan([1], 2), after=1, step=0, train=False).result().seen == 1
-    assert others.joined.read(others.plan([1], 2), after=-1, step=0, train=False).result().seen == 0
+    assert ours.session.read(ours.plan([1], 2), after=1, step=0, train=False).result().seen == 1
+    assert others.session.read(others.plan([1], 2), after=-1, step=0, train=False).result().seen == 0
     assert store.read(ours.plan([1], 2), step=0).result().seen == NOTHING_APPLIED
 
 
@@ -285,12 +285,12 @@ def test_rows_say_which_batch_of_their_worker_they_contain(new_store: StoreFacto
 def test_a_worker_that_joins_again_goes_on_behind_what_was_applied(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     first = Worker(store, 3)
-    assert (first.joined.worker, first.joined.applied, first.joined.next_seq) == (3, None, 0)
+    assert (first.session.worker, first.session.applied, first.session.next_seq) == (3, None, 0)
     first.push(first.plan([1], 5))
     again = Worker(store, 3)
-    assert (again.joined.applied, again.joined.next_seq) == (stamp(5, 3), 6)
-    assert (set(first.joined.applied_by_server), set(again.joined.applied_by_server)) == ({None}, {stamp(5, 3)})
-    assert (first.joined.applied, first.joined.next_seq) == (None, 0)  # when it joined
+    assert (again.session.applied, again.session.next_seq) == (stamp(5, 3), 6)
+    assert (set(first.session.applied_by_server), set(again.session.applied_by_server)) == ({None}, {stamp(5, 3)})
+    assert (first.session.applied, first.session.next_seq) == (None, 0)  # when it joined
     again.train([1])
     assert rows_of(store, [1]) == [[-2.0, -2.0]]
 
@@ -300,19 +300,19 @@ def test_a_former_incarnation_is_refused_and_others_are_not(new_store: StoreFact
     former, other = Worker(store, 0), Worker(store, 1)
     former.train([1])
     plan = former.plan([1], 1)
-    former.joined.read(plan, after=0, step=0, train=True).result()
+    former.session.read(plan, after=0, step=0, train=True).result()
     present = Worker(store, 0)
     for call in (
         lambda: former.push(plan),
-        lambda: former.joined.flush(timeout_seconds=1),
-        lambda: former.joined.evict(now=0),
-        former.joined.cut,
-        lambda: former.joined.read(former.plan([1], 2), after=0, step=0, train=True).result(),
+        lambda: former.session.flush(timeout_seconds=1),
+        lambda: former.session.evict(now=0),
+        former.session.cut,
+        lambda: former.session.read(former.plan([1], 2), after=0, step=0, train=True).result(),
     ):
         with pytest.raises(FailedPreconditionError, match="join again"):
             call()
-    assert former.joined.read(plan, after=0, step=0, train=False).result().values.tolist() == [-1.0, -1.0]
-    former.joined.discard(plan)
+    assert former.session.read(plan, after=0, step=0, train=False).result().values.tolist() == [-1.0, -1.0]
+    former.session.discard(plan)
     assert store.stats().open_plans == 0
     present.train([1])
     other.train([1])

@@ -11,7 +11,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import Segment, TableConfig
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, Mark
+from monolith.tables.history import ALL_BUCKETS, ChangePosition
 from monolith.tables.row_optimizers import Adagrad
 from monolith.tables.store import Store
 
@@ -20,7 +20,7 @@ def num_tombstones(store: Store) -> float:
     return store.stats().tables["user"]["tombstones"]
 
 
-def mark_now(store: Store) -> Mark:
+def mark_now(store: Store) -> ChangePosition:
     with store.cut() as cut:
         return cut.mark
 
@@ -33,7 +33,7 @@ def test_a_cut_is_one_moment_of_rows_and_stamps(new_store: StoreFactory) -> None
     ours, others = Worker(store, 0), Worker(store, 4)
     ours.train([1])
     others.train([1])
-    with ours.joined.cut() as cut:
+    with ours.session.cut() as cut:
         ours.train([1, 2])
         others.train([3])
         (block,) = cut.blocks(ALL_BUCKETS, state=True)
@@ -85,10 +85,10 @@ def test_a_cut_since_a_mark_has_what_changed_between_the_two(new_store: StoreFac
     worker.train([1, 2, 3], time=0)
     reader.advance(reader.next_mark())
     worker.train([2, 4], time=2 * DAY)
-    worker.joined.evict(now=2 * DAY)
+    worker.session.evict(now=2 * DAY)
     with store.cut() as cut:
         worker.train([1, 4, 5], time=9 * DAY)
-        worker.joined.evict(now=9 * DAY)
+        worker.session.evict(now=9 * DAY)
         assert keys(cut.blocks(ALL_BUCKETS, state=True, since=reader.mark)) == ([2, 4], [1, 3])
 
 
@@ -128,7 +128,7 @@ def test_changes_are_what_was_written_after_the_mark(new_store: StoreFactory) ->
     assert follow(reader) == ([], [])
     worker.train([2, 3], time=5 * DAY)
     assert follow(reader) == ([2, 3], [])
-    assert worker.joined.evict(now=5 * DAY) == 1
+    assert worker.session.evict(now=5 * DAY) == 1
     assert follow(reader) == ([], [1])
     assert follow(reader) == ([], [])
 
@@ -181,7 +181,7 @@ def test_readers_do_not_disturb_each_other(new_store: StoreFactory) -> None:
     fast, slow = store.open_reader("fast"), store.open_reader("slow")
     for number in range(4):
         worker.train([number], time=number * DAY)
-        worker.joined.evict(now=number * DAY)
+        worker.session.evict(now=number * DAY)
         assert follow(fast) == ([number], [number - 1] if number else [])
     assert follow(slow) == ([3], [0, 1, 2])
 
@@ -203,7 +203,7 @@ def test_a_reader_opened_at_the_mark_of_a_cut_follows_what_came_after_it(new_sto
     worker.train([1, 2])
     with store.cut() as cut:
         worker.train([3], time=5 * DAY)
-        worker.joined.evict(now=5 * DAY)
+        worker.session.evict(now=5 * DAY)
         reader = store.open_reader("log", at=cut.mark)
         assert keys(cut.blocks(ALL_BUCKETS, state=True)) == ([1, 2], [])
     assert follow(reader) == ([3], [1, 2])
@@ -215,7 +215,7 @@ def test_other_readers_forget_nothing_that_came_after_an_open_cut(new_store: Sto
     fast = store.open_reader("fast")
     worker.train([1, 2])
     with store.cut() as cut:
-        worker.joined.evict(now=5 * DAY)
+        worker.session.evict(now=5 * DAY)
         assert follow(fast) == ([], [1, 2])
         worker.train([3])
         assert follow(fast) == ([3], [])
@@ -228,7 +228,7 @@ def test_the_beginning_can_always_be_asked_for(new_store: StoreFactory) -> None:
     worker = Worker(store)
     worker.train([1, 2], time=0)
     worker.train([2], time=5 * DAY)
-    worker.joined.evict(now=5 * DAY)
+    worker.session.evict(now=5 * DAY)
     reader = store.open_reader("copy", at=mark_now(store)._replace(epoch=0))
     assert follow(reader)[0] == [2]
     worker.train([3])
@@ -259,7 +259,7 @@ def test_without_readers_nothing_is_kept(new_store: StoreFactory) -> None:
     worker = Worker(store)
     early = mark_now(store)
     worker.train(list(range(20)))
-    worker.joined.evict(now=5 * DAY)
+    worker.session.evict(now=5 * DAY)
     assert num_tombstones(store) == 0
     with pytest.raises(FailedPreconditionError, match="discarded"):
         store.open_reader("late", at=early)
@@ -271,7 +271,7 @@ def test_the_store_forgets_behind_its_slowest_reader(new_store: StoreFactory) ->
     fast, slow = store.open_reader("fast"), store.open_reader("slow")
     for number in range(3):
         worker.train([number], time=number * DAY)
-    worker.joined.evict(now=9 * DAY)
+    worker.session.evict(now=9 * DAY)
     assert num_tombstones(store) == 3
     follow(fast)
     assert num_tombstones(store) == 3
@@ -287,7 +287,7 @@ def test_a_reader_that_is_closed_keeps_nothing(new_store: StoreFactory) -> None:
     worker = Worker(store)
     fast, slow = store.open_reader("fast"), store.open_reader("slow")
     worker.train([1, 2])
-    worker.joined.evict(now=9 * DAY)
+    worker.session.evict(now=9 * DAY)
     follow(fast)
     slow.close()
     slow.close()
@@ -296,7 +296,7 @@ def test_a_reader_that_is_closed_keeps_nothing(new_store: StoreFactory) -> None:
         slow.changes(state=True)
     fast.close()
     worker.train([3])
-    worker.joined.evict(now=9 * DAY)
+    worker.session.evict(now=9 * DAY)
     assert num_tombstones(store) == 0
     assert follow(store.open_reader("slow")) == ([], [])  # from now on
 
@@ -306,7 +306,7 @@ def test_what_a_cut_kept_is_forgotten_when_it_is_released(new_store: StoreFactor
     worker = Worker(store)
     worker.train([1, 2])
     with store.cut() as cut:
-        worker.joined.evict(now=9 * DAY)
+        worker.session.evict(now=9 * DAY)
         assert num_tombstones(store) == 2
     assert num_tombstones(store) == 0
     with pytest.raises(FailedPreconditionError, match="discarded"):
@@ -348,7 +348,7 @@ def test_marks_of_another_life_are_refused(new_store: StoreFactory) -> None:
     assert mark_now(store).generation == 1
 
 
-def reader_mark_of_twin(new_store: StoreFactory) -> Mark:
+def reader_mark_of_twin(new_store: StoreFactory) -> ChangePosition:
     """Of a run that goes on from the same state, and so is of the same generation."""
     twin = new_store(ONE_TABLE)
     twin.resume(applied=(), generation=0)

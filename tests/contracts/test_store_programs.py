@@ -15,7 +15,6 @@ from monolith.testing.store_contract import StoreContract
 from monolith.testing.store_operations import (
     Apply,
     Assign,
-    Batch,
     BesideCut,
     CloseReader,
     CompareAll,
@@ -26,6 +25,7 @@ from monolith.testing.store_operations import (
     Gap,
     OpenReader,
     Operation,
+    OperationBatch,
     Read,
     Reload,
     Restart,
@@ -86,7 +86,7 @@ TIMES = st.integers(0, 20 * DAY)
 WORKERS = st.integers(0, 2)
 NAMES = st.sampled_from(READERS)
 TABLE_NUMBERS = st.integers(0, NUM_TABLES - 1)
-BATCHES = st.builds(Batch, ids=st.tuples(*[ID_LISTS] * NUM_TABLES), seed=SEEDS)
+BATCHES = st.builds(OperationBatch, ids=st.tuples(*[ID_LISTS] * NUM_TABLES), seed=SEEDS)
 UPDATES = {
     "worker": WORKERS,
     "time": TIMES,
@@ -135,20 +135,23 @@ def test_random_programs_give_the_rows_of_the_reference(engine_name: str, make_s
 def test_rows_expire_by_one_clock_though_one_owner_alone_was_assigned_to(make_store: StoreFactory) -> None:
     ids = tuple(range(-200, 200))
     assigned = Assign(table=0, ids=(1,), seed=0, time=1, add=False)
-    run(make_store, [assigned, Train(batches=(Batch(ids=((), (), ids, ids), seed=0),), time=4000), CompareAll()])
+    run(
+        make_store,
+        [assigned, Train(batches=(OperationBatch(ids=((), (), ids, ids), seed=0),), time=4000), CompareAll()],
+    )
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_many_updates_of_few_ids_give_the_rows_of_the_reference(make_store: StoreFactory, seed: int) -> None:
     ids = tuple(range(seed, seed + 40))
-    batches = [Batch(ids=(ids, ids[::3], ids[::2] * 3, ids[::-1]), seed=seed * 100 + n) for n in range(30)]
+    batches = [OperationBatch(ids=(ids, ids[::3], ids[::2] * 3, ids[::-1]), seed=seed * 100 + n) for n in range(30)]
     program = [Train(batches=(each,), time=n, times_per_id=n % 2 == 0, worker=n % 3) for n, each in enumerate(batches)]
     run(make_store, [*program, CompareAll()])
 
 
 def test_workers_that_take_turns_see_the_rows_of_the_others(make_store: StoreFactory) -> None:
     ids = tuple(range(8))
-    batches = [Batch(ids=(ids, ids, ids, ids), seed=n) for n in range(6)]
+    batches = [OperationBatch(ids=(ids, ids, ids, ids), seed=n) for n in range(6)]
     run(
         make_store,
         [
@@ -168,7 +171,7 @@ def test_workers_that_take_turns_see_the_rows_of_the_others(make_store: StoreFac
 
 
 def test_ids_that_vanish_and_come_back_reach_a_reader(make_store: StoreFactory) -> None:
-    batch = Batch(ids=((1, 2, 3), (), (1,), (4,)))
+    batch = OperationBatch(ids=((1, 2, 3), (), (1,), (4,)))
     run(
         make_store,
         [
@@ -176,7 +179,7 @@ def test_ids_that_vanish_and_come_back_reach_a_reader(make_store: StoreFactory) 
             Train(batches=(batch,), time=5),
             Follow(name="log"),
             Evict(now=11 * DAY),
-            Train(batches=(Batch(ids=((2,), (), (), ())),), time=12 * DAY),
+            Train(batches=(OperationBatch(ids=((2,), (), (), ())),), time=12 * DAY),
             CompareAll(since="log"),
             Follow(name="log"),
             Evict(now=30 * DAY),
@@ -191,8 +194,8 @@ def test_ids_that_vanish_and_come_back_reach_a_reader(make_store: StoreFactory) 
 
 def test_an_erased_id_is_a_new_one_for_updates_in_flight_readers_and_admission(make_store: StoreFactory) -> None:
     counted = in_slot(COUNTED_SLOT, 1)
-    batch = Batch(ids=((1, 2, 3), (1,), (1, 2), (counted, counted)), seed=3)
-    again = Batch(ids=((1, 3), (1,), (1,), (counted,)), seed=4)
+    batch = OperationBatch(ids=((1, 2, 3), (1,), (1, 2), (counted, counted)), seed=3)
+    again = OperationBatch(ids=((1, 3), (1,), (1,), (counted,)), seed=4)
     run(
         make_store,
         [
@@ -227,7 +230,7 @@ def test_what_happened_behind_a_cut_is_undone_by_going_back_to_it(
     make_store: StoreFactory, *, by: str, in_place: bool
 ) -> None:
     ids = tuple(range(8))
-    batches = [Batch(ids=(ids, ids, ids, ids), seed=n) for n in range(4)]
+    batches = [OperationBatch(ids=(ids, ids, ids, ids), seed=n) for n in range(4)]
     behind: tuple[BesideCut, ...] = (
         Train(batches=(batches[1],), time=40 * DAY),
         Evict(now=39 * DAY),
@@ -255,7 +258,7 @@ def test_what_happened_behind_a_cut_is_undone_by_going_back_to_it(
 
 
 def test_admission_counts_survive_a_reload(make_store: StoreFactory) -> None:
-    counted = Batch(ids=((), (), (), (in_slot(COUNTED_SLOT, 1),) * 2))
+    counted = OperationBatch(ids=((), (), (), (in_slot(COUNTED_SLOT, 1),) * 2))
     run(
         make_store,
         [

@@ -20,7 +20,7 @@ from monolith.errors import (
 )
 from monolith.tables import LocalStore, Segment, TableConfig, snapshot
 from monolith.tables.formats.row_block import RowBlock
-from monolith.tables.history import ALL_BUCKETS, OwnerClock, WriteRules
+from monolith.tables.history import ALL_BUCKETS, OwnerClock, SnapshotWriteConfig
 from monolith.tables.row_optimizers import Adagrad
 from monolith.tables.snapshot import bucket_file
 from monolith.tables.store import BatchStamp, Store, Update
@@ -28,7 +28,7 @@ from monolith.testing.reference_format import bucket_of_id
 
 HALF = range(512)
 OTHER_HALF = range(512, 1024)
-RULES = WriteRules(snapshot_id=7)
+RULES = SnapshotWriteConfig(snapshot_id=7)
 
 
 def write(store: Store, folder: Path) -> None:
@@ -111,7 +111,7 @@ def test_newest_times_begin_anew_when_all_rows_are_replaced(new_store: StoreFact
     blocks = blocks_of(store)
     worker.train([2], time=30 * DAY)
     store.load(blocks, buckets=ALL_BUCKETS, replace=True)
-    assert worker.joined.evict(now=-1) == 0, "what came 30 days later has not happened"
+    assert worker.session.evict(now=-1) == 0, "what came 30 days later has not happened"
 
 
 # Files
@@ -123,7 +123,7 @@ def test_a_cut_writes_files_that_hold_all_its_rows(new_store: StoreFactory, tmp_
     worker.train(list(range(100)), time=3)
     with store.cut() as cut:
         worker.train(list(range(90, 120)), time=5)
-        written = cut.write(str(tmp_path), WriteRules(snapshot_id=7, num_files=8))
+        written = cut.write(str(tmp_path), SnapshotWriteConfig(snapshot_id=7, num_files=8))
         with pytest.raises(FailedPreconditionError):
             cut.blocks(ALL_BUCKETS, state=True)
     assert (dict(written.rows), dict(written.newest_times)) == ({"user": 100}, {"user": 3})
@@ -141,7 +141,7 @@ def test_expired_rows_can_be_left_out_of_files_and_stay_in_the_store(new_store: 
     worker.train([1, 2], time=0)
     worker.train([2, 3], time=2 * DAY)
     with store.cut() as cut:
-        written = cut.write(str(tmp_path), WriteRules(snapshot_id=7, drop_expired=True))
+        written = cut.write(str(tmp_path), SnapshotWriteConfig(snapshot_id=7, drop_expired=True))
     assert dict(written.rows) == {"user": 2}
     assert store.stats().rows == 3
 
@@ -179,7 +179,7 @@ def test_a_restore_replaces_what_is_there_once_it_is_loaded(new_store: StoreFact
     assert (dict(report.rows), report.missing_tables, report.ignored_tables) == ({"user": 2}, (), ())
     assert rows_of(target, [1, 2, 3]) == [[-1.0, -1.0], [-1.0, -1.0], [0.0, 0.0]]
     target.resume(applied=report.applied, generation=report.generation)
-    assert Worker(target).joined.evict(now=-1) == 0
+    assert Worker(target).session.evict(now=-1) == 0
 
 
 def test_a_restore_that_is_given_up_leaves_an_empty_store_empty(new_store: StoreFactory, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_resumed_store_goes_on_behind_the_saved_batches(new_store: StoreFactor
     target.resume(applied=report.applied, generation=report.generation)
     assert target.stats().applied == {0: 0, 5: 0}
     worker = Worker(target, 5)
-    assert (worker.joined.applied, worker.joined.next_seq) == (stamp(0, 5), 1)
+    assert (worker.session.applied, worker.session.next_seq) == (stamp(0, 5), 1)
     assert worker.push(worker.plan([1], 0), previous=-1).duplicate
     with pytest.raises(FailedPreconditionError, match="last one applied here is 0"):
         worker.push(worker.plan([1], 1), previous=-1)
@@ -286,8 +286,8 @@ def test_workers_of_before_a_resume_are_refused(new_store: StoreFactory) -> None
     with pytest.raises(FailedPreconditionError, match="join again"):
         former.train([1])
     assert store.stats().applied == {0: 4, 2: 9}
-    assert Worker(store, 2).joined.applied == stamp(9, 2)
-    assert Worker(store, 7).joined.applied is None
+    assert Worker(store, 2).session.applied == stamp(9, 2)
+    assert Worker(store, 7).session.applied is None
 
 
 def test_clocks_of_several_owners_become_one_where_they_agree(new_store: StoreFactory) -> None:

@@ -18,13 +18,13 @@ from monolith.testing.reference_format import name_of_slot_id
 from monolith.testing.store_contract import StoreContract
 from monolith.testing.store_operations import (
     Assign,
-    Batch,
     CompareAll,
     Erase,
     Evict,
     Follow,
     OpenReader,
     Operation,
+    OperationBatch,
     Reload,
     SlotId,
     Touch,
@@ -52,7 +52,7 @@ TABLES = {
 SLOT_IDS = st.builds(SlotId, st.sampled_from(SLOTS), st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1))
 ID_LISTS = st.lists(SLOT_IDS, max_size=6).map(tuple)
 SEEDS, TIMES = st.integers(0, 2**16), st.integers(0, 20 * DAY)
-BATCHES = st.builds(Batch, ids=st.tuples(st.just((4, 5)), ID_LISTS), seed=SEEDS)
+BATCHES = st.builds(OperationBatch, ids=st.tuples(st.just((4, 5)), ID_LISTS), seed=SEEDS)
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(Train, batches=st.lists(BATCHES, min_size=1, max_size=2).map(tuple), time=TIMES, retry=st.booleans()),
     st.builds(Assign, table=st.just(1), ids=ID_LISTS, seed=SEEDS, time=TIMES, add=st.booleans()),
@@ -77,7 +77,7 @@ def test_random_programs_give_the_rows_of_the_reference(engine_name: str, make_s
 
 
 def test_equal_ids_of_slots_have_rows_of_their_own(make_store: StoreFactory) -> None:
-    batches = [Batch(ids=((), EVERY_EDGE), seed=seed) for seed in range(3)]
+    batches = [OperationBatch(ids=((), EVERY_EDGE), seed=seed) for seed in range(3)]
     program: list[Operation] = [Train(batches=(batches[0],), time=1), Train(batches=tuple(batches[1:]), time=DAY)]
     with StoreContract(make_store, TABLES) as contract:
         contract.run([*program, Reload(by="files"), Touch(table=1, ids=EVERY_EDGE), Evict(now=5 * DAY), CompareAll()])

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from monolith.data import Batch, ClickStream, ClickWorld
+from monolith.data import Batch, ClickStream, SyntheticClicks
 from monolith.data.clicks import START_TIME
 from monolith.data.counted_draws import CountedDraws, scrambled
 from monolith.errors import InvalidArgumentError
 from monolith.metrics import ExactAUC
 from monolith.tensors import Ragged
 
-SMALL = ClickWorld(num_users=50, num_items=30, num_tags=10, examples_per_day=200)
+SMALL = SyntheticClicks(num_users=50, num_items=30, num_tags=10, examples_per_day=200)
 
 
 def column(batch: Batch, name: str) -> Tensor:
@@ -124,7 +124,7 @@ def test_time_never_goes_back_and_days_have_as_many_examples_as_asked() -> None:
 
 @pytest.mark.parametrize("exponent", [0.0, 0.9, 1.3])
 def test_items_are_met_by_the_power_law(exponent: float) -> None:
-    world = ClickWorld(num_items=100, zipf=exponent, item_life_days=1e9, examples_per_day=10**6)
+    world = SyntheticClicks(num_items=100, zipf=exponent, item_life_days=1e9, examples_per_day=10**6)
     items = column(ClickStream(world=world, seed=2).batch_at(0, 200_000), "item")
     counts = counts_of(items).sort(descending=True).values.double()
     shares = torch.arange(1, 101, dtype=torch.float64) ** -exponent
@@ -134,7 +134,7 @@ def test_items_are_met_by_the_power_law(exponent: float) -> None:
 
 
 def test_items_leave_for_good_and_others_arrive() -> None:
-    world = ClickWorld(num_items=200, item_life_days=5.0, examples_per_day=5000)
+    world = SyntheticClicks(num_items=200, item_life_days=5.0, examples_per_day=5000)
     stream = ClickStream(world=world, seed=4)
     days = [set(column(stream.batch_at(day * 5000, 5000), "item").tolist()) for day in range(12)]
     assert all(180 <= len(day) <= 260 for day in days)
@@ -143,7 +143,7 @@ def test_items_leave_for_good_and_others_arrive() -> None:
 
 
 def test_visitors_come_once_and_regulars_do_not() -> None:
-    world = ClickWorld(num_users=20, visitors=0.25, user_life_days=1e9)
+    world = SyntheticClicks(num_users=20, visitors=0.25, user_life_days=1e9)
     users = column(ClickStream(world=world, seed=6).batch_at(0, 20_000), "user")
     counts = counts_of(users)
     assert abs(int((counts == 1).sum()) / 20_000 - 0.25) < 0.02
@@ -172,7 +172,9 @@ def click_rates(ids: Tensor, labels: Tensor, asked: Tensor) -> Tensor:
 
 
 def test_the_planted_signal_is_found_by_counting_and_goes_stale() -> None:
-    stream = ClickStream(seed=11, truth=True, world=ClickWorld(num_users=500, num_items=300, examples_per_day=20_000))
+    stream = ClickStream(
+        seed=11, truth=True, world=SyntheticClicks(num_users=500, num_items=300, examples_per_day=20_000)
+    )
 
     def score(learned: Batch, judged: Batch) -> float:
         logits = torch.zeros(judged.num_rows)
@@ -223,7 +225,7 @@ def test_positions_of_other_clicks_are_refused_by_the_field_that_differs() -> No
     with pytest.raises(InvalidArgumentError, match="expected seed 2, got 1"):
         ClickStream(seed=2).read(position)
     with pytest.raises(InvalidArgumentError, match="expected num_items 30, got 4000"):
-        ClickStream(seed=1, world=ClickWorld(num_items=30)).read(position)
+        ClickStream(seed=1, world=SyntheticClicks(num_items=30)).read(position)
     with pytest.raises(InvalidArgumentError, match="expected type 'ClickWorld', got None"):
         ClickStream(seed=1).read(b'{"clicks":{"example":5,"seed":1,"world":7}}')
 
@@ -234,6 +236,6 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="batch_size must be >= 1, got 0"):
         ClickStream(batch_size=0)
     with pytest.raises(ValueError, match="visitors must"):
-        ClickWorld(visitors=1.5)
+        SyntheticClicks(visitors=1.5)
     with pytest.raises(ValueError, match="num_users must"):
-        ClickWorld(num_users=0)
+        SyntheticClicks(num_users=0)

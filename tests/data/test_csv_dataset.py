@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.pipelines import plain, read_all
-from monolith.data import BadRecords, CsvDataset, Dense, FileSet, Ids, Label, text_ids
+from monolith.data import BadRecords, CsvDataset, DenseColumn, FileSet, Ids, Label, text_ids
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.tensors import Ragged
 
@@ -56,7 +56,7 @@ def test_types_are_inferred_and_texts_become_ids(tmp_path: Path) -> None:
 
 def test_what_is_asked_for_is_made(tmp_path: Path) -> None:
     text = "user,zip,genres,age,label\n7,01234,Action|Comedy,31,1\n,99,,,0\n"
-    wanted = ["user", Ids("zip"), Ids("genres", separator="|"), Dense("age"), Label("label")]
+    wanted = ["user", Ids("zip"), Ids("genres", separator="|"), DenseColumn("age"), Label("label")]
     path = write(tmp_path / "x.csv", text)
     batch = only_batch(path, {"user": "ids", "zip": "text", "age": "float", "label": "bytes"})
     assert batch["user"].to_lists() == [[7], []]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import Tensor
 
-from monolith.data import Batch, Dense, Ids, NestedIds, Parser
+from monolith.data import Batch, DenseColumn, Ids, NestedIds, Parser
 from monolith.data.conversions import example_of_instance
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.protos.instance_pb2 import Instance
@@ -38,7 +38,7 @@ def test_vectors_of_an_instance_are_filled_up_or_cut_as_those_of_an_example() ->
     instance = Instance()
     instance.feature.add(name="short", float_value=[1.0])
     instance.feature.add(name="long", float_value=[1.0, 2.0, 3.0])
-    columns = [Dense("short", width=2), Dense("long", width=2)]
+    columns = [DenseColumn("short", width=2), DenseColumn("long", width=2)]
     batch = Parser("instance", columns).parse([instance.SerializeToString()])
     assert (rows_of(batch, "short"), rows_of(batch, "long")) == ([[1.0, 0.0]], [[1.0, 2.0]])
     assert rows_of(Parser("example", columns).parse([example_of_instance(instance).SerializeToString()]), "short") == [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from data.pipelines import read_all
-from monolith.data import BadRecords, Dense, Ids, JsonLinesDataset, text_ids
+from monolith.data import BadRecords, DenseColumn, Ids, JsonLinesDataset, text_ids
 from monolith.errors import DataLossError, InvalidArgumentError
 
 
@@ -62,7 +62,7 @@ def test_a_field_of_objects_or_of_several_kinds_is_left_out_with_a_warning(
 
 def test_what_is_asked_for_is_made(tmp_path: Path) -> None:
     rows = [{"user": 7, "zip": 1234, "genres": "a|b", "age": 3}, {"zip": None, "genres": None, "age": 4}]
-    wanted = [Ids("user"), Ids("genres", separator="|"), Dense("age")]
+    wanted = [Ids("user"), Ids("genres", separator="|"), DenseColumn("age")]
     path = write(tmp_path / "x.jsonl", rows)
     assert read_all(JsonLinesDataset(path, wanted)) == [
         {"user": [[7], []], "genres": [text_ids("genres", ["a", "b"]).tolist(), []], "age": [[3.0], [4.0]]}

@@ -28,7 +28,7 @@ from monolith.data import (
     INVALID_LABEL,
     BadRecords,
     Batch,
-    Dense,
+    DenseColumn,
     FirstBytes,
     Floats,
     Ids,
@@ -53,8 +53,8 @@ COLUMNS = [
     Ids("user"),
     Ids("item"),
     Floats("price"),
-    Dense("price_2", width=2),
-    Dense("count", width=3, dtype="int64"),
+    DenseColumn("price_2", width=2),
+    DenseColumn("count", width=3, dtype="int64"),
     Ints("codes"),
     NestedIds("history"),
     FirstBytes("name"),
@@ -318,7 +318,7 @@ def test_a_weight_that_is_not_positive_is_one(weight: float) -> None:
         ([Ids("f")], "float_list", "must hold fid_v1_list or fid_v2_list, got float_list"),
         ([Ids("f")], "int64_list", "must hold fid_v1_list or fid_v2_list, got int64_list"),
         ([Floats("f")], "fid_v2_list", "must hold float_list or double_list, got fid_v2_list"),
-        ([Dense("f", dtype="int64")], "float_list", "must hold int64_list, got float_list"),
+        ([DenseColumn("f", dtype="int64")], "float_list", "must hold int64_list, got float_list"),
         ([NestedIds("f")], "fid_v2_list", "must hold fid_v1_lists or fid_v2_lists, got fid_v2_list"),
         ([FirstBytes("f")], "int64_list", "must hold bytes_list, got int64_list"),
     ],
@@ -371,8 +371,8 @@ def test_wrong_schemas_are_refused() -> None:
     with pytest.raises(ValueError, match="sample format must be one of"):
         Parser("json", [])
     for make, message in (
-        (lambda: Dense("x", width=0), "width must be >= 1"),
-        (lambda: Dense("x", dtype="int32"), "dtype must be"),
+        (lambda: DenseColumn("x", width=0), "width must be >= 1"),
+        (lambda: DenseColumn("x", dtype="int32"), "dtype must be"),
         (lambda: Ids("x", slot=1 << 15), "slot must be"),
         (lambda: Ids(""), "name must not be empty"),
     ):

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from data.parser_reference import ids_of, named
-from monolith.data import BadRecords, Dense, Ids, Label, LineIdField, NestedIds, Parser, Weight
+from monolith.data import BadRecords, DenseColumn, Ids, Label, LineIdField, NestedIds, Parser, Weight
 from monolith.data.protos.example_pb2 import Example, ExampleBatch
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.data.protos.tf_example_pb2 import Example as TfExample
@@ -52,7 +52,13 @@ def records_of(sample: str) -> list[bytes]:
 
 def parser_of(sample: str, bad: BadRecords) -> Parser:
     ids = ["user", "f_user_id", "f_user_id-f_page", "f_goods_id", "fc_slot_5", "fc_slot_7"]
-    columns = [*map(Ids, ids), Dense("dense", width=2), Dense("ints", width=2, dtype="int64"), Label(), Weight()]
+    columns = [
+        *map(Ids, ids),
+        DenseColumn("dense", width=2),
+        DenseColumn("ints", width=2, dtype="int64"),
+        Label(),
+        Weight(),
+    ]
     if sample == "tf_example":
         return Parser(sample, columns, bad=bad)
     return Parser(sample, [*columns, NestedIds("lists"), LineIdField("uid"), LineIdField("actions")], bad=bad)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from monolith.deltalog import Claim, Increment, IncrementKind
-from monolith.tables import BatchStamp, Mark
+from monolith.tables import BatchStamp, ChangePosition
 
 PART = "model.0000-1024"
 
 
 def increment(number: int, *, generation: int = 1, writer: int = 7, **fields: Any) -> Increment:
     """One with as little in it as there can be."""
-    values: dict[str, Any] = {"part": PART, "kind": IncrementKind.ROWS, "mark": Mark(0, 0, 0), **fields}
+    values: dict[str, Any] = {"part": PART, "kind": IncrementKind.ROWS, "mark": ChangePosition(0, 0, 0), **fields}
     return Increment(number=number, generation=generation, writer=writer, **values)
 
 
@@ -28,7 +28,7 @@ FULL = Increment(
     generation=3,
     writer=0x1122334455667788,
     number=41,
-    mark=Mark(2, 99, 17),
+    mark=ChangePosition(2, 99, 17),
     step=1234,
     schema_digest=0xCAFE,
     oldest_event_ms=1_700_000_000_123,

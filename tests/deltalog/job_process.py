@@ -13,7 +13,7 @@ from pathlib import Path
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.hook import Hook, StepContext
 from monolith.testing import ExampleTask
-from monolith.train import JobSettings, RunnerConfig, distributed_train
+from monolith.train import JobProgramConfig, RunnerConfig, distributed_train
 
 NUM_BATCHES = 40
 STEPS_BEFORE = 15
@@ -62,7 +62,7 @@ def main(folder: str, role: str, index: str) -> None:
         recovery_interval_seconds=0.2,
         force_shutdown_ps=True,
     )
-    settings = JobSettings(query_failure_handler=lambda _: time.sleep(0.05))
+    settings = JobProgramConfig(query_failure_handler=lambda _: time.sleep(0.05))
     hooks = [WaitForFile(Path(folder, "go"))] if role == "worker" else []
     try:
         distributed_train(

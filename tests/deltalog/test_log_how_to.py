@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monolith import cli
-from monolith.online import Follower, PublisherOptions
+from monolith.online import Follower, PublisherConfig
 
 PAGE = "delta-log.md"
 
@@ -34,6 +34,6 @@ def test_the_page_runs(
 
 def test_every_option_and_every_answer_is_on_the_page(project_root: Path) -> None:
     text = (project_root / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
-    names = [field.name for field in fields(PublisherOptions)]
+    names = [field.name for field in fields(PublisherConfig)]
     names += [name for name, value in vars(Follower).items() if not name.startswith("_") and name != "close"]
     assert [name for name in names if not re.search(rf"`{name}\b", text)] == []

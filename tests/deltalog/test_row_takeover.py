@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from monolith.deltalog.follow.base_state import take_over_rows
+from monolith.deltalog.follow.base_state import load_rows_of
 from monolith.errors import DataLossError
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
 from monolith.tables.history import ALL_BUCKETS
@@ -47,8 +47,8 @@ def contents(store: LocalStore) -> dict[str, dict[int, float]]:
 def taken_over(folder: Path, before: dict[str, dict[int, float]], *, buckets: range = ALL_BUCKETS) -> LocalStore:
     """A serving store that had some rows, and has those of a snapshot now."""
     store = new_store()
-    take_over_rows(store, saved(folder / "before", before), buckets=ALL_BUCKETS)
-    take_over_rows(store, saved(folder / "after", AFTER), buckets=buckets)
+    load_rows_of(store, saved(folder / "before", before), buckets=ALL_BUCKETS)
+    load_rows_of(store, saved(folder / "after", AFTER), buckets=buckets)
     return store
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_snapshot_leaves_the_rows_as_they_were(tmp_path: Path) -> None
     data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
     with pytest.raises(DataLossError):
-        take_over_rows(store, str(folder), buckets=ALL_BUCKETS)
+        load_rows_of(store, str(folder), buckets=ALL_BUCKETS)
     assert contents(store) == AFTER
 
 
@@ -85,7 +85,7 @@ def test_who_reads_meanwhile_finds_every_row(tmp_path: Path) -> None:
     ids = torch.arange(NUM_ROWS)
     snapshots = [saved(tmp_path / str(each), {"item": dict.fromkeys(range(NUM_ROWS), each)}) for each in (1.0, 2.0)]
     store = new_store()
-    take_over_rows(store, snapshots[0], buckets=ALL_BUCKETS)
+    load_rows_of(store, snapshots[0], buckets=ALL_BUCKETS)
     table = TableGroup.of_store(store)["item"]
     least: list[float] = []
     has_read, done = threading.Event(), threading.Event()
@@ -101,7 +101,7 @@ def test_who_reads_meanwhile_finds_every_row(tmp_path: Path) -> None:
         for number in (1, 0, 1):
             has_read.clear()
             assert has_read.wait(60)
-            take_over_rows(store, snapshots[number], buckets=ALL_BUCKETS)
+            load_rows_of(store, snapshots[number], buckets=ALL_BUCKETS)
     finally:
         done.set()
         reader.join()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from monolith.export.export_folder import ExportFolder, versions_in
 from monolith.export.export_records import ExportRecords
-from monolith.export.manifest import Manifest, RowsPlace
+from monolith.export.manifest import ExportManifest, RowsPlace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ def publish(folder: Path, version: int, *, step: int) -> None:
     """The parts of an export for two servers, without a model."""
     for part in ("entry", "ps_0", "ps_1"):
         rows = RowsPlace(kind="snapshot", path=f"../../rows/{version}")
-        manifest = Manifest(name="m", version=version, kind="entry", created=0, step=step, torch="2", rows=rows)
+        manifest = ExportManifest(name="m", version=version, kind="entry", created=0, step=step, torch="2", rows=rows)
         ExportFolder(str(folder / part / str(version))).publish(manifest)
     (folder / "rows" / str(version)).mkdir(parents=True)
 

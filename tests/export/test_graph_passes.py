@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
 from monolith.export.graph_input import GraphInput
-from monolith.export.graph_passes import DIRECT, Cut, JoinedRows
+from monolith.export.graph_passes import DIRECT, FeatureSlice, JoinedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,7 +115,9 @@ def test_rows_that_a_model_puts_side_by_side_come_as_one() -> None:
 
     graph = loaded(model, rows_of([3, 3]), joins_rows=True)
     assert graph.inputs == (GraphInput("joined", ":joined_rows_0"),)
-    assert graph.joined == {":joined_rows_0": JoinedRows("concat", (Cut("f0", 0, 3), Cut("f1", 0, 3)))}
+    assert graph.joined == {
+        ":joined_rows_0": JoinedRows("concat", (FeatureSlice("f0", 0, 3), FeatureSlice("f1", 0, 3)))
+    }
     values = rows_of([3, 3], 5)
     assert torch.equal(called(graph, values), model(*values.values()))
 
@@ -128,8 +130,8 @@ def test_slices_and_stacks_are_joined_and_what_else_is_read_stays() -> None:
     example = {**rows_of([3, 3]), "number": torch.rand(3, 2)}
     graph = loaded(model, example, joins_rows=True)
     assert sorted(graph.joined.values()) == [
-        JoinedRows("concat", (Cut("f0", 0, 1), Cut("f1", 0, 1))),
-        JoinedRows("stack", (Cut("f0", 1, 3), Cut("f1", 1, 3))),
+        JoinedRows("concat", (FeatureSlice("f0", 0, 1), FeatureSlice("f1", 0, 1))),
+        JoinedRows("stack", (FeatureSlice("f0", 1, 3), FeatureSlice("f1", 1, 3))),
     ]
     assert {place.name for place in graph.inputs if place.kind != "joined"} == {"f1", "number"}
     assert torch.equal(called(graph, example), model(*example.values()))

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from file_faults.operations import Operations
 from monolith.deltalog import DeltaLog, IncrementKind
 from monolith.ps.recovery.entries import RecordMeta
-from monolith.ps.recovery.record_file import RecordWriter
+from monolith.ps.recovery.record_file import RecoveryFileWriter
 from monolith.ps.recovery.record_folder import RecordFolder
 from monolith.ps.recovery.record_log import RecordLog
 from online.joiner.joins import FolderJoin, append, traffic
@@ -44,7 +44,7 @@ def write_record(folder: Path) -> None:
     files.claim(WRITER)
     log = RecordLog(files, WRITER)
 
-    def fill(_: RecordWriter, number: int) -> RecordMeta:
+    def fill(_: RecoveryFileWriter, number: int) -> RecordMeta:
         return replace(log.last, number=number)
 
     log.append(fill, rate=None)

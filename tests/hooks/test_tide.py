@@ -17,10 +17,10 @@ from monolith.hooks import (
     before,
     tide_available_now,
 )
-from monolith.hooks.tide import TideOptions
+from monolith.hooks.tide import TideConfig
 from monolith.testing import FakeClock
 
-DAYTIME = TideOptions(tide_start_hour=8, tide_start_minute=30, tide_end_hour=20, tide_end_minute=0)
+DAYTIME = TideConfig(tide_start_hour=8, tide_start_minute=30, tide_end_hour=20, tide_end_minute=0)
 HOURS, MINUTES = st.integers(0, 23), st.integers(0, 59)
 
 

@@ -22,7 +22,7 @@ from monolith.errors import (
     PermissionDeniedError,
 )
 from monolith.job.coordination import Coordinator
-from monolith.job.members import GRACE_SECONDS, JobMembers, PlaceTakenError, SeatClaim
+from monolith.job.members import GRACE_SECONDS, JobMembers, MembershipRequest, PlaceTakenError
 from monolith.job.state import NO_WORKER
 
 LEASE = 10.0
@@ -31,8 +31,10 @@ WORKER = ("worker", 1)
 CLOCKS = {"rows/model": {0: 4, 1: 7}, "dense": {0: 4, 1: 6}}
 
 
-def claim(index: int, token: int, **more: Any) -> SeatClaim:
-    return SeatClaim(role="worker", index=index, token=token, address=f"host{token}", lease_seconds=LEASE, **more)
+def claim(index: int, token: int, **more: Any) -> MembershipRequest:
+    return MembershipRequest(
+        role="worker", index=index, token=token, address=f"host{token}", lease_seconds=LEASE, **more
+    )
 
 
 def two(now: float = 0.0) -> Coordinator:

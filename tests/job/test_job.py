@@ -229,7 +229,7 @@ def test_who_was_replaced_is_told(job: Job) -> None:
     before = job.join(1, cluster=cluster)
     assert job.server.coordinator is not None
     members = job.server.coordinator._coordinator._members
-    members._seats["worker", 1].lease_seconds = 0.0  # it is over
+    members._members["worker", 1].lease_seconds = 0.0  # it is over
     after = job.join(1)
     assert after.state.members[0].incarnation == 2
     with pytest.raises(AbortedError, match=r"worker 1 is .*incarnation 2"):

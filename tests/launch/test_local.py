@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from monolith.launch import LaunchPlan, LocalLauncher, RestartPolicy
-from monolith.launch.supervision import Patience
+from monolith.launch import LaunchPlan, LocalLauncher, RestartConfig
+from monolith.launch.supervision import ShutdownConfig
 from monolith.train import RunnerConfig
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
-SOON = RestartPolicy(first_pause_seconds=0.01, longest_pause_seconds=0.02)
+SOON = RestartConfig(first_pause_seconds=0.01, longest_pause_seconds=0.02)
 ENDS_HANGS_SECONDS = 60.0
 
 
@@ -36,7 +36,9 @@ class Job:
         given = {"program": (sys.executable, str(STAND_IN)), "restarts": SOON, **plan}
         self.plan = LaunchPlan(task=str(folder), options=options, **given)
         self.log = io.StringIO()
-        self.launcher = LocalLauncher(self.plan, file=self.log, patience=Patience(server_seconds=0.0, kill_seconds=0.3))
+        self.launcher = LocalLauncher(
+            self.plan, file=self.log, patience=ShutdownConfig(server_seconds=0.0, kill_seconds=0.3)
+        )
 
     def run(self) -> int:
         return self.launcher.run()
@@ -110,7 +112,7 @@ def test_roles_that_die_or_ask_for_it_are_started_again(tmp_path: Path) -> None:
 
 
 def test_a_role_that_dies_again_and_again_ends_the_job(tmp_path: Path) -> None:
-    policy = RestartPolicy(limit=2, first_pause_seconds=0.01)
+    policy = RestartConfig(limit=2, first_pause_seconds=0.01)
     job = Job(tmp_path, {"ps-0": "stay", "worker-0": "die", "worker-1": "stay"}, restarts=policy)
     assert job.run() == 128 + 9
     assert job.events.count("worker 0 starts as die") == 3
@@ -222,7 +224,7 @@ class GoneTerminal(io.StringIO):
 
 def test_a_terminal_that_is_gone_ends_no_job(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "stay", "worker-0": "done"})
-    assert LocalLauncher(job.plan, file=GoneTerminal(), patience=Patience(server_seconds=0.0)).run() == 0
+    assert LocalLauncher(job.plan, file=GoneTerminal(), patience=ShutdownConfig(server_seconds=0.0)).run() == 0
 
 
 class Terminal(io.StringIO):
@@ -237,7 +239,7 @@ def test_a_terminal_gets_colours_unless_they_are_not_wanted(tmp_path: Path, monk
             monkeypatch.setenv("NO_COLOR", "1")
         (tmp_path / str(wanted)).mkdir()
         job, terminal = Job(tmp_path / str(wanted), {"ps-0": "stay", "worker-0": "then-done"}), Terminal()
-        LocalLauncher(job.plan, file=terminal, patience=Patience(server_seconds=0.0)).run()
+        LocalLauncher(job.plan, file=terminal, patience=ShutdownConfig(server_seconds=0.0)).run()
         assert ("\x1b[33m[ps 0]    \x1b[0m stay says hello" in terminal.getvalue()) is wanted
         assert "stay says hello" in terminal.getvalue()
 

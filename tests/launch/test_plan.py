@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from monolith.cluster.discovery import ServiceDiscoveryType
-from monolith.launch import LaunchPlan, Resources, RestartPolicy, Role
+from monolith.launch import LaunchPlan, Resources, RestartConfig, Role
 from monolith.launch.resources import bytes_of
 from monolith.launch.restarts import Ending, ending_of, told_ending
 from monolith.train import RunnerConfig
@@ -140,8 +140,8 @@ class TestEndings:
     @pytest.mark.parametrize("name", ["limit", "first_pause_seconds", "longest_pause_seconds", "healthy_seconds"])
     def test_policies_have_no_negative_numbers(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"restarts: {name} must be >= 0, got -1"):
-            RestartPolicy(**{name: -1})
+            RestartConfig(**{name: -1})
 
     def test_pauses_grow_to_their_limit_however_often_a_role_dies(self) -> None:
-        policy = RestartPolicy(first_pause_seconds=0.5, longest_pause_seconds=3)
+        policy = RestartConfig(first_pause_seconds=0.5, longest_pause_seconds=3)
         assert [policy.pause_seconds(deaths) for deaths in (1, 2, 3, 4, 5, 5000)] == [0, 0.5, 1, 2, 3, 3]

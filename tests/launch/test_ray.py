@@ -16,15 +16,15 @@ import pytest
 from discovery_backends import eventually
 from monolith.cluster.discovery.ray_actor import start_registry
 from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
-from monolith.launch import LaunchPlan, RayLauncher, Resources, RestartPolicy, ray_places
+from monolith.launch import LaunchPlan, RayLauncher, Resources, RestartConfig, ray_places
 from monolith.launch.ray_places import RayPlaces
-from monolith.launch.supervision import Patience
+from monolith.launch.supervision import ShutdownConfig
 from monolith.train import RunnerConfig
 from ray_nodes import RayCluster
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.slow]
 
-SOON = RestartPolicy(first_pause_seconds=0.01, longest_pause_seconds=0.02)
+SOON = RestartConfig(first_pause_seconds=0.01, longest_pause_seconds=0.02)
 
 
 class Job:
@@ -40,7 +40,7 @@ class Job:
         given = {"restarts": SOON, "environment": {"GIVEN": "variable"}, **plan}
         self.plan = LaunchPlan(task=str(folder), options=options, **given)
         self.log = io.StringIO()
-        patience = Patience(server_seconds=0.0, kill_seconds=5.0)
+        patience = ShutdownConfig(server_seconds=0.0, kill_seconds=5.0)
         entry = "launch.ray_stand_in:main"
         self.launcher = RayLauncher(self.plan, entry=entry, file=self.log, patience=patience)
 
@@ -139,7 +139,7 @@ def test_the_exit_code_of_a_role_that_fails_is_that_of_the_job(tmp_path: Path) -
 
 
 def test_a_role_that_dies_too_often_ends_the_job(tmp_path: Path) -> None:
-    job = Job(tmp_path, {"ps-0": "stay", "worker-0": "die"}, restarts=RestartPolicy(limit=1))
+    job = Job(tmp_path, {"ps-0": "stay", "worker-0": "die"}, restarts=RestartConfig(limit=1))
     assert job.launcher.run() == 128 + signal.SIGKILL
     assert len(job.starts("worker 0")) == 2
     assert "worker 0 died, or its node has, 2 times in a row" in job.log.getvalue()

@@ -6,15 +6,15 @@ import signal
 
 import pytest
 
-from monolith.launch import RestartPolicy, Role
-from monolith.launch.supervision import Patience, Say, Send, Start, Supervision
+from monolith.launch import RestartConfig, Role
+from monolith.launch.supervision import Say, Send, ShutdownConfig, Start, Supervision
 
 PS, CHIEF, WORKER = Role("ps", 0), Role("worker", 0), Role("worker", 1)
 ROLES = (PS, CHIEF, WORKER)
 
 
-def running(policy: RestartPolicy | None = None) -> Supervision:
-    supervision = Supervision(ROLES, RestartPolicy() if policy is None else policy)
+def running(policy: RestartConfig | None = None) -> Supervision:
+    supervision = Supervision(ROLES, RestartConfig() if policy is None else policy)
     assert supervision.due(0.0) == [Start(role) for role in ROLES]
     return supervision
 
@@ -48,7 +48,7 @@ class TestRestarts:
         assert supervision.restarts == 4
 
     def test_a_role_that_was_well_begins_a_new_row(self) -> None:
-        supervision = running(RestartPolicy(limit=2, healthy_seconds=60))
+        supervision = running(RestartConfig(limit=2, healthy_seconds=60))
         now = 0.0
         for _ in range(5):
             now += 60.0
@@ -60,12 +60,12 @@ class TestRestarts:
         assert supervision.failure == 128 + 11
 
     def test_none_are_allowed_where_the_limit_says_so(self) -> None:
-        supervision = running(RestartPolicy(limit=0))
+        supervision = running(RestartConfig(limit=0))
         supervision.ended(CHIEF, 75, 1.0)
         assert supervision.failure == 75
 
     def test_roles_count_for_themselves(self) -> None:
-        supervision = running(RestartPolicy(limit=1))
+        supervision = running(RestartConfig(limit=1))
         for role in ROLES:
             supervision.ended(role, -9, 1.0)
         assert deeds(supervision, 1.0) == [Start(role) for role in ROLES]
@@ -241,4 +241,4 @@ class TestFailure:
 @pytest.mark.parametrize("name", ["server_seconds", "stop_seconds", "kill_seconds"])
 def test_patience_has_no_negative_numbers(name: str) -> None:
     with pytest.raises(ValueError, match=f"patience: {name} must be >= 0, got -1"):
-        Patience(**{name: -1})
+        ShutdownConfig(**{name: -1})

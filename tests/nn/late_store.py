@@ -15,7 +15,7 @@ from torch import Tensor
 
 from monolith.tables import LocalStore, TableConfig
 from monolith.tables.local.cut import LocalCut
-from monolith.tables.local.joined import LocalJoined
+from monolith.tables.local.joined import LocalWorkerSession
 from monolith.tables.store import Applied, Pending, Plan, Rows, Traits, Update
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Wire:
         self.after_sending = answer_some
 
 
-class LateJoined(LocalJoined):
+class LateJoined(LocalWorkerSession):
     """Sends what it is told."""
 
     _store: LateStore

@@ -52,7 +52,7 @@ def test_folded_passes_make_the_same_step_bit_for_bit(
             accumulated_passes=21,
         )
         accumulate(emb, 21, times)
-        assert (len(emb._ledger._passes) == 21) == (folded_passes > 21)
+        assert (len(emb._registry._passes) == 21) == (folded_passes > 21)
         norm = emb.grad_norm()
         applied = emb.step()
         first = content(emb)
@@ -122,9 +122,9 @@ def test_two_thousand_passes_without_a_step_keep_what_the_ids_need() -> None:
     emb = ml.Embeddings(slots, SGD, accumulated_passes=2000)
     for number in range(2000):
         emb({"user": torch.arange(4) + number % 50})["user"].sum().backward()
-    assert len(emb._ledger._passes) <= _passes.FOLDED_PASSES
-    assert emb.store.stats().open_plans == len(emb._ledger._passes)
-    assert sum(each.gradient.numel() for each in emb._ledger.ready() if each.gradient is not None) <= 2 * 53 + 64 * 8
+    assert len(emb._registry._passes) <= _passes.FOLDED_PASSES
+    assert emb.store.stats().open_plans == len(emb._registry._passes)
+    assert sum(each.gradient.numel() for each in emb._registry.ready() if each.gradient is not None) <= 2 * 53 + 64 * 8
     emb.step()
     assert emb.lookup("user", torch.tensor([10]))[0, 0] == -160.0, "nothing was lost: 2000 / 50 x 4 occurrences"
 
@@ -136,7 +136,7 @@ def test_a_graph_that_is_kept_is_not_folded_and_still_learns(monkeypatch: pytest
     kept.backward(retain_graph=True)
     for _ in range(10):
         emb({"user": torch.tensor([1])})["user"].sum().backward()
-    assert len(emb._ledger._passes) < 5
+    assert len(emb._registry._passes) < 5
     kept.backward()
     emb.step()
     assert emb.lookup("user", torch.tensor([1])).item() == -12.0

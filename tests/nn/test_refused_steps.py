@@ -10,7 +10,7 @@ import torch
 
 import monolith as ml
 from monolith.errors import InvalidArgumentError, UnavailableError
-from monolith.tables.local.joined import LocalJoined
+from monolith.tables.local.joined import LocalWorkerSession
 
 SGD = ml.row_optimizers.Sgd(learning_rate=1.0)
 LARGE = 3e38
@@ -98,7 +98,7 @@ def test_gradients_that_a_store_could_not_take_are_kept_for_the_next_step(monkey
         def fail(*_: Any) -> None:
             raise UnavailableError("store: it is away")
 
-        broken.setattr(LocalJoined, "apply", fail)
+        broken.setattr(LocalWorkerSession, "apply", fail)
         with pytest.raises(UnavailableError):
             emb.step()
     assert emb.step().updated == 2

@@ -19,7 +19,7 @@ from monolith.observe import (
     MetricClient,
     MetricKind,
     MetricRecorder,
-    Reading,
+    MetricSample,
     get_metric_prefix,
     process_recorder,
     set_metric_prefix,
@@ -138,9 +138,9 @@ def test_every_set_of_tags_has_its_own_value() -> None:
     recorder.add("c", 1000)
     assert recorder.counter("c", {"mode": "full", "index": 3}) == 11
     assert recorder.read() == [
-        Reading("c", MetricKind.COUNTER, {}, 1000.0),
-        Reading("c", MetricKind.COUNTER, {"index": "3", "mode": "full"}, 11.0),
-        Reading("c", MetricKind.COUNTER, {"mode": "dense_only"}, 100.0),
+        MetricSample("c", MetricKind.COUNTER, {}, 1000.0),
+        MetricSample("c", MetricKind.COUNTER, {"index": "3", "mode": "full"}, 11.0),
+        MetricSample("c", MetricKind.COUNTER, {"mode": "dense_only"}, 100.0),
     ]
 
 

@@ -30,7 +30,7 @@ from monolith.online.stream.files import Fetched, FileExamples
 from monolith.online.stream.position import StreamPosition
 from monolith.online.stream.topics import TopicExamples
 from monolith.testing import ExampleTask, FakeClock
-from monolith.train import InputOptions, Trainer, TrainerConfig
+from monolith.train import InputConfig, Trainer, TrainerConfig
 from monolith.train.config.trainer_config import PipelineConfig
 from monolith.train.context import TaskContext
 from online.streams import append, events_of, now_ms, numbered
@@ -439,7 +439,7 @@ def test_rows_that_were_postponed_are_applied_when_the_stream_is_silent(tmp_path
     append(tmp_path / "examples-00000", numbered(range(1, 6)))
     stream = stream_of(tmp_path, 1, stop_at_end=False)
     task = StreamCountingTask()
-    config = TrainerConfig(input=InputOptions(stream=stream), pipeline=PipelineConfig(postpush=True))
+    config = TrainerConfig(input=InputConfig(stream=stream), pipeline=PipelineConfig(postpush=True))
     looking = PublishedEvents(task, 5)
     state = Trainer(task, config, hooks=[StreamHook(stream), looking]).train()
     looking.thread.join()

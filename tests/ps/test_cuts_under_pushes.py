@@ -116,9 +116,9 @@ def test_a_worker_that_died_between_two_servers_leaves_a_checkpoint_for_as_many(
         assert set(again.counts(OURS)) == {2}
         assert set(again.counts(THEIRS)) == {1, 2}
         with second_worker(again.emb.store, THEIRS) as other:
-            joined = other.emb.join(1)
-            assert joined.applied is not None
-            assert (joined.applied.seq, joined.next_seq) == (0, 2)
+            session = other.emb.join(1)
+            assert session.applied is not None
+            assert (session.applied.seq, session.next_seq) == (0, 2)
             other.step(BatchStamp(worker=1, seq=1))  # the server that has it does nothing
             other.step(BatchStamp(worker=1, seq=2))
             assert set(other.counts(THEIRS)) == {3}

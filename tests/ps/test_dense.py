@@ -214,8 +214,8 @@ def test_a_worker_that_died_between_two_servers_goes_on_behind_the_one_that_has_
     client.push(stamp(1), step=1)
     servers.gates[1].is_open = True
     again_model, again = connected(servers)
-    joined = again.join(0)
-    assert (joined.applied, joined.next_seq) == (stamp(0), 2)
+    session = again.join(0)
+    assert (session.applied, session.next_seq) == (stamp(0), 2)
     again_model.give_gradients(1)
     again.push(stamp(1), step=1).result()
     assert [shard.applied() for shard in servers.shards] == [{0: 1}, {0: 1}]

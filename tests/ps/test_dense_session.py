@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from monolith.checkpoint import RestoreOptions, Saver
+from monolith.checkpoint import RestoreConfig, Saver
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from monolith.optim import Shampoo
 from monolith.ps.dense.client import DenseClient
@@ -267,7 +267,7 @@ def test_weights_that_start_anew_start_anew_on_servers(tmp_path: Path) -> None:
             session.run(task.input_fn("train").make(number))
         saver.save(session.state, background=False)
     fresh = trained(task_of(), 0)
-    with Saver(tmp_path, restoring=RestoreOptions(clear_nn=True)) as saver:
+    with Saver(tmp_path, restoring=RestoreConfig(clear_nn=True)) as saver:
         found = trained(task_of(), 0, restore=saver.restore, servers=servers)
     assert_same(found, fresh)
 

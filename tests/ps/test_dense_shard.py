@@ -24,7 +24,7 @@ from monolith.ps.dense.client import DenseClient
 from monolith.ps.dense.shard import DenseShard
 from monolith.ps.dense.wire import WORDS, Kind
 from monolith.tables.batch import BatchStamp
-from monolith.train._dense_step import DenseConfig, DenseThere
+from monolith.train._dense_step import DenseConfig, ServerDense
 from ps.dense_fakes import FakeServers, OpenGate
 
 STAMP = BatchStamp(worker=0, seq=0)
@@ -266,4 +266,4 @@ def test_a_server_without_weights_has_no_batches_of_them_to_lose() -> None:
     optimizer = SGD(model.parameters(), lr=0.5)
     client = DenseClient(model, optimizer, servers)
     (holder,) = [server for server, pieces in enumerate(client.layout.servers) if pieces]
-    assert DenseThere(client, [optimizer], DenseConfig()).join(0) == {holder: None}
+    assert ServerDense(client, [optimizer], DenseConfig()).join(0) == {holder: None}

@@ -16,10 +16,10 @@ import torch
 
 from checkpoint.zygote import Zygote
 from monolith.errors import FailedPreconditionError
-from monolith.nn import BatchTurn, Embeddings, Slot
+from monolith.nn import BatchContext, Embeddings, Slot
 from monolith.ps import PsServer, PsStore
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables import BatchStamp, Joined, Store, TableConfig, Update
+from monolith.tables import BatchStamp, Store, TableConfig, Update, WorkerSession
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
 from system.crash import CONFIGS
@@ -32,7 +32,7 @@ WORKER = """
 import os, signal
 import torch
 from monolith import Embeddings, Slot, initializers, row_optimizers
-from monolith.nn import BatchTurn
+from monolith.nn import BatchContext
 from monolith.ps import PsStore
 from monolith.tables import BatchStamp
 
@@ -49,7 +49,7 @@ model = Embeddings(slots, row_optimizers.Sgd(learning_rate=1.0), store=open_stor
 stores[0].rows.move(1, ("127.0.0.1", int(arguments[1])), stores[0].frames_words[1])
 for number in range(2):
     stamp = BatchStamp(worker=0, seq=number, position=str(number + 1).encode())
-    with BatchTurn({"ids": torch.arange(64)}, stamp=stamp) as turn:
+    with BatchContext({"ids": torch.arange(64)}, stamp=stamp) as turn:
         model(turn.features)["ids"].sum().backward()
     print('"computed"', flush=True)
     os.read(told, 1)
@@ -166,11 +166,11 @@ def last_batches(store: PsStore, worker: int = 0) -> list[int]:
     ]
 
 
-def push(joined: Joined, number: int, *, previous: int) -> None:
-    stamp = BatchStamp(worker=joined.worker, seq=number, position=str(number + 1).encode())
-    plan = joined.plan(IDS, torch.tensor([0, len(IDS)]), stamp=stamp)
+def push(session: WorkerSession, number: int, *, previous: int) -> None:
+    stamp = BatchStamp(worker=session.worker, seq=number, position=str(number + 1).encode())
+    plan = session.plan(IDS, torch.tensor([0, len(IDS)]), stamp=stamp)
     rule = Update(step=number, learning_rates=torch.ones(1), times=0, previous=previous)
-    joined.apply([(plan, plan.counts.float())], rule).result()
+    session.apply([(plan, plan.counts.float())], rule).result()
 
 
 def counts(store: Store) -> list[float]:
@@ -186,12 +186,12 @@ def test_a_worker_killed_between_two_servers_of_a_push_goes_on_behind_the_one_th
     assert set(model.lookup("ids", IDS).flatten().tolist()) == {-1.0, -2.0}, (
         "one server lacks a batch that the other has"
     )
-    joined = model.join(0)
-    assert joined.applied is not None
-    assert (joined.applied.seq, joined.applied.position, joined.next_seq) == (0, b"1", 2)
+    session = model.join(0)
+    assert session.applied is not None
+    assert (session.applied.seq, session.applied.position, session.next_seq) == (0, b"1", 2)
     for number in (1, 2):
         stamp = BatchStamp(worker=0, seq=number) if is_stamped else None
-        with BatchTurn({"ids": IDS}, stamp=stamp) as turn:
+        with BatchContext({"ids": IDS}, stamp=stamp) as turn:
             model(turn.features)["ids"].sum().backward()
         model.step()
         rows = model.lookup("ids", IDS).flatten()

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from monolith.errors import InvalidArgumentError
-from monolith.ps.placement import LARGEST_PIECE_BYTES, Piece, Weight, place
+from monolith.ps.placement import LARGEST_PIECE_BYTES, WeightInfo, WeightShard, place
 
 DTYPES = ["float32", "float64", "bfloat16"]
 ROWS = LARGEST_PIECE_BYTES // 4  # of one float32 each: a weight of exactly the limit
 
 
-def model(rng: np.random.Generator, size: int) -> list[Weight]:
+def model(rng: np.random.Generator, size: int) -> list[WeightInfo]:
     shapes: list[tuple[int, ...]] = [
         (),
         (0,),
@@ -26,12 +26,12 @@ def model(rng: np.random.Generator, size: int) -> list[Weight]:
         (64, 64),
     ]
     return [
-        Weight(name=f"w{number}", shape=shapes[rng.integers(len(shapes))], dtype=str(rng.choice(DTYPES)))
+        WeightInfo(name=f"w{number}", shape=shapes[rng.integers(len(shapes))], dtype=str(rng.choice(DTYPES)))
         for number in range(size)
     ]
 
 
-def pieces_of(placed: tuple[tuple[Piece, ...], ...], name: str) -> list[Piece]:
+def pieces_of(placed: tuple[tuple[WeightShard, ...], ...], name: str) -> list[WeightShard]:
     return [piece for server in placed for piece in server if piece.name == name]
 
 
@@ -55,21 +55,21 @@ def test_a_piece_knows_which_server_it_is_on() -> None:
 
 
 def test_only_what_is_above_the_limit_is_divided() -> None:
-    placed = place([Weight(name="at", shape=(ROWS,)), Weight(name="above", shape=(ROWS + 1,))], 4)
+    placed = place([WeightInfo(name="at", shape=(ROWS,)), WeightInfo(name="above", shape=(ROWS + 1,))], 4)
     assert len(pieces_of(placed, "at")) == 1
     assert [piece.shape for piece in pieces_of(placed, "above")] == [(ROWS // 2,), (ROWS // 2 + 1,)]
 
 
 def test_a_weight_has_at_most_as_many_pieces_as_servers_and_rows() -> None:
-    placed = place([Weight(name="long", shape=(100 * ROWS,)), Weight(name="flat", shape=(2, 8 * ROWS))], 3)
+    placed = place([WeightInfo(name="long", shape=(100 * ROWS,)), WeightInfo(name="flat", shape=(2, 8 * ROWS))], 3)
     assert len(pieces_of(placed, "long")) == 3
     assert len(pieces_of(placed, "flat")) == 2
 
 
 def test_what_must_stay_whole_stays_whole() -> None:
-    weights = [Weight(name="whole", shape=(10 * ROWS,), is_divisible=False)]
+    weights = [WeightInfo(name="whole", shape=(10 * ROWS,), is_divisible=False)]
     assert len(pieces_of(place(weights, 3), "whole")) == 1
-    assert len(pieces_of(place([Weight(name="w", shape=(10 * ROWS,))], 3, partition=False), "w")) == 1
+    assert len(pieces_of(place([WeightInfo(name="w", shape=(10 * ROWS,))], 3, partition=False), "w")) == 1
 
 
 def test_the_order_of_the_weights_does_not_matter() -> None:
@@ -79,7 +79,7 @@ def test_the_order_of_the_weights_does_not_matter() -> None:
 
 
 def test_servers_are_loaded_alike() -> None:
-    weights = [Weight(name=f"w{number}", shape=(100 + number,)) for number in range(200)]
+    weights = [WeightInfo(name=f"w{number}", shape=(100 + number,)) for number in range(200)]
     loads = [sum(piece.bytes for piece in server) for server in place(weights, 4)]
     assert max(loads) - min(loads) <= 4 * 300
 
@@ -92,7 +92,7 @@ def test_pieces_are_aligned_one_behind_another_whichever_are_left_out() -> None:
 
 def test_what_no_optimizer_moves_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"parameter 'count': servers keep .* float32.*, got int64"):
-        Weight(name="count", shape=(3,), dtype="int64")
+        WeightInfo(name="count", shape=(3,), dtype="int64")
 
 
 def test_there_must_be_a_server() -> None:

@@ -104,7 +104,7 @@ def test_a_server_that_came_back_is_joined_and_takes_pushes(tmp_path: Path, capl
         store.cluster.move(1, servers.replace(1))
         assert "is a new process, which recovered the state of the former one" in caplog.text
         again = Worker(store)
-        lost = [None if each is None else each.seq for each in again.joined.applied_by_server]
+        lost = [None if each is None else each.seq for each in again.session.applied_by_server]
         assert lost == [1, 0]
         plan = again.plan([1, 2, 3], 2)  # goes on behind what was acknowledged
         again.push(plan)

@@ -94,10 +94,10 @@ def counting(address: str, *, timeout_seconds: float = 60.0) -> Iterator[Counter
 
 def told_by_rows(counter: Counter) -> tuple[int, set[float]]:
     """What the clock says of worker 0, and how often the rows were counted."""
-    joined = counter.emb.store.join(0)
+    session = counter.emb.store.join(0)
     with counter.emb.store.cut() as cut:
         blocks = [block for block in cut.blocks(ALL_BUCKETS, state=True) if block.kind is BlockKind.FULL]
-    return joined.next_seq, {-float(weight) for block in blocks for weight in block.weights(1).flat}
+    return session.next_seq, {-float(weight) for block in blocks for weight in block.weights(1).flat}
 
 
 def train_until_it_dies(address: str, model: Path, *, most_steps: int = 4000) -> int:

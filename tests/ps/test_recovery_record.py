@@ -14,7 +14,7 @@ import pytest
 from monolith import _core
 from monolith.errors import DataLossError
 from monolith.ps.recovery.entries import DenseEntry, Place, RecordMeta, RowsEntry, Section
-from monolith.ps.recovery.record_file import FOOTER, FORMAT_VERSION, HEADER, MAGIC, RecordFile, RecordWriter
+from monolith.ps.recovery.record_file import FOOTER, FORMAT_VERSION, HEADER, MAGIC, RecordFile, RecoveryFileWriter
 from monolith.ps.recovery.record_folder import RecordFolder
 from monolith.tables.batch import BatchStamp
 
@@ -59,7 +59,7 @@ def meta(**changes: object) -> RecordMeta:
 
 
 def write(path: Path, told: RecordMeta | None = None) -> bytes:
-    writer = RecordWriter(path)
+    writer = RecoveryFileWriter(path)
     writer.append(BODY[:100])
     writer.append_array(np.frombuffer(BODY[100:], np.uint8))
     writer.finish(meta() if told is None else told)

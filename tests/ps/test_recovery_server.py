@@ -19,7 +19,7 @@ from monolith.ps import DenseClient, PsCluster, PsServer, PsStore
 from monolith.ps.client import push_barrier
 from monolith.ps.recovery import record_file
 from monolith.ps.recovery.config import RecoveryConfig
-from monolith.ps.recovery.keeping import Keeping
+from monolith.ps.recovery.keeping import RecoveryManager
 from monolith.tables import Segment, TableConfig
 from monolith.tables.batch import BatchStamp, Update
 from monolith.tables.formats.row_block import BlockKind
@@ -70,10 +70,10 @@ def train(worker: Worker, steps: int) -> None:
         ids = torch.randint(0, 300, (40,), generator=generator)
         seq = worker.last + 1
         stamp = BatchStamp(worker=worker.number, seq=seq)
-        plan = worker.joined.plan(ids, torch.tensor([0, 20, 40]), stamp=stamp)
-        worker.joined.read(plan, after=worker.last, step=0, train=True).result()
+        plan = worker.session.plan(ids, torch.tensor([0, 20, 40]), stamp=stamp)
+        worker.session.read(plan, after=worker.last, step=0, train=True).result()
         rule = Update(previous=worker.last, step=0, learning_rates=torch.ones(3), times=1000 + seq * DAY // 10)
-        worker.joined.apply([(plan, torch.randn(plan.num_values, generator=generator))], rule).result()
+        worker.session.apply([(plan, torch.randn(plan.num_values, generator=generator))], rule).result()
         worker.last = seq
 
 
@@ -95,7 +95,7 @@ def test_rows_of_several_stores_come_back_bit_for_bit_with_state_times_and_clock
             assert [each.life for each in after] == [each.life for each in before[2]]
             assert [list(each.newest_times) for each in after] == [list(each.newest_times) for each in before[2]]
             assert all(now.epoch > then.epoch for now, then in zip(after, before[2], strict=True))
-            assert Worker(first, 1).joined.applied == BatchStamp(worker=1, seq=5)
+            assert Worker(first, 1).session.applied == BatchStamp(worker=1, seq=5)
             train(Worker(first, 0), 1)
 
 
@@ -200,7 +200,7 @@ def test_increments_are_written_while_a_checkpoint_is(tmp_path: Path) -> None:
 
 def test_a_server_comes_back_before_anybody_can_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    bring_back, start_frames, bind = Keeping.bring_back, PsServer._start_frames, PsServer._bind
+    bring_back, start_frames, bind = RecoveryManager.bring_back, PsServer._start_frames, PsServer._bind
 
     def noted(name: str, method: Any) -> Any:
         def call(self: Any, *arguments: Any) -> Any:
@@ -209,7 +209,7 @@ def test_a_server_comes_back_before_anybody_can_reach_it(tmp_path: Path, monkeyp
 
         return call
 
-    monkeypatch.setattr(Keeping, "bring_back", noted("rows", bring_back))
+    monkeypatch.setattr(RecoveryManager, "bring_back", noted("rows", bring_back))
     monkeypatch.setattr(PsServer, "_start_frames", noted("frames", start_frames))
     monkeypatch.setattr(PsServer, "_bind", noted("control", bind))
     with recorded(1, tmp_path):
@@ -278,7 +278,7 @@ def test_a_disk_that_is_full_costs_nothing_but_time(
                 def refuse(*_: object) -> int:
                     raise ResourceExhaustedError("file: no space left on device")
 
-                full.setattr(record_file.RecordWriter, "finish", refuse)
+                full.setattr(record_file.RecoveryFileWriter, "finish", refuse)
                 for _ in range(3):
                     worker.train([2])
                     servers.write()

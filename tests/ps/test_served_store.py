@@ -21,15 +21,15 @@ from monolith.nn import Embeddings, Slot
 from monolith.ps import PsCluster, PsServer, PsStore
 from monolith.ps.client import push_barrier as _push_hold
 from monolith.ps.client import resources as open_things
-from monolith.ps.server.push_gates import Clocks, HeldGates, Owner
+from monolith.ps.server.push_gates import Clocks, Owner, PushGates
 from monolith.tables import Segment, TableConfig
-from monolith.tables.history import ALL_BUCKETS, WriteRules, WrittenRows
+from monolith.tables.history import ALL_BUCKETS, SnapshotWriteConfig, WrittenRows
 from monolith.tables.row_optimizers import Adagrad, Sgd
 from ps.server_fixtures import running, store_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
-RULES = WriteRules(snapshot_id=7)
+RULES = SnapshotWriteConfig(snapshot_id=7)
 
 
 # Agreement
@@ -134,14 +134,14 @@ def test_a_worker_between_two_servers_is_waited_for_and_the_cut_is_even(monkeypa
     with running(2) as servers, store_of(servers) as store:
         Worker(store).train([1, 2, 3, 4])
         push_to(servers[0], 0)
-        level = HeldGates.level
+        level = PushGates.catch_up
 
-        def let_it_come(self: HeldGates, client: int, limits: Mapping[str, Mapping[int, int]], wait: float) -> Clocks:
+        def let_it_come(self: PushGates, client: int, limits: Mapping[str, Mapping[int, int]], wait: float) -> Clocks:
             assert limits == {"rows/rows": {0: 0, 9: 0}}
             push_to(servers[1], 0)
             return level(self, client, limits, wait)
 
-        monkeypatch.setattr(HeldGates, "level", let_it_come)
+        monkeypatch.setattr(PushGates, "catch_up", let_it_come)
         with store.cut() as cut:
             assert [clock.stamps[9].seq for clock in cut.applied] == [0, 0]
 
@@ -152,7 +152,7 @@ def test_a_worker_that_is_slow_between_two_servers_is_awaited_again_and_again(mo
         push_to(servers[0], 0)
         releases = 0
 
-        def let_it_come_late(self: HeldGates, client: int) -> bool:
+        def let_it_come_late(self: PushGates, client: int) -> bool:
             nonlocal releases
             releases += self is servers[1]._service.gates
             was_held = release(self, client)
@@ -160,8 +160,8 @@ def test_a_worker_that_is_slow_between_two_servers_is_awaited_again_and_again(mo
                 push_to(servers[1], 0)
             return was_held
 
-        release = HeldGates.release
-        monkeypatch.setattr(HeldGates, "release", let_it_come_late)
+        release = PushGates.release
+        monkeypatch.setattr(PushGates, "release", let_it_come_late)
         with store.cut() as cut:
             assert [clock.stamps[9].seq for clock in cut.applied] == [0, 0]
         assert releases == 4, "three holds in which it did not come, and the one of the cut"
@@ -172,13 +172,13 @@ def test_a_worker_that_died_between_two_servers_is_told_of_once_and_awaited_once
 ) -> None:
     monkeypatch.setattr(_push_hold, "_LEVEL_SECONDS", 0.01)
     waits = []
-    level = HeldGates.level
+    level = PushGates.catch_up
 
-    def noted(self: HeldGates, client: int, limits: Mapping[str, Mapping[int, int]], wait: float) -> Clocks:
+    def noted(self: PushGates, client: int, limits: Mapping[str, Mapping[int, int]], wait: float) -> Clocks:
         waits.append(wait)
         return level(self, client, limits, wait)
 
-    monkeypatch.setattr(HeldGates, "level", noted)
+    monkeypatch.setattr(PushGates, "catch_up", noted)
     with running(2) as servers, store_of(servers) as store:
         push_to(servers[0], 0)
         for _ in range(2):
@@ -198,13 +198,13 @@ def test_a_worker_that_died_between_two_servers_is_told_of_once_and_awaited_once
 
 
 def test_pushes_up_to_the_limit_pass_a_held_gate() -> None:
-    gates, gate, clock = HeldGates(), _core.PushGate(), {7: 3}
+    gates, gate, clock = PushGates(), _core.PushGate(), {7: 3}
     gates.add("dense", Owner(gate, lambda: clock))
     assert gates.hold(1, 60.0) == {"dense": {7: 3}}
     assert not gate.enter(7, 4, 3)
     assert gate.enter(7, 3, 3), "what was applied before always passes"
     gate.leave()
-    assert gates.level(1, {"dense": {7: 4}}, 0.0) == {"dense": {7: 3}}, "nobody came"
+    assert gates.catch_up(1, {"dense": {7: 4}}, 0.0) == {"dense": {7: 3}}, "nobody came"
     assert gate.enter(7, 4, 3)
     gate.leave()
     assert not gate.enter(7, 5, 4)
@@ -216,7 +216,7 @@ def test_pushes_up_to_the_limit_pass_a_held_gate() -> None:
 
 
 def test_a_push_that_does_not_end_makes_the_hold_fail() -> None:
-    gates, gate = HeldGates(), _core.PushGate()
+    gates, gate = PushGates(), _core.PushGate()
     gates.add("dense", Owner(gate, dict))
     assert gate.enter(7, 0, -1)
     with pytest.raises(DeadlineExceededError, match="a push did not end"):
@@ -225,7 +225,7 @@ def test_a_push_that_does_not_end_makes_the_hold_fail() -> None:
 
 
 def test_one_client_holds_at_a_time() -> None:
-    gates = HeldGates()
+    gates = PushGates()
     gates.hold(1, 60.0)
     with pytest.raises(DeadlineExceededError, match="another client held"):
         gates.hold(2, 0.05)
@@ -245,7 +245,7 @@ def test_a_hold_that_one_server_refuses_holds_none(monkeypatch: pytest.MonkeyPat
             with pytest.raises(DeadlineExceededError, match="did not end"), store.cluster.held(60.0):
                 pass
         plan = worker.plan([1], 1)
-        assert worker.joined.apply([(plan, torch.ones(2))], rule(0)).result(30).updated == 1
+        assert worker.session.apply([(plan, torch.ones(2))], rule(0)).result(30).updated == 1
 
 
 def test_pushes_wait_while_they_are_held_and_pass_afterwards() -> None:
@@ -254,7 +254,7 @@ def test_pushes_wait_while_they_are_held_and_pass_afterwards() -> None:
         worker.train([1])
         plan = worker.plan([1], 1)
         with store.cluster.held(60.0), store.cluster.held():  # once more inside is the same hold
-            pending = worker.joined.apply([(plan, torch.ones(2))], rule(0))
+            pending = worker.session.apply([(plan, torch.ones(2))], rule(0))
             assert not pending._push.wait_for(0.2)  # type: ignore[attr-defined]  # the call on its way
             assert rows_of(other, [1]) == [[-1.0, -1.0]]
         assert pending.result(60).updated == 1
@@ -277,7 +277,7 @@ def test_where_one_server_cannot_write_the_files_of_the_others_go(
     write = open_things.OpenCut.write
     others_have_written = threading.Barrier(3)
 
-    def failing(self: open_things.OpenCut, folder: str, rules: WriteRules) -> WrittenRows:
+    def failing(self: open_things.OpenCut, folder: str, rules: SnapshotWriteConfig) -> WrittenRows:
         if self.cut._owned.start == 0:
             others_have_written.wait(60)
             raise FileUnavailableError("the disk is full")
@@ -300,7 +300,7 @@ def test_a_write_that_is_cancelled_ends_on_all_servers(tmp_path: Path, monkeypat
     transfer = _core.Transfer()
     write = open_things.OpenCut.write
 
-    def slow(self: open_things.OpenCut, folder: str, rules: WriteRules) -> WrittenRows:
+    def slow(self: open_things.OpenCut, folder: str, rules: SnapshotWriteConfig) -> WrittenRows:
         transfer.cancel()
         while not self._transfer.cancelled:
             pass  # until the word has come
@@ -347,9 +347,9 @@ def test_a_large_block_crosses_in_pieces() -> None:
         candidates = np.arange(200_000)
         ids = torch.from_numpy(candidates[_core.bucket_of(candidates) == 700][:100])
         splits = torch.tensor([0, 10, len(ids)])
-        joined = source.join(0)
-        plan = joined.plan(ids, splits, stamp=stamp(0))
-        joined.apply([(plan, torch.arange(float(plan.num_values)))], rule(-1, segments=2)).result()
+        session = source.join(0)
+        plan = session.plan(ids, splits, stamp=stamp(0))
+        session.apply([(plan, torch.arange(float(plan.num_values)))], rule(-1, segments=2)).result()
         with source.cut() as cut:
             blocks = list(cut.blocks(ALL_BUCKETS))
         small, large = (len(block.data) for block in blocks)

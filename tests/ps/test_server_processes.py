@@ -82,7 +82,7 @@ def test_a_client_that_is_killed_lets_pushes_pass_again(
     other = client(zygote, "held", servers)
     began = time.monotonic()
     plan = worker.plan([1], 0)
-    pending = worker.joined.apply([(plan, torch.ones(plan.num_values))], rule(-1))
+    pending = worker.session.apply([(plan, torch.ones(plan.num_values))], rule(-1))
     assert not pending.done()
     zygote.end(other)
     pending.result(50)
@@ -111,7 +111,7 @@ def test_a_server_that_is_paused_is_awaited(servers: list[ServerProcess], store:
     worker = Worker(store)
     os.kill(servers[0].pid, signal.SIGSTOP)
     plan = worker.plan([1], 0)
-    pending = worker.joined.apply([(plan, torch.ones(plan.num_values))], rule(-1))
+    pending = worker.session.apply([(plan, torch.ones(plan.num_values))], rule(-1))
     os.kill(servers[0].pid, signal.SIGCONT)
     assert pending.result(60).updated == 1
 

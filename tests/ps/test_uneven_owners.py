@@ -34,9 +34,9 @@ def store(request: pytest.FixtureRequest, clusters: Mapping[int, PsCluster]) -> 
 
 
 def test_who_joins_hears_what_each_owner_has(store: Store) -> None:
-    joined = store.join(0)
-    assert list(joined.applied_by_server) == [stamp(2), stamp(5)]
-    assert (joined.applied, joined.next_seq) == (stamp(2), 6)
+    session = store.join(0)
+    assert list(session.applied_by_server) == [stamp(2), stamp(5)]
+    assert (session.applied, session.next_seq) == (stamp(2), 6)
     assert list(store.join(1).applied_by_server) == [None, None]
 
 
@@ -62,5 +62,5 @@ def test_a_store_of_one_owner_says_what_that_has() -> None:
     store = LocalStore(ONE_TABLE)
     worker = Worker(store)
     worker.train([1])
-    assert list(worker.joined.applied_by_server) == [None]
+    assert list(worker.session.applied_by_server) == [None]
     assert list(store.join(0).applied_by_server) == [stamp(0)]

@@ -17,7 +17,7 @@ from monolith.export import allowed_operations, trial
 from monolith.export.export_folder import ExportFolder
 from monolith.export.held_folder import HeldFolder
 from monolith.serving import Predictor, allow_operations, export_versions, version_watch
-from monolith.serving.promotion.version_source import ExportSource
+from monolith.serving.promotion.version_source import ExportVersionSource
 from serving.server.promoted_models import wait_until
 from serving.small_models import make_batch, trained
 
@@ -121,7 +121,7 @@ def test_at_the_start_a_server_falls_back_to_a_version_that_passes(
 
     monkeypatch.setattr(export_versions, "try_export", judge)
     publish(exported, tmp_path, 1)
-    source = ExportSource(str(tmp_path))
+    source = ExportVersionSource(str(tmp_path))
     source.open(1, frozen=False, beside=[]).close()
     assert tried == ["1"]  # the only version is tried, too
     publish(exported, tmp_path, 2)

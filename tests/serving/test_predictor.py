@@ -19,7 +19,7 @@ import monolith as ml
 from monolith.checkpoint.tensor_bytes import tensors_from_bytes, tensors_to_bytes
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.export.opened import open_export
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.serving import Predictor, version_watch
 from monolith.serving.export_versions import ExportVersions
 from monolith.train import Trainer
@@ -170,7 +170,7 @@ def test_an_empty_request_an_unknown_signature_and_a_closed_predictor(exported: 
 @pytest.mark.slow
 def test_a_newer_export_takes_over_without_a_failed_call_and_frees_the_old_rows(tmp_path: Path) -> None:
     trainer = trained(2)
-    trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
+    trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=1))
     batch, failures, versions = make_batch(5), [], set()
     first = trainer.predict(batch)["score"]
     stop = threading.Event()
@@ -189,7 +189,7 @@ def test_a_newer_export_takes_over_without_a_failed_call_and_frees_the_old_rows(
         for thread in threads:
             thread.start()
         trainer.train(steps=3)
-        trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=2))
+        trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=2))
         second = trainer.predict(batch)["score"]
         waited = threading.Event()
         for _ in range(int(WAIT / 0.05)):
@@ -208,8 +208,8 @@ def test_a_newer_export_takes_over_without_a_failed_call_and_frees_the_old_rows(
 
 def test_an_export_that_cannot_be_used_leaves_the_old_one_serving(tmp_path: Path) -> None:
     trainer = trained(2)
-    trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
-    folder = Path(trainer.export(str(tmp_path / "other"), example=make_batch(0), options=ExportOptions(version=2)))
+    trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=1))
+    folder = Path(trainer.export(str(tmp_path / "other"), example=make_batch(0), options=ExportConfig(version=2)))
     (folder / "weights.safetensors").write_bytes(b"torn")
     with Predictor(str(tmp_path)) as predictor:
         folder.rename(tmp_path / "2")
@@ -222,10 +222,10 @@ def test_an_export_that_cannot_be_used_leaves_the_old_one_serving(tmp_path: Path
 @pytest.mark.slow
 def test_weights_alone_are_served_with_the_rows_before(tmp_path: Path) -> None:
     trainer = trained(2)
-    trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
+    trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=1))
     with torch.no_grad():
         trainer.state.model["top"][0].weight.mul_(2)  # type: ignore[index, union-attr]
-    trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=2, dense_only=True))
+    trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=2, dense_only=True))
     assert not (tmp_path / "2" / "rows").exists()
     with Predictor(str(tmp_path)) as predictor:
         answer = predictor.predict(make_batch(4))
@@ -238,7 +238,7 @@ def test_weights_alone_are_served_with_the_rows_before(tmp_path: Path) -> None:
 
 def test_shards_have_all_rows_between_them(tmp_path: Path) -> None:
     trainer = trained(2)
-    entry = trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=7, shards=3))
+    entry = trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=7, shards=3))
     assert entry == f"{tmp_path}/entry/7"
     parts = [open_export(str(tmp_path / f"ps_{shard}")) for shard in range(3)]
     loaded = []
@@ -274,8 +274,8 @@ def test_storage_that_is_away_is_a_problem_until_it_answers_again(
 ) -> None:
     monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
     trainer = trained(2)
-    trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
-    trainer.export(str(tmp_path / "later"), example=make_batch(0), options=ExportOptions(version=2))
+    trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=1))
+    trainer.export(str(tmp_path / "later"), example=make_batch(0), options=ExportConfig(version=2))
     away, really = threading.Event(), ExportVersions.newest_number
 
     def newest_number(versions: ExportVersions) -> int:
@@ -299,7 +299,7 @@ def test_a_folder_that_is_called_like_another_version_is_told_and_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
-    trained(2).export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
+    trained(2).export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=1))
     with Predictor(str(tmp_path)) as predictor:
         shutil.copytree(tmp_path / "1", tmp_path / "later")
         (tmp_path / "later").rename(tmp_path / "5")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from monolith.deltalog import DeltaLog
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.online import DeltaPublisher
 from monolith.serving import Predictor
 from serving.small_models import make_batch, trained
@@ -40,7 +40,7 @@ def publisher_of(state: Any, log: Path) -> DeltaPublisher:
 
 def test_rows_and_weights_of_the_log_are_served_with_their_version(tmp_path: Path) -> None:
     trainer, batch = trained(2), make_batch(7)
-    trainer.export(str(tmp_path / "model"), example=batch, options=ExportOptions(version=3))
+    trainer.export(str(tmp_path / "model"), example=batch, options=ExportConfig(version=3))
     state = trainer.state
     assert state is not None
     log = tmp_path / "log"
@@ -147,7 +147,7 @@ def test_what_a_base_has_is_served_from_the_first_answer_on(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_weights_of_the_log_stay_when_an_export_of_weights_alone_takes_over(tmp_path: Path) -> None:
     trainer, batch = trained(2), make_batch(7)
-    trainer.export(str(tmp_path / "model"), example=batch, options=ExportOptions(version=3))
+    trainer.export(str(tmp_path / "model"), example=batch, options=ExportConfig(version=3))
     state = trainer.state
     assert state is not None
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_weights_of_the_log_stay_when_an_export_of_weights_alone_takes_over(tmp_
         number = predictor.version.dense
         with torch.no_grad():
             state.model["top"][0].weight.sub_(0.25)  # type: ignore[index]
-        options = ExportOptions(version=4, dense_only=True)
+        options = ExportConfig(version=4, dense_only=True)
         trainer.export(str(tmp_path / "model"), example=batch, options=options)
         wait_until(lambda: predictor.version.export == 4)
         answer = predictor.predict(batch)

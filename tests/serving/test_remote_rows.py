@@ -35,7 +35,7 @@ from monolith.rpc.credentials import ClientCredentials, ServerCredentials
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.remote_rows import RemoteRows
-from monolith.serving.shards.replica_race import ReplicaRace
+from monolith.serving.shards.replica_race import HedgedRequest
 from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas, shard_role
 from monolith.serving.shards.served_shard import serve_shard
 from monolith.serving.shards.shard_number import ShardNumber
@@ -371,7 +371,7 @@ def test_wrong_ids_are_refused_before_anything_is_sent(ids: dict[str, torch.Tens
 
 
 def test_a_race_asks_each_replica_once_and_hedges_by_its_clock() -> None:
-    race = ReplicaRace(["a", "b", "c"], hedge_seconds=1.0)
+    race = HedgedRequest(["a", "b", "c"], hedge_seconds=1.0)
     assert race.begin(10.0) == "a"
     assert race.hedge(10.9) is None
     assert race.hedge(11.0) == "b"
@@ -383,8 +383,8 @@ def test_a_race_asks_each_replica_once_and_hedges_by_its_clock() -> None:
         lost.append(race.is_lost)
     assert lost == [False, False, True]
     assert [error.message for error in race.errors] == ["a", "b", "c"]
-    assert ReplicaRace([], hedge_seconds=1.0).begin(0.0) is None
-    assert ReplicaRace([], hedge_seconds=1.0).is_lost
+    assert HedgedRequest([], hedge_seconds=1.0).begin(0.0) is None
+    assert HedgedRequest([], hedge_seconds=1.0).is_lost
 
 
 def test_options_and_shard_numbers_that_cannot_be_are_refused() -> None:

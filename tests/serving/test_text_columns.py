@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import monolith as ml
-from monolith.data import Batch, CsvDataset, Dense, Ids, JsonParser, Label, ParquetDataset, TextColumn, text_ids
+from monolith.data import Batch, CsvDataset, DenseColumn, Ids, JsonParser, Label, ParquetDataset, TextColumn, text_ids
 from monolith.data.batch_rows import concat_batches, take_rows, with_columns
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.export.signature import Signature
@@ -34,7 +34,7 @@ COLUMNS = [
     Ids("user", slot=7),
     Ids("genres", separator="|"),
     Ids("seen", texts_of="user", separator=" ", length=2),
-    Dense("age", width=1),
+    DenseColumn("age", width=1),
     Label(),
 ]
 SEEN = ["ann bob", "bob", "Zoë ann", "", "123", "bob ann"]

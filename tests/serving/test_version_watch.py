@@ -32,7 +32,7 @@ class Served:
             raise UnavailableError(self.away)
         return self.newest if self.newest > self.now else None
 
-    def take_up(self, number: int) -> None:
+    def activate(self, number: int) -> None:
         self.tried.append(number)
         if number in self.errors:
             raise self.errors[number]
@@ -50,7 +50,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Watched]]:
 
     def make(*, polls: bool = True) -> Watched:
         served = Served()
-        made.append(VersionWatch("model", wanted=served.wanted, take_up=served.take_up, polls=polls))
+        made.append(VersionWatch("model", wanted=served.wanted, activate=served.activate, polls=polls))
         made[-1].start()
         return served, made[-1]
 
@@ -112,7 +112,7 @@ def test_a_version_that_is_forgiven_is_tried_again(watch: Callable[..., Watched]
     served.newest = 2
     wait_until(lambda: found.problem is not None)
     served.errors.clear()
-    found.forgive(2)
+    found.retry(2)
     wait_until(lambda: served.now == 2)
 
 
@@ -149,7 +149,7 @@ def test_one_that_does_not_poll_asks_storage_again_that_was_away(watch: Callable
 
 def test_one_that_never_started_can_be_closed() -> None:
     served = Served()
-    found = VersionWatch("model", wanted=served.wanted, take_up=served.take_up)
+    found = VersionWatch("model", wanted=served.wanted, activate=served.activate)
     found.close()
     found.close()
     assert found.stopped.is_set()
@@ -162,14 +162,14 @@ def test_a_version_that_hangs_is_refused_and_newer_ones_are_taken_up(
     served, watching = watch()
     hangs, late = threading.Event(), []
 
-    def take_up(number: int) -> None:
+    def activate(number: int) -> None:
         if number == 2:
             hangs.wait(60)
             late.append(watching.is_given_up)
             return
         served.now = number
 
-    monkeypatch.setattr(watching, "_take_up", take_up)
+    monkeypatch.setattr(watching, "_activate", activate)
     served.newest = 2
     wait_until(lambda: 2 in watching.refused)
     assert "could not be read and tried within 0.1 s" in watching.refused[2]
@@ -187,11 +187,11 @@ def test_closing_does_not_wait_for_a_version_that_hangs(
     served, watching = watch()
     begun, hangs = threading.Event(), threading.Event()
 
-    def take_up(_: int) -> None:
+    def activate(_: int) -> None:
         begun.set()
         hangs.wait(60)
 
-    monkeypatch.setattr(watching, "_take_up", take_up)
+    monkeypatch.setattr(watching, "_activate", activate)
     served.newest = 2
     assert begun.wait(60)
     watching.close()

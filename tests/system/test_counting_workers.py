@@ -56,10 +56,10 @@ def test_the_count_of_undisturbed_workers_is_right(job: CountingJob) -> None:
 @pytest.mark.parametrize("change", [1.0, -1.0], ids=["counted-twice", "lost"])
 def test_one_occurrence_too_many_or_too_few_shows(job: CountingJob, change: float) -> None:
     store = counted(job)
-    joined = store.join(9)
-    plan = joined.plan(torch.tensor([5]), torch.tensor([0, 1]), stamp=BatchStamp(worker=9, seq=0))
+    session = store.join(9)
+    plan = session.plan(torch.tensor([5]), torch.tensor([0, 1]), stamp=BatchStamp(worker=9, seq=0))
     rule = Update(step=0, learning_rates=torch.ones(1), times=0, previous=-1)
-    joined.apply([(plan, torch.tensor([change]))], rule).result()
+    session.apply([(plan, torch.tensor([change]))], rule).result()
     wrong = job.miscounts(store)
     assert wrong[0].startswith("id 5: ")
     assert job.deviation(store) == 1

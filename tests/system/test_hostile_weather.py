@@ -23,7 +23,7 @@ from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.ps import JobClient, PsCluster, PsServer, PsStore
 from monolith.testing import FakeClock, create_test_ps_cluster
-from monolith.train.roles.servers_back import ServersBack
+from monolith.train.roles.servers_back import ServerReconnector
 from ps.server_fixtures import running, store_of
 
 ENDS_HANGS = 60.0
@@ -63,7 +63,7 @@ def moved_server() -> Iterator[tuple[PsCluster, PsServer, str]]:
 def test_a_discovery_that_is_down_is_asked_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     with moved_server() as (cluster, new, _):
         discovery = Discovery(ConnectionRefusedError("zookeeper is away"), TimeoutError("no answer"), {1: new.address})
-        ServersBack(cluster, discovery, clock=FakeClock()).wait(60)
+        ServerReconnector(cluster, discovery, clock=FakeClock()).wait(60)
         assert cluster.addresses[1] == new.address
         assert discovery.asked == 3
     assert "discovery failed to return the addresses of parameter servers: zookeeper is away" in caplog.text
@@ -72,7 +72,7 @@ def test_a_discovery_that_is_down_is_asked_until_it_answers(caplog: pytest.LogCa
 def test_entries_that_come_and_go_are_looked_at_again() -> None:
     with moved_server() as (cluster, new, old):
         discovery = Discovery({}, {0: cluster.addresses[0]}, {0: cluster.addresses[0], 1: old}, {}, {1: new.address})
-        ServersBack(cluster, discovery, clock=FakeClock()).wait(60)
+        ServerReconnector(cluster, discovery, clock=FakeClock()).wait(60)
         assert cluster.addresses[1] == new.address
 
 
@@ -85,7 +85,7 @@ def test_an_old_address_is_not_believed_whoever_has_it_now() -> None:
     ):
         stale = [old, other_index.address, other_size.address, silent]
         discovery = Discovery(*({1: address} for address in stale), {1: new.address})
-        ServersBack(cluster, discovery, clock=FakeClock()).wait(60)
+        ServerReconnector(cluster, discovery, clock=FakeClock()).wait(60)
         assert cluster.addresses[1] == new.address
         assert discovery.asked == len(stale) + 1
 
@@ -95,7 +95,7 @@ def test_who_waits_for_servers_in_vain_is_told_which_ones_after_the_stated_time(
         clock = FakeClock()
         begin = clock.monotonic()
         with pytest.raises(DeadlineExceededError, match=r"parameter servers \[1\] did not answer for 30 s; start them"):
-            ServersBack(cluster, Discovery({1: old}), clock=clock).wait(30)
+            ServerReconnector(cluster, Discovery({1: old}), clock=clock).wait(30)
         assert clock.monotonic() - begin < 31
 
 
@@ -126,7 +126,7 @@ def test_a_slow_server_costs_the_stated_time_and_what_it_was_sent_counts_once() 
         servers[1].pause()
         plan = worker.plan([1, 2, 3], 1)
         with pytest.raises(DeadlineExceededError):
-            worker.joined.apply([(plan, torch.ones(plan.num_values))], rule(0)).result()
+            worker.session.apply([(plan, torch.ones(plan.num_values))], rule(0)).result()
         servers[1].resume()
         again = Worker(store)  # behind what all servers have
         assert again.last in (0, 1)

@@ -11,9 +11,9 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import (
     BatchStamp,
     BlockKind,
+    ChangePosition,
     ChangeReader,
     HashTable,
-    Mark,
     OwnerClock,
     Segment,
     TableConfig,
@@ -27,7 +27,7 @@ def sgd_table() -> HashTable:
     return HashTable(TableConfig([Segment(1, optimizer=Sgd(learning_rate=1.0))], expire_days=1))
 
 
-def changed_ids(table: HashTable | TableGroup, since: Mark | None) -> list[int]:
+def changed_ids(table: HashTable | TableGroup, since: ChangePosition | None) -> list[int]:
     kinds = {BlockKind.FULL}
     return sorted(k for block in table.changes(since) if block.kind in kinds for k in block.keys.tolist())
 
@@ -222,7 +222,7 @@ def test_a_reader_that_is_opened_again_goes_on_where_it_was() -> None:
     again.advance(again.next_mark())
     assert removed_ids(table.store.open_reader("log")) == []
     with pytest.raises(FailedPreconditionError, match="cannot go back"):
-        again.advance(Mark(again.mark.generation, again.mark.life, again.mark.epoch - 1))
+        again.advance(ChangePosition(again.mark.generation, again.mark.life, again.mark.epoch - 1))
 
 
 def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
@@ -232,7 +232,7 @@ def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
     with pytest.raises(FailedPreconditionError, match="another run"):
         other.changes(mark)
     with pytest.raises(FailedPreconditionError, match=r"has not happened yet, the last one is"):
-        table.changes(Mark(mark.generation, mark.life, 10**6))
+        table.changes(ChangePosition(mark.generation, mark.life, 10**6))
     marks = [mark]
     for _ in range(2):  # two restores of one checkpoint give two lives of it
         table.store.resume(applied=[OwnerClock(ALL_BUCKETS, {0: BatchStamp(worker=0, seq=1)})], generation=3)

@@ -112,7 +112,7 @@ def test_children_forked_during_updates_get_whole_tables() -> None:
 def test_children_forked_during_updates_of_shards_see_the_same_updates_in_all_of_them() -> None:
     config = TableConfig([Segment(1, optimizer=Sgd(learning_rate=1.0), initializer=Zeros())])
     store = LocalShards({"table": config}, num_shards=3)
-    joined = store.join(0)
+    session = store.join(0)
     ids, splits = torch.from_numpy(IDS), torch.tensor([0, len(IDS)])
     seqs = itertools.count()
 
@@ -120,7 +120,7 @@ def test_children_forked_during_updates_of_shards_see_the_same_updates_in_all_of
         seq = next(seqs)
         plan = store.plan(ids, splits, stamp=BatchStamp(worker=0, seq=seq))
         rule = Update(previous=seq - 1, step=seq, learning_rates=torch.tensor([1.0]), times=1)
-        joined.apply([(plan, -torch.ones(len(IDS)))], rule).result()
+        session.apply([(plan, -torch.ones(len(IDS)))], rule).result()
 
     def look() -> None:
         rows = store.read(store.plan(ids, splits, stamp=BatchStamp(worker=0, seq=0)), step=0).result().values

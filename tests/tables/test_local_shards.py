@@ -14,7 +14,6 @@ from monolith.tables import (
     BatchStamp,
     BlockKind,
     ChangeReader,
-    Joined,
     LocalShards,
     LocalStore,
     OwnerClock,
@@ -23,6 +22,7 @@ from monolith.tables import (
     Segment,
     TableConfig,
     Update,
+    WorkerSession,
 )
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_optimizers import Adagrad, Sgd
@@ -59,10 +59,10 @@ def rule(seq: int, *, times: Any = 0, scale: float = 1.0, known_finite: bool = F
     return Update(previous=seq - 1, step=seq, learning_rates=rates, times=times, scale=scale, known_finite=known_finite)
 
 
-def train(joined: Joined, store: Store, items: list[int], seq: int, *, time: int = 0) -> None:
+def train(session: WorkerSession, store: Store, items: list[int], seq: int, *, time: int = 0) -> None:
     plan = plan_of(store, items, [], seq)
-    values = joined.read(plan, after=seq - 1, step=seq, train=True).result().values
-    joined.apply([(plan, torch.ones_like(values))], rule(seq, times=time)).result()
+    values = session.read(plan, after=seq - 1, step=seq, train=True).result().values
+    session.apply([(plan, torch.ones_like(values))], rule(seq, times=time)).result()
 
 
 def contents(store: Store) -> dict[tuple[int, int], tuple[int, bytes]]:
@@ -112,21 +112,21 @@ def test_a_plan_of_another_store_is_refused() -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_gradient_that_one_shard_refuses_changes_no_shard(number: int, bad: float) -> None:
     store = shards(3)
-    joined = store.join(0)
+    session = store.join(0)
     items = [key for each in range(3) for key in ids_of_shard(each, 3, 4)]
-    train(joined, store, items[::2], 0)
+    train(session, store, items[::2], 0)
     before, rows = contents(store), store.stats().rows
     plan = plan_of(store, items, [], 1)
     gradient = torch.ones(len(items), 3)
     wrong = ids_of_shard(number, 3, 4)[3]
     gradient[plan.unique_ids == wrong] = bad
-    joined.read(plan, after=0, step=1, train=True).result()
+    session.read(plan, after=0, step=1, train=True).result()
     with pytest.raises(InvalidArgumentError, match=f"table 'item': the gradient of id {wrong} is not finite"):
-        joined.apply([(plan, gradient.view(-1))], rule(1))
+        session.apply([(plan, gradient.view(-1))], rule(1))
     assert contents(store) == before
     assert (store.stats().rows, store.stats().open_plans) == (rows, 1)
     assert [shard.stats().applied for shard in store.shards] == [{0: 0}] * 3
-    assert not joined.apply([(plan, torch.ones(3 * len(items)))], rule(1)).result().duplicate
+    assert not session.apply([(plan, torch.ones(3 * len(items)))], rule(1)).result().duplicate
     assert [shard.stats().applied for shard in store.shards] == [{0: 1}] * 3
 
 
@@ -135,11 +135,11 @@ def test_what_becomes_infinite_by_the_scale_or_the_sum_is_refused_by_all() -> No
     items = [ids_of_shard(each, 3, 1)[0] for each in range(3)]
     huge = torch.full((9,), 3e38)
     huge[:6] = 1.0
-    joined = store.join(0)
+    session = store.join(0)
     with pytest.raises(InvalidArgumentError, match="is not finite"):
-        joined.apply([(plan_of(store, items, [], 0), huge)], rule(0, scale=10.0))
+        session.apply([(plan_of(store, items, [], 0), huge)], rule(0, scale=10.0))
     with pytest.raises(InvalidArgumentError, match="is not finite"):
-        joined.apply([(plan_of(store, items, [], seq), huge) for seq in (0, 1)], rule(0, known_finite=True))
+        session.apply([(plan_of(store, items, [], seq), huge) for seq in (0, 1)], rule(0, known_finite=True))
     assert store.stats().rows == 0
 
 
@@ -155,10 +155,10 @@ def test_a_table_that_skips_does_so_in_every_shard() -> None:
 
 def test_a_repeated_batch_is_not_looked_at() -> None:
     store = shards(3)
-    joined = store.join(0)
-    train(joined, store, [1, 2, 3], 0)
+    session = store.join(0)
+    train(session, store, [1, 2, 3], 0)
     plan = plan_of(store, [1, 2, 3], [], 0)
-    assert joined.apply([(plan, torch.full((9,), float("nan")))], rule(0)).result().duplicate
+    assert session.apply([(plan, torch.full((9,), float("nan")))], rule(0)).result().duplicate
 
 
 def test_times_go_with_their_ids() -> None:
@@ -184,16 +184,16 @@ def test_the_time_of_a_single_id_is_its_own() -> None:
 def test_an_update_that_stopped_half_way_is_completed_by_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store, whole = shards(3), LocalStore(TABLES)
     train(whole.join(0), whole, list(range(30)), 0)
-    joined = store.join(0)
+    session = store.join(0)
     plan = plan_of(store, list(range(30)), [], 0)
 
     def fail(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as broken:
-        broken.setattr(joined._parts[1], "commit", fail)
+        broken.setattr(session._parts[1], "commit", fail)
         with pytest.raises(MemoryError):
-            joined.apply([(plan, torch.ones(90))], rule(0))
+            session.apply([(plan, torch.ones(90))], rule(0))
     assert 0 < store.stats().rows < 30
     assert store.stats().applied == {}
     clocks = store.cut()
@@ -216,16 +216,16 @@ def test_clocks_that_differ_are_not_given_to_one_owner() -> None:
             store.resume(applied=clocks, generation=0)
     two = shards(2)
     two.resume(applied=clocks, generation=0)
-    joined = two.join(0)
-    assert (joined.next_seq, joined.applied) == (7, BatchStamp(worker=0, seq=5))
+    session = two.join(0)
+    assert (session.next_seq, session.applied) == (7, BatchStamp(worker=0, seq=5))
 
 
 def test_expiry_counts_from_the_newest_time_of_all_shards() -> None:
     store = shards(3)
     old, new = ids_of_shard(0, 3, 2), ids_of_shard(2, 3, 1)
-    joined = store.join(0)
+    session = store.join(0)
     for seq, day in enumerate(range(1, 11)):
-        train(joined, store, old if day == 1 else new, seq, time=day * DAY)
+        train(session, store, old if day == 1 else new, seq, time=day * DAY)
         assert store.stats().rows == (2 if day == 1 else 3 if day == 2 else 1)
     assert [key for _, key in contents(store)] == new
 
@@ -262,20 +262,20 @@ def test_a_cut_holds_all_shards_and_fails_as_a_whole() -> None:
 
 def test_a_cut_that_one_shard_refuses_leaves_the_history_whole() -> None:
     store = shards(3)
-    joined = store.join(0)
-    train(joined, store, list(range(30)), 0)
+    session = store.join(0)
+    train(session, store, list(range(30)), 0)
     held = store.shards[2].cut()
     for _ in range(3):
         with pytest.raises(FailedPreconditionError):
             store.cut()
     held.release()
     reader = store.open_reader("follower")
-    train(joined, store, list(range(20, 40)), 1)
+    train(session, store, list(range(20, 40)), 1)
     reached = reader.next_mark()
     assert changed_ids(reader) == list(range(20, 40))
     reader.advance(reached)
     cut = store.cut()
-    train(joined, store, [5, 6, 7, 8], 2)
+    train(session, store, [5, 6, 7, 8], 2)
     later = store.open_reader("later", at=cut.mark)
     cut.release()
     assert changed_ids(later) == changed_ids(reader) == [5, 6, 7, 8]
@@ -324,12 +324,12 @@ def test_a_cut_beside_updates_holds_whole_updates() -> None:
     store = LocalShards({"user": TableConfig([Segment(1)])}, num_shards=3)
     ids = torch.arange(50)
     gone_wrong: list[Exception] = []
-    joined = store.join(0)
+    session = store.join(0)
 
     def step(seq: int) -> None:
-        plan = joined.plan(ids, torch.tensor([0, 50]), stamp=BatchStamp(worker=0, seq=seq))
+        plan = session.plan(ids, torch.tensor([0, 50]), stamp=BatchStamp(worker=0, seq=seq))
         rule = Update(previous=seq - 1, step=seq, learning_rates=torch.ones(1), times=0)
-        joined.apply([(plan, -torch.ones(50))], rule).result()
+        session.apply([(plan, -torch.ones(50))], rule).result()
 
     def go_on() -> None:
         try:

@@ -40,11 +40,11 @@ def test_a_cut_under_updates_holds_exactly_the_batches_its_stamps_name() -> None
     enough, trained = threading.Event(), [0] * 3
 
     def train(worker: int) -> None:
-        joined = store.join(worker)
+        session = store.join(worker)
         while not enough.is_set():
             seq = trained[worker]
-            plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=worker, seq=seq))
-            joined.apply([(plan, -torch.ones(50))], unit_update(seq)).result()
+            plan = session.plan(IDS, SPLITS, stamp=BatchStamp(worker=worker, seq=seq))
+            session.apply([(plan, -torch.ones(50))], unit_update(seq)).result()
             trained[worker] += 1
 
     threads = [threading.Thread(target=train, args=(worker,)) for worker in range(len(trained))]
@@ -87,10 +87,10 @@ def test_a_read_is_quantised_for_the_step_that_it_is_told() -> None:
     store = LocalStore({"user": TableConfig([Segment(1, initializer=Ones(), compressor=compressor)])})
     table = TableGroup.of_store(store)["user"]
     table.apply_gradients([3], [[0.0]])
-    joined = store.join(0)
-    plan = joined.plan(torch.tensor([3]), torch.tensor([0, 1]), stamp=BatchStamp(worker=0, seq=0))
+    session = store.join(0)
+    plan = session.plan(torch.tensor([3]), torch.tensor([0, 1]), stamp=BatchStamp(worker=0, seq=0))
     for step, expected in ((0, np.tanh(1.0)), (400, np.tanh(np.sqrt(1 + 0.005 * 400)))):
-        found = joined.read(plan, after=-1, step=step, train=False).result().values.item()
+        found = session.read(plan, after=-1, step=step, train=False).result().values.item()
         assert found == pytest.approx(expected)
         assert found == store.read(plan, step=step).result().values.item() == table.lookup([3], step=step).item()
 
@@ -154,30 +154,30 @@ def test_loading_blocks_does_not_describe_the_schema_for_each(monkeypatch: pytes
 @pytest.mark.parametrize("make", [LocalStore, partial(LocalShards, num_shards=2)])
 def test_latest_rows_that_do_not_go_with_the_plans_are_refused(make: Any) -> None:
     store = make({"user": TableConfig([Segment(1)])})
-    joined = store.join(0)
-    plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
+    session = store.join(0)
+    plan = session.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
     with pytest.raises(InvalidArgumentError, match=r"latest must have one tensor per plan \(1\), got 0"):
-        joined.apply([(plan, torch.ones(50))], unit_update(0, latest=[]))
+        session.apply([(plan, torch.ones(50))], unit_update(0, latest=[]))
     assert store.stats().rows == 0
 
 
 def test_a_plan_counts_once_in_an_update() -> None:
     store = LocalStore({"user": TableConfig([Segment(1)])})
-    joined = store.join(0)
-    plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
+    session = store.join(0)
+    plan = session.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
     with pytest.raises(InvalidArgumentError, match="each once"):
-        joined.apply([(plan, torch.ones(50)), (plan, torch.ones(50))], unit_update(0))
+        session.apply([(plan, torch.ones(50)), (plan, torch.ones(50))], unit_update(0))
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])
 def test_a_scale_that_is_not_finite_is_refused(scale: float) -> None:
     store = LocalStore({"user": TableConfig([Segment(1)])})
-    joined = store.join(0)
-    plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
+    session = store.join(0)
+    plan = session.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
     with pytest.raises(InvalidArgumentError, match="local store: scale must be finite"):
-        joined.apply([(plan, torch.ones(50))], unit_update(0, scale=scale))
+        session.apply([(plan, torch.ones(50))], unit_update(0, scale=scale))
     assert store.stats().rows == 0
-    assert joined.flush(timeout_seconds=60) == -1
+    assert session.flush(timeout_seconds=60) == -1
 
 
 def test_stamps_and_updates_are_checked_when_they_are_made() -> None:

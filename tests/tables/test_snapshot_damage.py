@@ -13,7 +13,7 @@ from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup, filters
 from monolith.tables.snapshot import read_manifest, restore, save
-from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest
+from monolith.tables.snapshot.manifest import MANIFEST_NAME, SnapshotManifest
 from tables.snapshot_cases import group_state, item_config, some_ids, state_of, train, trained_group, two_tables
 
 
@@ -95,7 +95,7 @@ def test_every_flipped_bit_of_the_manifest_is_refused(victim: Victim) -> None:
     content = path.read_bytes()
     for bit in range(8 * len(content)):
         with pytest.raises(DataLossError, match=r"manifest\.json': offset \d+: "):
-            Manifest.from_bytes(flipped(content, bit), origin=f"file '{path}'")
+            SnapshotManifest.from_bytes(flipped(content, bit), origin=f"file '{path}'")
     for bit in np.random.default_rng(32).integers(0, 8 * len(content), 200).tolist():
         overwrite(path, flipped(content, bit))
         victim.refuses()
@@ -105,9 +105,9 @@ def test_a_manifest_of_any_other_length_is_refused(victim: Victim) -> None:
     content = (victim.folder / MANIFEST_NAME).read_bytes()
     for length in range(len(content)):
         with pytest.raises(DataLossError):
-            Manifest.from_bytes(content[:length], origin="file")
+            SnapshotManifest.from_bytes(content[:length], origin="file")
     with pytest.raises(DataLossError):
-        Manifest.from_bytes(content + b"\n", origin="file")
+        SnapshotManifest.from_bytes(content + b"\n", origin="file")
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import json
 import sys
 
 from monolith.testing import ExampleTask
-from monolith.tpu import TpuOptions, TPURunner, load_backend
+from monolith.tpu import TpuConfig, TPURunner, load_backend
 from tpu.jax_tasks import rows, weights
 
 
@@ -28,7 +28,7 @@ def params_for(batch_size: int) -> object:
 
 if __name__ == "__main__":
     devices = load_backend().jax.devices("cpu")
-    runner = TPURunner(params_for(4), TpuOptions(), devices=devices)  # type: ignore[arg-type]
+    runner = TPURunner(params_for(4), TpuConfig(), devices=devices)  # type: ignore[arg-type]
     estimator, replicas = runner.create_tpu_estimator(runner.task_param.instantiate())
     state = estimator.train()
     ids, vectors = rows(state, "user")

@@ -9,7 +9,7 @@ import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.tensors import Ragged
-from monolith.tpu import TpuOptions, TPURunner
+from monolith.tpu import TpuConfig, TPURunner
 from monolith.train import Trainer, TrainerConfig
 from tpu.example_files import Ranker, params_for, write_files
 from tpu.jax_tasks import rows
@@ -29,7 +29,7 @@ def ages(task: Ranker) -> list[torch.Tensor]:
 
 def test_a_cpu_test_trains_the_tables_to_the_weights_of_torch(tmp_path: Path) -> None:
     write_files(tmp_path)
-    by_jax = TPURunner(params_for(tmp_path), TpuOptions(cpu_test=True)).run()
+    by_jax = TPURunner(params_for(tmp_path), TpuConfig(cpu_test=True)).run()
     by_torch = Trainer(Ranker(params_for(tmp_path)), TrainerConfig(deterministic=True)).train()
     assert not isinstance(by_jax, dict)
     assert by_jax.model is not None
@@ -103,7 +103,7 @@ def test_data_by_days_ends_with_the_flag(tmp_path: Path) -> None:
         write_files(tmp_path / day / "00", num_files=1, per_file=16)
     p = params_for(tmp_path / "20201201" / "00")
     p.train.file_pattern, p.train.file_folder, p.train.end_date = None, str(tmp_path), "20201202"
-    runner = TPURunner(p, TpuOptions(cpu_test=True, overwrite_end_date="20201201"))
+    runner = TPURunner(p, TpuConfig(cpu_test=True, overwrite_end_date="20201201"))
     assert runner.task_param.train.end_date == "20201201"
     state = runner.run()
     assert not isinstance(state, dict)
@@ -112,7 +112,7 @@ def test_data_by_days_ends_with_the_flag(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     write_files(tmp_path, num_files=1, per_file=4)
-    options = TpuOptions(cpu_test=True)
+    options = TpuConfig(cpu_test=True)
     p = params_for(tmp_path)
     p.vocab_file_path = str(tmp_path / "none.tsv")
     with pytest.raises(NotFoundError, match=r"none\.tsv"):

@@ -16,13 +16,13 @@ import torch
 from monolith.clock import SystemClock
 from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.testing import ExampleTask, FakeClock
-from monolith.tpu import TpuOptions, TPURunner, checkpoints_iterator, load_backend, main
+from monolith.tpu import TpuConfig, TPURunner, checkpoints_iterator, load_backend, main
 from monolith.tpu.runner import step_of
 from monolith.train import Params, Trainer, TrainerConfig
 from tpu.eight_devices import Seeded
 from tpu.jax_tasks import rows, tolerance, weights
 
-CPU = TpuOptions(cpu_test=True)
+CPU = TpuConfig(cpu_test=True)
 
 
 def params_for(**changes: Any) -> Params:
@@ -38,8 +38,8 @@ def saved_steps(folder: Path) -> set[int]:
 
 
 def test_the_flags_have_the_defaults_of_the_original() -> None:
-    assert TpuOptions().to_dict() == {
-        "type": "TpuOptions",
+    assert TpuConfig().to_dict() == {
+        "type": "TpuConfig",
         "task": None,
         "model_dir": None,
         "mode": "train",
@@ -73,11 +73,11 @@ def test_the_flags_have_the_defaults_of_the_original() -> None:
 )
 def test_flags_that_mean_nothing_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        TpuOptions(**options)
+        TpuConfig(**options)
 
 
 def test_the_task_says_first_how_often_to_save() -> None:
-    options = TpuOptions(save_checkpoints_steps=5)
+    options = TpuConfig(save_checkpoints_steps=5)
     assert TPURunner(params_for(), options).save_checkpoints_steps == 5
     runner = TPURunner(params_for(train__save_checkpoints_steps=7), options)
     assert runner.save_checkpoints_steps == 7
@@ -86,24 +86,24 @@ def test_the_task_says_first_how_often_to_save() -> None:
 
 def test_a_task_without_an_end_date_refuses_the_flag() -> None:
     with pytest.raises(ValueError, match=r"has no parameter train\.end_date; leave it out"):
-        TPURunner(params_for(), TpuOptions(overwrite_end_date="20201210"))
+        TPURunner(params_for(), TpuConfig(overwrite_end_date="20201210"))
 
 
 def test_train_and_eval_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="train_and_eval is not supported: start one process with --mode train"):
-        TPURunner(params_for(), TpuOptions(mode="train_and_eval", cpu_test=True)).run()
+        TPURunner(params_for(), TpuConfig(mode="train_and_eval", cpu_test=True)).run()
 
 
 def test_a_task_that_is_missing_is_said() -> None:
     with pytest.raises(ValueError, match="--task: name the task to run"):
         main(CPU)
     with pytest.raises(ValueError, match="no module"):
-        main(TpuOptions(cpu_test=True, task="nowhere_at_all:Task"))
+        main(TpuConfig(cpu_test=True, task="nowhere_at_all:Task"))
 
 
 def test_a_cpu_test_trains_and_evaluates_the_example_to_the_weights_of_torch(tmp_path: Path) -> None:
     torch.manual_seed(5)
-    trained = TPURunner(params_for(train__max_steps=20), TpuOptions(cpu_test=True, model_dir=str(tmp_path / "m"))).run()
+    trained = TPURunner(params_for(train__max_steps=20), TpuConfig(cpu_test=True, model_dir=str(tmp_path / "m"))).run()
     torch.manual_seed(5)
     expected = Trainer(params_for(), TrainerConfig()).train()
     assert not isinstance(trained, dict)
@@ -117,7 +117,7 @@ def test_a_cpu_test_trains_and_evaluates_the_example_to_the_weights_of_torch(tmp
         torch.testing.assert_close(
             rows(trained, slot)[1], rows(expected, slot)[1], rtol=0, atol=tolerance(ExampleTask(), "rows", 20)
         )
-    options = TpuOptions(cpu_test=True, model_dir=str(tmp_path / "m"), mode="eval")
+    options = TpuConfig(cpu_test=True, model_dir=str(tmp_path / "m"), mode="eval")
     found = TPURunner(params_for(train__max_steps=20), options).run()
     by_torch = Trainer(params_for(), TrainerConfig(model_dir=str(tmp_path / "m"))).evaluate(steps=3)
     assert isinstance(found, dict)
@@ -130,7 +130,7 @@ def test_checkpoints_come_at_ends_of_loops_and_training_ends_at_max_steps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    options = TpuOptions(
+    options = TpuConfig(
         cpu_test=True,
         model_dir=str(tmp_path),
         save_checkpoints_steps=3,
@@ -148,7 +148,7 @@ def test_checkpoints_come_at_ends_of_loops_and_training_ends_at_max_steps(
 
 
 def test_host_calls_write_summaries_every_so_many_steps(tmp_path: Path) -> None:
-    options = TpuOptions(cpu_test=True, model_dir=str(tmp_path), host_call_every_n_steps=5)
+    options = TpuConfig(cpu_test=True, model_dir=str(tmp_path), host_call_every_n_steps=5)
     state = TPURunner(params_for(), options).run()
     assert not isinstance(state, dict)
     assert state.history is not None
@@ -167,7 +167,7 @@ def test_pipelined_rows_are_one_step_old(tmp_path: Path) -> None:
 
     def seen(**options: Any) -> Any:
         torch.manual_seed(0)
-        state = TPURunner(OneId.params(), TpuOptions(cpu_test=True, host_call_every_n_steps=1, **options)).run()
+        state = TPURunner(OneId.params(), TpuConfig(cpu_test=True, host_call_every_n_steps=1, **options)).run()
         assert not isinstance(state, dict)
         assert state.history is not None
         return state.history["loss"]
@@ -196,12 +196,12 @@ class Cloud:
 def test_replicas_are_eight_for_each_host_and_the_cloud_is_asked_first() -> None:
     devices, cloud = load_backend().jax.devices("cpu")[:1], Cloud()
     params = params_for(train__per_replica_batch_size=4)
-    runner = TPURunner(params, TpuOptions(tpu="pod"), devices=devices, client=cloud)
+    runner = TPURunner(params, TpuConfig(tpu="pod"), devices=devices, client=cloud)
     estimator, replicas = runner.create_tpu_estimator(params.instantiate())
     assert (replicas, estimator.train_batch_size, estimator.eval_batch_size) == (16, 64, 512)
     assert cloud.calls == ["version nightly", "healthy"]
     assert len(next(iter(estimator.task.input_fn("train")))["label"]) == 16 * 32
-    runner = TPURunner(params, TpuOptions(enable_tpu_version_config=False), devices=devices, client=cloud)
+    runner = TPURunner(params, TpuConfig(enable_tpu_version_config=False), devices=devices, client=cloud)
     assert runner.create_tpu_estimator(params.instantiate())[1] == 16
     assert len(cloud.calls) == 2
 
@@ -220,13 +220,13 @@ def test_what_the_runner_needs_and_does_not_find_is_said(tmp_path: Path) -> None
     runner = TPURunner(params_for(), devices=load_backend().jax.devices("cpu")[:1])
     with pytest.raises(ValueError, match=r"train\.per_replica_batch_size must be the number of examples"):
         runner.run()
-    options = TpuOptions(cpu_test=True, mode="eval", model_dir=str(tmp_path))
+    options = TpuConfig(cpu_test=True, mode="eval", model_dir=str(tmp_path))
     with pytest.raises(ValueError, match=r"needs input\.eval_examples and eval\.per_replica_batch_size, got None"):
         TPURunner(params_for(input__eval_examples=None), options).run()
     with pytest.raises(ValueError, match="do not fill one batch of 1 x 32 examples"):
         TPURunner(params_for(input__eval_examples=31), options).run()
     with pytest.raises(ValueError, match="--model_dir: name the folder of the checkpoints"):
-        TPURunner(params_for(), TpuOptions(cpu_test=True, mode="eval")).run()
+        TPURunner(params_for(), TpuConfig(cpu_test=True, mode="eval")).run()
 
 
 def test_new_checkpoints_are_evaluated_until_none_has_come_for_five_hours(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_new_checkpoints_are_evaluated_until_none_has_come_for_five_hours(tmp_pa
             super().sleep(max(seconds, 600.0))
 
     clock = Trains()
-    options = TpuOptions(cpu_test=True, mode="eval", model_dir=str(tmp_path))
+    options = TpuConfig(cpu_test=True, mode="eval", model_dir=str(tmp_path))
     found = TPURunner(params_for(), options, clock=clock).run()
     assert isinstance(found, dict)
     assert found["global_step"] == 6
@@ -259,7 +259,7 @@ def test_an_evaluation_passes_over_a_checkpoint_that_is_gone(
         raise NotFoundError("it was removed")
 
     monkeypatch.setattr("monolith.tpu.estimator.TPUEstimator.evaluate", gone)
-    options = TpuOptions(cpu_test=True, mode="eval", model_dir=str(tmp_path))
+    options = TpuConfig(cpu_test=True, mode="eval", model_dir=str(tmp_path))
     assert TPURunner(params_for(), options, clock=FakeClock()).run() == {}
     assert "no longer exists and is skipped: it was removed" in caplog.text
 

@@ -13,7 +13,7 @@ from monolith.data import Batch, InMemoryDataset
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask, NumberedBatches
-from monolith.tpu import TpuOptions, TPURunner, with_stopping_signals
+from monolith.tpu import TpuConfig, TPURunner, with_stopping_signals
 from monolith.tpu.jax_task import GlobalBatches, global_batches
 from monolith.tpu.stopping_signals import STOPPING_SIGNAL
 from monolith.train import Trainer, TrainerConfig
@@ -55,7 +55,7 @@ def test_positions_are_those_of_the_data() -> None:
 
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_a_run_ends_by_the_signal_with_a_checkpoint_from_which_torch_goes_on(tmp_path: Path, pipelined: bool) -> None:
-    options = TpuOptions(
+    options = TpuConfig(
         cpu_test=True, model_dir=str(tmp_path / "m"), enable_stopping_signals=True, pipeline_execution=pipelined
     )
     torch.manual_seed(3)
@@ -78,7 +78,7 @@ def test_data_that_repeats_without_end_never_has_a_signal() -> None:
     params = ExampleTask.params()
     params.train.repeat = True
     with pytest.raises(ValueError, match=r"repeats its data without end \(train\.repeat\)"):
-        TPURunner(params, TpuOptions(cpu_test=True, enable_stopping_signals=True))
+        TPURunner(params, TpuConfig(cpu_test=True, enable_stopping_signals=True))
 
 
 def test_a_global_batch_has_the_rows_of_all_replicas_and_the_position_of_the_last() -> None:

@@ -11,13 +11,13 @@ import pytest
 
 from monolith.cli import main
 from monolith.cli._arguments.tpu import FLAGS, MODES
-from monolith.tpu import TpuOptions, options
+from monolith.tpu import TpuConfig, options
 
 TASK = ["tpu", "--task", "monolith.testing:ExampleTask"]
 
 
 def test_every_option_has_its_flag_with_the_same_default() -> None:
-    defaults = {each.name: each.default for each in fields(TpuOptions)}
+    defaults = {each.name: each.default for each in fields(TpuConfig)}
     assert {flag.name: flag.default for flag in FLAGS} | {"task": None, "mode": "train"} == defaults
     assert MODES == options.MODES
 

@@ -11,7 +11,7 @@ import pytest
 
 from monolith.cli import main
 from monolith.testing import ExampleTask
-from monolith.tpu import TpuOptions
+from monolith.tpu import TpuConfig
 from tpu.jax_tasks import tolerance
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "tpu.md"
@@ -44,7 +44,7 @@ def test_the_blocks_and_commands_run(
 
 
 def test_every_flag_is_on_the_page() -> None:
-    for each in fields(TpuOptions):
+    for each in fields(TpuConfig):
         assert f"`--{each.name}`" in TEXT, each.name
 
 

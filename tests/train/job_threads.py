@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from monolith.cluster.discovery import ServiceDiscovery
-from monolith.train import JobSettings, RunnerConfig, distributed_train
+from monolith.train import JobProgramConfig, RunnerConfig, distributed_train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +89,7 @@ class ThreadJob:
     def start(self, role: str, index: int, *, hooks: Sequence[Hook] = (), **other: Any) -> Future[Trainer | None]:
         """Begins a role; `other` are options of its own."""
         config = RunnerConfig(**{**self._options, "server_type": role, "index": index, **other})
-        settings = JobSettings(query_failure_handler=self._wait, **self._settings)
+        settings = JobProgramConfig(query_failure_handler=self._wait, **self._settings)
         outcome: Future[Trainer | None] = Future()
 
         def run() -> None:

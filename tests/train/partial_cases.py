@@ -18,7 +18,7 @@ from monolith.cluster.discovery import HostServiceDiscovery, ServiceDiscoveryTyp
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.hook import Hook, StepContext
 from monolith.tensors import Ragged
-from monolith.train import Estimator, JobSettings, RunnerConfig, Spec, Task, Trainer, distributed_train
+from monolith.train import Estimator, JobProgramConfig, RunnerConfig, Spec, Task, Trainer, distributed_train
 from train.exact_clicks import ExportedClicks
 from train.sync_cases import Batches, RowsTask, Watch, numbers_of
 
@@ -61,7 +61,7 @@ def run(
     **options: Any,
 ) -> Trainer:
     """Trains as this rank; servers stay, for what comes after it, unless they are to end with the job."""
-    settings = JobSettings(
+    settings = JobProgramConfig(
         max_steps=max_steps,
         deterministic=True,
         shut_down_servers=ends_servers,

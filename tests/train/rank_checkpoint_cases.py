@@ -26,7 +26,7 @@ from monolith.hook import Hook, StepContext
 from monolith.train import (
     DistributedCpuTrainingConfig,
     Estimator,
-    JobSettings,
+    JobProgramConfig,
     RunnerConfig,
     Spec,
     Task,
@@ -174,7 +174,7 @@ class Counted(Task):
 def counted(folder: Path, *, max_steps: int | None = None, **options: Any) -> int:
     """The step that it came to."""
     config = RunnerConfig(model_dir=str(folder / "model"), enable_dynamic_sharding=True, **options)
-    settings = JobSettings(max_steps=max_steps)
+    settings = JobProgramConfig(max_steps=max_steps)
     return distributed_sync_train(config, Counted.params(), settings=settings).global_step
 
 

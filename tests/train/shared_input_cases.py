@@ -15,7 +15,7 @@ import monolith as ml
 from monolith import environment
 from monolith.data import CsvDataset, Dataset
 from monolith.train import (
-    JobSettings,
+    JobProgramConfig,
     RunnerConfig,
     Spec,
     Trainer,
@@ -142,7 +142,7 @@ def case_refused(folder: Path) -> str:
 def case_begun(folder: Path) -> int:
     """Stops in the middle."""
     config = RunnerConfig(model_dir=str(folder.parent.parent / "begun"))
-    return distributed_sync_train(config, Clicks.params(), settings=JobSettings(max_steps=7)).global_step
+    return distributed_sync_train(config, Clicks.params(), settings=JobProgramConfig(max_steps=7)).global_step
 
 
 def case_ended(folder: Path) -> int:

@@ -30,7 +30,7 @@ from monolith.train import (
     distributed_sync_train,
     trainer_config_of,
 )
-from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.job_settings import JobProgramConfig
 from monolith.train.config.sync_config import SyncConfig
 from monolith.train.rank_place import take_place
 
@@ -132,7 +132,7 @@ def run(
 ) -> Any:
     """Trains as this rank, and returns its trainer."""
     config = DistributedCpuTrainingConfig(model_dir=str(folder / "model"), **options)
-    settings = JobSettings(max_steps=max_steps, deterministic=True)
+    settings = JobProgramConfig(max_steps=max_steps, deterministic=True)
     return distributed_sync_train(config, task.params(), user_hooks=hooks, settings=settings)
 
 

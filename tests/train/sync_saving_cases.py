@@ -21,7 +21,7 @@ from monolith.train import (
     Trainer,
     TrainerConfig,
 )
-from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.job_settings import JobProgramConfig
 from monolith.train.config.sync_config import SyncConfig
 from monolith.train.roles.sync_runner import distributed_sync_train
 from train.sync_cases import RowsTask, Thirteen
@@ -133,7 +133,7 @@ def case_estimator(folder: Path) -> Any:
 def case_reports(folder: Path) -> Any:
     """Only rank 0 writes summaries; its intervals are those of the environment."""
     config = DistributedCpuTrainingConfig(model_dir=str(folder / "model"))
-    trainer = distributed_sync_train(config, RowsTask.params(), settings=JobSettings(max_steps=4))
+    trainer = distributed_sync_train(config, RowsTask.params(), settings=JobProgramConfig(max_steps=4))
     reporting = trainer.config.reporting
     return [reporting.summary_every_steps, reporting.log_every_steps, reporting.tensorboard, len(trainer.history)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from monolith.checkpoint import CUSTOM_RESTORE_OP, RestoreOptions, Saver
+from monolith.checkpoint import CUSTOM_RESTORE_OP, RestoreConfig, Saver
 from monolith.errors import InvalidArgumentError
 from monolith.hooks import CheckpointRestorerHook
 from monolith.testing import ExampleTask
@@ -43,7 +43,7 @@ def weight(config: TrainerConfig) -> torch.Tensor:
     return trained
 
 
-@pytest.mark.parametrize("left", [ALIASES, RestoreOptions(alias_map=ALIASES)])
+@pytest.mark.parametrize("left", [ALIASES, RestoreConfig(alias_map=ALIASES)])
 def test_a_trainer_applies_an_alias_map_or_options(config: TrainerConfig, weight: torch.Tensor, left: Any) -> None:
     looking = Trainer(leaving(left), config)
     next(looking.predict(steps=1))
@@ -65,12 +65,12 @@ def test_it_is_used_once_and_a_rebuilt_session_leaves_it_anew(config: TrainerCon
 
 
 def test_the_dense_part_can_start_anew(config: TrainerConfig, weight: torch.Tensor) -> None:
-    state: Any = Trainer(leaving(RestoreOptions(clear_nn=True)), config).train(steps=0)
+    state: Any = Trainer(leaving(RestoreConfig(clear_nn=True)), config).train(steps=0)
     assert not torch.equal(state.model["head"].weight, weight)
     assert state.embeddings["emb"].num_rows > 0
 
 
 @pytest.mark.parametrize("left", [("something",), (ALIASES, ALIASES), (7,)])
 def test_anything_else_is_refused(config: TrainerConfig, weight: torch.Tensor, left: tuple[Any, ...]) -> None:
-    with pytest.raises(InvalidArgumentError, match="expected one RestoreOptions or one alias map"):
+    with pytest.raises(InvalidArgumentError, match="expected one RestoreConfig or one alias map"):
         Trainer(leaving(*left), config).train(steps=0)

@@ -11,7 +11,7 @@ import torch
 from monolith.export.export_folder import versions_in
 from monolith.export.export_records import ExportRecords
 from monolith.export.opened import graph_name, open_export
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.observe import get_metric_prefix, process_recorder
 from monolith.serving import Predictor
 from monolith.testing import ExampleTask, FakeClock
@@ -122,8 +122,8 @@ def test_exports_of_others_stay(tmp_path: Path) -> None:
     """What the state file says of other places is not believed."""
     trainer = Trainer(ExampleTask)
     trainer.train(steps=1)
-    other = trainer.export(str(tmp_path / "other"), options=ExportOptions(version=7))
-    trainer.export(str(tmp_path / "own"), options=ExportOptions(version=8))
+    other = trainer.export(str(tmp_path / "other"), options=ExportConfig(version=7))
+    trainer.export(str(tmp_path / "own"), options=ExportConfig(version=8))
     state = tmp_path / "own" / "ExportSaverListenerState"
     state.write_text(f'entries {{\n export_dir: "{other}"\n global_step: 1\n}}\nentries {{ damaged', encoding="utf-8")
     ExportRecords(str(tmp_path / "own")).retain({2})
@@ -182,7 +182,7 @@ def test_an_export_whose_graph_was_taken_again_has_the_bytes_of_one_whose_was_no
     kept = CheckpointExporter(trainer.task)
     for step in (2, 4):
         for exporter, name in ((kept, "kept"), (CheckpointExporter(trainer.task), "anew")):
-            options = ExportOptions(version=step, clock=FakeClock())
+            options = ExportConfig(version=step, clock=FakeClock())
             exporter.export(str(tmp_path / f"model.ckpt-{step}"), str(tmp_path / name), shared=True, options=options)
     for step in (2, 4):
         files = [path.relative_to(tmp_path / "kept") for path in (tmp_path / "kept" / str(step)).rglob("*.*")]

@@ -13,7 +13,7 @@ from monolith.checkpoint import Saver, TrainState
 from monolith.data import Dataset, FileQueue, FileSet, LocalFileQueue, QueuedFiles
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.tables.batch import BatchStamp
-from monolith.train import InputOptions, Spec, Task, Trainer, TrainerConfig
+from monolith.train import InputConfig, Spec, Task, Trainer, TrainerConfig
 from monolith.train.context import TaskContext
 from monolith.train.input_shares import InputShares
 from monolith.train.local_job import LocalJob
@@ -100,7 +100,7 @@ def test_files_of_a_queue_are_those_of_the_worker(days: str) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_run_goes_on_with_the_files_that_it_had_not_read(days: str, tmp_path: Path, dynamic: bool) -> None:
-    config = TrainerConfig(model_dir=str(tmp_path / "model"), input=InputOptions(dynamic_sharding=dynamic))
+    config = TrainerConfig(model_dir=str(tmp_path / "model"), input=InputConfig(dynamic_sharding=dynamic))
     first = Reader(days, stop_at="day-3")
     with pytest.raises(ZeroDivisionError):
         Trainer(first, config).train()
@@ -111,7 +111,7 @@ def test_a_run_goes_on_with_the_files_that_it_had_not_read(days: str, tmp_path: 
 
 
 def test_an_evaluation_takes_no_files_from_training(days: str, tmp_path: Path) -> None:
-    config = TrainerConfig(model_dir=str(tmp_path / "model"), input=InputOptions(dynamic_sharding=True))
+    config = TrainerConfig(model_dir=str(tmp_path / "model"), input=InputConfig(dynamic_sharding=True))
     task = Reader(days)
     trainer = Trainer(task, config)
     trainer.train()
@@ -150,7 +150,7 @@ def _save(job: LocalJob, days: str, folder: Path) -> None:
 def test_a_run_of_three_workers_goes_on_in_one_process(days: str, tmp_path: Path) -> None:
     """All files are read once: those of nobody, and the rest of workers that are not there any more."""
     _save(_job_of_three(days, with_queue=True), days, tmp_path / "model")
-    config = TrainerConfig(model_dir=str(tmp_path / "model"), input=InputOptions(dynamic_sharding=True))
+    config = TrainerConfig(model_dir=str(tmp_path / "model"), input=InputConfig(dynamic_sharding=True))
     task = Reader(days)
     assert Trainer(task, config).train().global_step == 6
     assert sorted(task.read) == ["day-3", "day-4", "day-5"]

@@ -13,12 +13,12 @@ from monolith.hooks.barrier import BarrierHook
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook
 from monolith.job.state import JobMember, JobState
 from monolith.testing import FakeClock
-from monolith.train import JobConfig, JobSettings, SavingConfig, TrainerConfig
+from monolith.train import JobConfig, JobProgramConfig, SavingConfig, TrainerConfig
 from monolith.train._chief_hooks import chief_hooks
 from monolith.train._job_end import JobEnd
 from monolith.train._job_hooks import JobHook, worker_job_hooks
 from monolith.train.roles.place import RolePlace
-from monolith.train.roles.servers_back import ServersBack
+from monolith.train.roles.servers_back import ServerReconnector
 from monolith.train.roles.worker import WorkerRole
 from train.job_threads import MemoryDiscovery
 
@@ -99,7 +99,7 @@ class Attempts(WorkerRole):
             model_dir="/m",
         )
         params: Any = SimpleNamespace()
-        super().__init__(place, params, TrainerConfig(), clock=self.clock, wanted=JobSettings())
+        super().__init__(place, params, TrainerConfig(), clock=self.clock, wanted=JobProgramConfig())
         self._outcomes = list(outcomes)
         given = iter(members)
         self._places = type("Places", (), {"members": property(lambda _: next(given))})()
@@ -205,7 +205,7 @@ class TestServersBack:
         def ask() -> dict[int, str]:
             return next(said)
 
-        ServersBack(servers, ask, clock=clock).wait(60)  # type: ignore[arg-type]
+        ServerReconnector(servers, ask, clock=clock).wait(60)  # type: ignore[arg-type]
         assert servers.moved == {1: "new:1"}
 
     def test_a_discovery_service_that_fails_is_asked_again(self) -> None:
@@ -217,11 +217,11 @@ class TestServersBack:
                 raise answer
             return answer  # type: ignore[return-value]
 
-        ServersBack(servers, ask, clock=clock).wait(60)  # type: ignore[arg-type]
+        ServerReconnector(servers, ask, clock=clock).wait(60)  # type: ignore[arg-type]
         assert servers.moved == {1: "new:1"}
 
     def test_a_server_that_stays_away_is_named_in_time(self) -> None:
         clock = FakeClock()
         with pytest.raises(DeadlineExceededError, match=r"parameter servers \[1\] did not answer for 9 s"):
-            ServersBack(FakeServers(), dict, clock=clock).wait(9)  # type: ignore[arg-type]
+            ServerReconnector(FakeServers(), dict, clock=clock).wait(9)  # type: ignore[arg-type]
         assert clock.monotonic() < 10

@@ -10,7 +10,7 @@ from monolith.errors import UnavailableError
 from monolith.job.lost_updates import LostUpdates
 from monolith.job.state import JobState
 from monolith.tables.batch import BatchStamp
-from monolith.train._resuming import Known, resume
+from monolith.train._resuming import OwnerProgress, resume
 from monolith.train.job_part import JobPart
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ def stamp(seq: int) -> BatchStamp:
 
 def test_dense_weights_may_have_lost_more_than_rows() -> None:
     known = [
-        Known(0, stamp(9)),
-        Known(1, stamp(7)),
-        Known(0, stamp(9), is_dense=True),
-        Known(1, stamp(5), is_dense=True),
+        OwnerProgress(0, stamp(9)),
+        OwnerProgress(1, stamp(7)),
+        OwnerProgress(0, stamp(9), is_dense=True),
+        OwnerProgress(1, stamp(5), is_dense=True),
     ]
     found = resume(known, stamp(9))
     assert (found.next_seq, found.lost, found.lost_dense) == (10, {1: 2}, {1: 4})
@@ -67,7 +67,7 @@ def test_a_loss_that_could_not_be_told_is_told_by_the_next_attempt(caplog: pytes
     client, nobody = DeafClient(), cast("Any", None)
     part = JobPart(nobody, cast("JobClient", client), nobody, servers_back=nobody, clock=nobody)
     part.count(stamp(9), under_way=0)
-    known = [Known(0, stamp(9)), Known(1, stamp(7))]
+    known = [OwnerProgress(0, stamp(9)), OwnerProgress(1, stamp(7))]
     with pytest.raises(UnavailableError):
         part.resume(0, known)
     assert part.resume(0, known).next_seq == 10

@@ -15,7 +15,7 @@ from monolith.serving import DiscoverySyncBackend, ServedShard, serve_shard
 from monolith.serving.shards.replicas import shard_role
 from monolith.tables.serving_tables import serving_tables
 from monolith.testing import ExampleTask
-from monolith.train import JobSettings, Params, RunnerConfig, Session, distributed_sync_train
+from monolith.train import JobProgramConfig, Params, RunnerConfig, Session, distributed_sync_train
 from train.job_threads import ThreadJob
 
 OPTIONS: dict[str, Any] = {"enable_realtime_training": True, "delta_log_interval_secs": 0.1}
@@ -71,7 +71,7 @@ def test_servers_of_a_job_push_to_any_number_of_shards(tmp_path: Path) -> None:
 def test_a_synchronous_run_pushes_by_its_hook_and_refuses_where_nothing_is_published(tmp_path: Path) -> None:
     with receivers(tmp_path, 2) as (shards, backend):
         config = RunnerConfig(model_dir=str(tmp_path / "model"), **OPTIONS)
-        trainer = distributed_sync_train(config, params(), backend, settings=JobSettings(max_steps=5))
+        trainer = distributed_sync_train(config, params(), backend, settings=JobProgramConfig(max_steps=5))
         expected = saved_rows(trainer)
         assert rows_of(shards) == timeless(expected)
         with pytest.raises(ValueError, match="pushes what the run publishes, and it publishes nothing"):

@@ -343,7 +343,7 @@ class TestEnds:
         assert on_their_way == ["push 1", "read 5", "push 2", "read 6", "push 3", "drop 5", "drop 6"]
         assert not [name for name in wire.waited_for if name.startswith("push")]
         task.emb.discard()
-        assert not task.emb._ledger._passes, "the module keeps nothing of what the store has got"
+        assert not task.emb._registry._passes, "the module keeps nothing of what the store has got"
         wire.answer_all()
         assert task.emb.store.stats().open_plans == 0
         assert task.count == 4, "what was on its way arrives all the same"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.tables.batch import BatchStamp
-from monolith.train._resuming import Known, resume
+from monolith.train._resuming import OwnerProgress, resume
 
 LAST = 12
 
@@ -22,7 +22,7 @@ owners = st.lists(st.tuples(st.integers(0, 3), seqs), min_size=1, max_size=8)
 
 @given(owners)
 def test_an_input_that_can_be_read_again_loses_nothing(given_owners: list[tuple[int, int]]) -> None:
-    known = [Known(server, stamp(seq)) for server, seq in given_owners]
+    known = [OwnerProgress(server, stamp(seq)) for server, seq in given_owners]
     found = resume(known, None)
     assert found.next_seq == min(seq for _, seq in given_owners) + 1
     assert found.behind == stamp(found.next_seq - 1)
@@ -33,7 +33,7 @@ def test_an_input_that_can_be_read_again_loses_nothing(given_owners: list[tuple[
 def test_what_a_server_lacks_of_what_was_confirmed_is_lost_and_no_more(
     given_owners: list[tuple[int, int]], confirmed: int
 ) -> None:
-    known = [Known(server, stamp(seq)) for server, seq in given_owners]
+    known = [OwnerProgress(server, stamp(seq)) for server, seq in given_owners]
     found = resume(known, stamp(confirmed))
     assert (found.behind, found.next_seq) == (stamp(confirmed), confirmed + 1)
     for server, lost in found.lost.items():
@@ -46,12 +46,12 @@ def test_what_a_server_lacks_of_what_was_confirmed_is_lost_and_no_more(
 def test_an_input_without_positions_gives_no_number_twice(
     given_owners: list[tuple[int, int]], confirmed: int | None
 ) -> None:
-    known = [Known(server, stamp(seq, position=b"")) for server, seq in given_owners]
+    known = [OwnerProgress(server, stamp(seq, position=b"")) for server, seq in given_owners]
     found = resume(known, None if confirmed is None else stamp(confirmed, position=b""))
     newest = max([*(seq for _, seq in given_owners), -1 if confirmed is None else confirmed])
     assert found.next_seq == newest + 1
 
 
 def test_a_worker_that_nobody_knows_begins() -> None:
-    assert resume([Known(0, None), Known(1, None)], None) == (None, 0, {}, {})
+    assert resume([OwnerProgress(0, None), OwnerProgress(1, None)], None) == (None, 0, {}, {})
     assert resume([], None) == (None, 0, {}, {})

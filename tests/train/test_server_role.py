@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from monolith.cluster.addresses import split_address
-from monolith.cluster.held_port import HeldPort
+from monolith.cluster.held_port import ReservedPort
 from monolith.errors import AbortedError, AlreadyExistsError, OpError
 from monolith.ps.places import ServerPlace, assign_places, find_place, stop_servers
 from monolith.ps.server.server import PsServer
@@ -70,7 +70,7 @@ def test_a_server_that_died_after_it_was_found_is_replaced_and_the_job_goes_on(
 ) -> None:
     monkeypatch.setattr(server_places, "_ASSIGN_SECONDS", 1.0)
     job = ThreadJob(tmp_path, params=FeatureTask.params, options={"num_redundant_ps": 1})
-    with HeldPort("127.0.0.1:0") as nobody:
+    with ReservedPort("127.0.0.1:0") as nobody:
         job.discovery.register("ps", 0, f"127.0.0.1:{nobody.port}")
         job.start("ps", 1)
         job.start("worker", 0)
@@ -148,7 +148,7 @@ def test_a_server_whose_index_another_one_has_taken_ends(tmp_path: Path, monkeyp
     discovery.register("ps", 0, address.replace("127.0.0.1", "localhost"))  # the same process under another name
     first.join(0.3)
     assert first.is_alive()
-    with HeldPort("127.0.0.1:0") as nobody:
+    with ReservedPort("127.0.0.1:0") as nobody:
         discovery.register("ps", 0, f"127.0.0.1:{nobody.port}")
         first.join(0.3)
         assert first.is_alive(), "nobody answers there"

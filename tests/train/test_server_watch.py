@@ -10,7 +10,7 @@ from monolith.clock import SystemClock
 from monolith.ps import JobClient, PsCluster, PsServer
 from monolith.stop_request import StopRequest
 from monolith.train.roles.server_watch import ServerWatch
-from monolith.train.roles.servers_back import ServersBack
+from monolith.train.roles.servers_back import ServerReconnector
 
 ENDS_HANGS = 60.0
 
@@ -38,7 +38,7 @@ def test_a_server_is_found_again_though_nobody_calls_it() -> None:
             return addresses
 
         follower = Follower(cluster)
-        ended.enter_context(ServerWatch(cluster, ServersBack(cluster, known, clock=SystemClock()), StopRequest()))
+        ended.enter_context(ServerWatch(cluster, ServerReconnector(cluster, known, clock=SystemClock()), StopRequest()))
         for _ in range(2):  # it listens on after the first loss
             old.close(0)
             old = ended.enter_context(PsServer(1, 2))
@@ -49,7 +49,7 @@ def test_a_server_is_found_again_though_nobody_calls_it() -> None:
         assert follower.moved == [1, 1]
 
 
-class EndsBetween(ServersBack):
+class EndsBetween(ServerReconnector):
     """All servers are there when it looks for the first time, and one of them is gone right after."""
 
     def __init__(self, cluster: PsCluster, server: PsServer, addresses: dict[int, str]) -> None:
@@ -90,7 +90,7 @@ def test_who_waits_for_news_of_the_home_server_hears_it_at_its_new_address() -> 
         cluster = ended.enter_context(PsCluster([old.address]))
         addresses: dict[int, str] = {}
         ended.enter_context(
-            ServerWatch(cluster, ServersBack(cluster, lambda: addresses, clock=SystemClock()), StopRequest())
+            ServerWatch(cluster, ServerReconnector(cluster, lambda: addresses, clock=SystemClock()), StopRequest())
         )
         chief = ended.enter_context(JobClient(cluster, role="worker", index=0, num_workers=1))
         incarnation = chief.state.incarnation

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from monolith.checkpoint import TrainState
-from monolith.nn import BatchTurn
+from monolith.nn import BatchContext
 from programs import Programs
 from train.sync_cases import (
     PIPELINES,
@@ -67,7 +67,7 @@ def accumulated(task_class: type[DenseTask], size: int, steps: int | None = None
         optimizer.zero_grad()
         for number in numbers:
             features = batch(number, task.seconds_apart)
-            with BatchTurn(features, time=int(features["req_time"].max())):
+            with BatchContext(features, time=int(features["req_time"].max())):
                 loss = task.model_fn(features, "train").loss
                 assert loss is not None
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ def test_the_mean_over_ranks_is_one_full_batch(ranks: Run) -> None:
         parts = [batch(step * ranks.size + rank) for rank in range(ranks.size)]
         features = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name != "number"}
         optimizer.zero_grad()
-        with BatchTurn(features, time=int(features["req_time"].max())):
+        with BatchContext(features, time=int(features["req_time"].max())):
             loss = task.model_fn({**features, "number": 0}, "train").loss
             assert loss is not None
             loss.backward()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from monolith import Embeddings, Slot, Task
-from monolith.data import Batch, ClickStream, ClickWorld
+from monolith.data import Batch, ClickStream, SyntheticClicks
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.online import DeltaPublisher, Follower
 from monolith.tables import compressors
@@ -30,7 +30,7 @@ from monolith.validation.sync_rule import SyncClock
 HOUR, DAY = 3600, 86_400
 BEGIN = 1_700_000_000
 IDS = ("user", "item", "tags", "context")
-WORLD = ClickWorld(
+WORLD = SyntheticClicks(
     num_users=1000,
     num_items=300,
     num_tags=40,

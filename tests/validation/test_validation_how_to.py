@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from monolith import cli
-from monolith.validation import SyncRule, ValidationOptions
+from monolith.validation import SyncRule, ValidationConfig
 
 PAGE = "progressive-validation.md"
 
@@ -49,5 +49,5 @@ def test_the_page_runs(
 
 def test_every_option_is_on_the_page(project_root: Path) -> None:
     text = page_text(project_root)
-    names = [field.name for kind in (SyncRule, ValidationOptions) for field in fields(kind)]
+    names = [field.name for kind in (SyncRule, ValidationConfig) for field in fields(kind)]
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []

@@ -16,7 +16,7 @@ from torch import Tensor
 from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
-from monolith.validation import CopyOutcome, HashedIds, Outcome, Scores, SyncRule, Window, write_page
+from monolith.validation import CopyOutcome, HashedIds, Scores, SyncRule, ValidationOutcome, Window, write_page
 from monolith.validation.outcome import table_of
 from monolith.validation.page import page_of
 from monolith.validation.windows import WindowedScores
@@ -113,7 +113,7 @@ def outcome_of(name: str, *aucs: float) -> dict[str, CopyOutcome]:
 
 def test_an_outcome_is_a_mapping_a_table_and_plain_values() -> None:
     copies = outcome_of("never", 0.7, math.nan, 0.8)
-    outcome = Outcome(copies=copies, examples=30, rows=4, memory_bytes=100, evicted=0)
+    outcome = ValidationOutcome(copies=copies, examples=30, rows=4, memory_bytes=100, evicted=0)
     assert outcome["never"].mean_auc == pytest.approx(0.75)
     assert list(outcome) == ["never"]
     assert str(outcome) == table_of(copies)

@@ -17,7 +17,7 @@ from monolith.tables.batch import BatchStamp, Update
 
 if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting
-    from monolith.ps.client.joined import PsJoined
+    from monolith.ps.client.joined import PsWorkerSession
     from monolith.tables.batch import Applied, Pending
 
 WORKERS = 100
@@ -53,7 +53,7 @@ def measure(setting: Setting) -> list[Measurement]:
 class _EmptySteps:
     """Workers whose batches have no ids: their pushes only move the clocks."""
 
-    def __init__(self, joined: list[PsJoined]) -> None:
+    def __init__(self, joined: list[PsWorkerSession]) -> None:
         self._joined = joined
         self._next = 0
 
@@ -69,7 +69,7 @@ class _EmptySteps:
         if not least <= others <= most:
             raise AssertionError(f"the server counted {others} steps of the others, expected {least} to {most}")
 
-    def _begin(self, joined: PsJoined) -> Pending[Applied]:
+    def _begin(self, joined: PsWorkerSession) -> Pending[Applied]:
         plan = joined.plan(NO_IDS, SPLITS, stamp=BatchStamp(worker=joined.worker, seq=self._next))
         rule = Update(step=self._next, learning_rates=RATES, times=0, previous=self._next - 1)
         return joined.apply([(plan, NO_GRADIENT)], rule)

@@ -18,7 +18,7 @@ from monolith.tables.history import ALL_BUCKETS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.tables import Mark
+    from monolith.tables import ChangePosition
 
 TOUCHED = (100_000, 1_000, 0)
 """Rows between two looks, at most."""
@@ -49,7 +49,7 @@ class FollowedTables:
             follower.load(packed, buckets=ALL_BUCKETS, replace=False)
         return follower
 
-    def touch(self, count: int) -> Mark:
+    def touch(self, count: int) -> ChangePosition:
         """Marks `count` uniformly drawn rows as changed; returns the mark after them."""
         rows = self._random.choice(self.num_rows, size=min(count, self.num_rows), replace=False)
         self.store.touch(TABLE, torch.from_numpy(mixed_ids(rows)))

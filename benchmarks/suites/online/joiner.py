@@ -21,7 +21,7 @@ from monolith.cli._bench.measurement import Measurement, median_ratio, spread
 from monolith.cli.joiner import COLLECTED_EVERY
 from monolith.data.counted_draws import CountedDraws
 from monolith.data.protos.example_pb2 import Example
-from monolith.online.joiner import Joiner, JoinerConfig, JoinRules, action_record, impression_record
+from monolith.online.joiner import Joiner, JoinerConfig, JoinRuleConfig, action_record, impression_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -106,7 +106,7 @@ def _joined(traffic: _Traffic, folder: Path, *, memory_bytes: int) -> float:
             state_dir=str(folder / "state"),
             partitions=1,
             memory_bytes=memory_bytes,
-            rules=JoinRules(window_seconds=_WINDOW_SECONDS, disorder_seconds=1.0),
+            rules=JoinRuleConfig(window_seconds=_WINDOW_SECONDS, disorder_seconds=1.0),
             stop_at_end=True,
         )
     )

@@ -15,7 +15,7 @@ from benchmarks.suites.serving.served_process import client_and_one_core, runnin
 from monolith.cli._bench import machine, ours
 from monolith.cli._bench.measurement import Measurement, Sense, spread, tell
 from monolith.serving import Predictor
-from monolith.serving.server import QueueRules
+from monolith.serving.server import RequestQueueConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,12 +59,14 @@ def _measure_loads(setting: Setting, folder: Path) -> _Loads:
     with PublishingProcess(setting, folder) as publishing, client_and_one_core() as client:
         predictor = Predictor(publishing.export)
         predict_us = take_cpu_turns({"predict": lambda _: predictor.predict(request)}, setting)["predict"]
-        with running_server(predictor, queue=QueueRules(max_wait_seconds=seconds)) as server:  # which refuses nothing
+        with running_server(
+            predictor, queue=RequestQueueConfig(max_wait_seconds=seconds)
+        ) as server:  # which refuses nothing
             port = server.port or 0
             client.ask_in_turn(port, rest, 20)
             most = [client.ask_always(port, rest, seconds / 3, connections=_CONNECTIONS) for _ in range(3)]
             rate = statistics.median(most)
-        rules = QueueRules(max_wait_seconds=_MAX_WAIT_SECONDS)
+        rules = RequestQueueConfig(max_wait_seconds=_MAX_WAIT_SECONDS)
         with running_server(Predictor(publishing.export), queue=rules) as server:
             port = server.port or 0
             client.ask_in_turn(port, rest, 20)

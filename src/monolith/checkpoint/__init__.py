@@ -26,6 +26,9 @@ Savers of jobs and exports also use: `catalog` (which checkpoints there are), `c
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.checkpoint.best import best_checkpoint, keep_best
 from monolith.checkpoint.catalog import SavedCheckpoint
 from monolith.checkpoint.inspection import get_nas_weight_json
@@ -34,9 +37,9 @@ from monolith.checkpoint.model_dir_lock import ModelDirLock
 from monolith.checkpoint.model_folder import load, save
 from monolith.checkpoint.pending_save import PendingSave
 from monolith.checkpoint.restore.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
-from monolith.checkpoint.restore.options import RestoreOptions
+from monolith.checkpoint.restore.options import RestoreConfig
 from monolith.checkpoint.restore.partial_recovery import (
-    PartialRecoveryOptions,
+    PartialRecoveryConfig,
     PartialRecoverySaver,
     PsMonitor,
     RestoreOps,
@@ -51,7 +54,7 @@ from monolith.checkpoint.restore.rules import (
 )
 from monolith.checkpoint.restore.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.saver import Saver
-from monolith.checkpoint.saver_options import SaverOptions
+from monolith.checkpoint.saver_options import SaverConfig
 from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state
 from monolith.checkpoint.train_state import Stateful, TrainState
 from monolith.files import isabs
@@ -61,17 +64,17 @@ __all__ = [
     "FORMAT_VERSION",
     "Manifest",
     "ModelDirLock",
-    "PartialRecoveryOptions",
+    "PartialRecoveryConfig",
     "PartialRecoverySaver",
     "PendingSave",
     "PsMonitor",
+    "RestoreConfig",
     "RestoreOps",
-    "RestoreOptions",
     "SaveHelper",
     "SavedCheckpoint",
     "Saver",
     "SaverBuilder",
-    "SaverOptions",
+    "SaverConfig",
     "Stateful",
     "TrainState",
     "best_checkpoint",
@@ -91,3 +94,13 @@ __all__ = [
     "save_table_assets",
     "wait_for_monolith_checkpoint",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(
+        __name__,
+        {
+            "PartialRecoveryOptions": "PartialRecoveryConfig",
+            "RestoreOptions": "RestoreConfig",
+            "SaverOptions": "SaverConfig",
+        },
+    )

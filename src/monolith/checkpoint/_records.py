@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder
 
 
-class Records:
+class CheckpointRecords:
     """The records of a model directory about its checkpoints. One thread at a time."""
 
     def __init__(self, folder: Folder, catalog: Catalog, retention: Retention) -> None:

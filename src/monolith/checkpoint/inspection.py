@@ -29,7 +29,7 @@ from monolith.files import is_name
 from monolith.observe.summaries import nas_weight_json
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.schema import TableSchema
-from monolith.tables.slot_keys import ids_of_keys, tells_bucket
+from monolith.tables.slot_keys import has_explicit_bucket, ids_of_keys
 from monolith.tables.snapshot.bucket_file import read_blocks, rewrite
 from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.checkpoint.manifest import FileEntry, TablesEntry
+    from monolith.checkpoint.manifest import CheckpointFile, TablesEntry
     from monolith.tables.formats.row_block import RowBlock
 
 
@@ -235,7 +235,7 @@ def _row_digests(state: SavedState, store: str) -> dict[str, dict[tuple[int, int
 def _row_names(table: TableSchema, block: RowBlock) -> Iterator[tuple[int, int]]:
     """Yields the identity of each row: -1 and its key; slot and id where the key depends on other slots."""
     found = ids_of_keys(block.keys, block.bucket, table.wide_slots)
-    has_key = tells_bucket(block.keys, table.wide_slots)
+    has_key = has_explicit_bucket(block.keys, table.wide_slots)
     names = np.where(has_key, -1, found.slots), np.where(has_key, block.keys, found.ids)
     return zip(names[0].tolist(), names[1].tolist(), strict=True)
 
@@ -330,7 +330,7 @@ def reshard(path: str, target: FolderPath, *, num_files: int) -> str:
     return path
 
 
-def _copied(state: SavedState, entry: FileEntry | None, name: str, target: FolderPath) -> FileEntry | None:
+def _copied(state: SavedState, entry: CheckpointFile | None, name: str, target: FolderPath) -> CheckpointFile | None:
     if entry is None:
         return None
     open_folder(target).write(name, [state.folder.read(entry.name)])
@@ -350,5 +350,5 @@ def get_nas_weight_json(ckpt_dir_or_file: str, prefix: str | None = None) -> lis
     return nas_weight_json(SavedState(resolve(ckpt_dir_or_file)).weights(), prefix)
 
 
-def _sum(entry: FileEntry) -> FileSum:
+def _sum(entry: CheckpointFile) -> FileSum:
     return FileSum(bytes=entry.bytes, crc32c=entry.crc32c)

@@ -38,7 +38,7 @@ Kind: TypeAlias = Literal["full", "dense_only"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
+class CheckpointFile:
     """A file of the checkpoint."""
 
     name: str
@@ -74,9 +74,9 @@ class Manifest:
     """Unix seconds of the cut."""
     kind: Kind
     """Whether the tables are in it."""
-    tensors: FileEntry | None
+    tensors: CheckpointFile | None
     """The safetensors file of everything that is a tensor; None where nothing is."""
-    meta: FileEntry | None
+    meta: CheckpointFile | None
     """The JSON description of the model."""
     tables: dict[str, TablesEntry]
     """Store -> its snapshot."""
@@ -144,7 +144,7 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
     return document
 
 
-def _plain_entry(entry: FileEntry | TablesEntry) -> dict[str, Any]:
+def _plain_entry(entry: CheckpointFile | TablesEntry) -> dict[str, Any]:
     return {field.name: getattr(entry, field.name) for field in fields(entry)}
 
 
@@ -189,8 +189,8 @@ def _built(document: Mapping[str, Any]) -> Manifest:
     return Manifest(**values)
 
 
-def _file(values: Mapping[str, Any]) -> FileEntry:
-    entry = FileEntry(**values)
+def _file(values: Mapping[str, Any]) -> CheckpointFile:
+    entry = CheckpointFile(**values)
     _require_numbers(entry.bytes, entry.crc32c)
     if not is_name(entry.name):
         raise ValueError(f"{entry.name!r} does not name a file of the model directory")

@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 from monolith.checkpoint.catalog import Catalog, full_local_path, prefix_of
 from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX
-from monolith.checkpoint.restore.options import RestoreOptions
+from monolith.checkpoint.restore.options import RestoreConfig
 from monolith.checkpoint.restore.restoring import restore_model, restore_without_dense
 from monolith.checkpoint.saver import Saver
-from monolith.checkpoint.saver_options import SaverOptions
+from monolith.checkpoint.saver_options import SaverConfig
 from monolith.checkpoint.state_files import checkpoint_exists
 from monolith.checkpoint.train_state import TrainState
 from monolith.errors import InvalidArgumentError, NotFoundError
@@ -72,7 +72,7 @@ def load(
     path: FolderPath,
     *,
     optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
-    options: RestoreOptions | None = None,
+    options: RestoreConfig | None = None,
 ) -> SavedCheckpoint:
     """Loads a saved model into one that was built alike: its weights, its rows, and its optimizers if given.
 
@@ -93,7 +93,7 @@ def load(
         DataLossError: it is damaged.
         FailedPreconditionError: the model is made of other parts; names them.
     """
-    options = RestoreOptions() if options is None else options
+    options = RestoreConfig() if options is None else options
     state, found = _state_of(model, optimizer), _find(path)
     if options.clear_nn:
         return restore_without_dense(found, state, options)
@@ -123,7 +123,7 @@ def _find(path: FolderPath) -> str:
     if checkpoint_exists(full):
         return full
     _require_folder(path)
-    for basename in (_BASENAME, SaverOptions().basename):
+    for basename in (_BASENAME, SaverConfig().basename):
         found = Catalog(open_folder(path), basename).newest_first()
         if found:
             return found[0]

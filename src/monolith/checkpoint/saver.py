@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from monolith.checkpoint._model_meta import model_meta
-from monolith.checkpoint._records import Records
+from monolith.checkpoint._records import CheckpointRecords
 from monolith.checkpoint._row_counts import count_rows, info_name
 from monolith.checkpoint.best import BEST, read_best
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
@@ -22,9 +22,9 @@ from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
 from monolith.checkpoint.restore.left_out import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.restore.restoring import restore_all, restore_without_dense
 from monolith.checkpoint.retention import Retention
-from monolith.checkpoint.saver_options import SaverOptions
+from monolith.checkpoint.saver_options import SaverConfig
 from monolith.checkpoint.staging import Staging
-from monolith.checkpoint.writing import WriteOrder, remove_torn_saves, write_checkpoint
+from monolith.checkpoint.writing import CheckpointWriteConfig, remove_torn_saves, write_checkpoint
 from monolith.config import keywords_of
 from monolith.errors import (
     DataLossError,
@@ -39,7 +39,7 @@ from monolith.files import local_path
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
-    from monolith.checkpoint.restore.options import RestoreOptions
+    from monolith.checkpoint.restore.options import RestoreConfig
     from monolith.checkpoint.train_state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Saver:
 
     Args:
         model_dir: A folder on this machine or any fsspec URL; made at the first save.
-        options: The fields of `SaverOptions`, by name.
+        options: The fields of `SaverConfig`, by name.
 
     >>> import tempfile, torch
     >>> from monolith.checkpoint import Saver, TrainState
@@ -68,8 +68,8 @@ class Saver:
     (True, True, 7)
     """
 
-    @keywords_of(SaverOptions)
-    def __init__(self, model_dir: FolderPath, options: SaverOptions) -> None:
+    @keywords_of(SaverConfig)
+    def __init__(self, model_dir: FolderPath, options: SaverConfig) -> None:
         self._wanted = wanted = options
         if not wanted.basename or "/" in wanted.basename:
             raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {wanted.basename!r}")
@@ -78,7 +78,7 @@ class Saver:
         retention = Retention(
             max_to_keep=wanted.max_to_keep, keep_every_hours=wanted.keep_every_hours, now=wanted.clock.now()
         )
-        self._records = Records(self._folder, self._catalog, retention)
+        self._records = CheckpointRecords(self._folder, self._catalog, retention)
         self._staging = Staging()
         self._lock: ModelDirLock | None = None
         self._claim: GenerationClaim | None = None
@@ -214,7 +214,7 @@ class Saver:
     # Restoring
 
     def restore(
-        self, state: TrainState, path: str | None = None, *, options: RestoreOptions | None = None
+        self, state: TrainState, path: str | None = None, *, options: RestoreConfig | None = None
     ) -> SavedCheckpoint | None:
         """Restores a checkpoint into a run; an error leaves the run unchanged.
 
@@ -275,7 +275,7 @@ class Saver:
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
         return take_cut(state, staging=staging, dense_only=self._wanted.dense_only)
 
-    def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
+    def _restore(self, path: str, state: TrainState, options: RestoreConfig | None) -> SavedCheckpoint:
         self.wait()
         options = self._wanted.restoring if options is None else options
         if options.clear_nn and not self._folder.exists(CLEAR_NN):
@@ -292,11 +292,11 @@ class Saver:
         """Returns which parts of the state are not restored, and which owners of rows have lost theirs."""
         return ALL_PARTS
 
-    def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
+    def _order(self, state: TrainState, *, in_background: bool) -> CheckpointWriteConfig:
         if self._claim is None:
             raise FailedPreconditionError(f"Saver of '{self.model_dir}': it was closed")
         self._number += 1
-        return WriteOrder(
+        return CheckpointWriteConfig(
             prefix=prefix_of(self._wanted.basename, state.global_step, padded=self._wanted.pad_step_number),
             generation=self._claim.generation,
             number=self._number,
@@ -307,7 +307,7 @@ class Saver:
             rate_bytes_per_second=self._wanted.rate_bytes_per_second if in_background else None,
         )
 
-    def _begin_writing(self, cut: StateCut, order: WriteOrder) -> PendingSave:
+    def _begin_writing(self, cut: StateCut, order: CheckpointWriteConfig) -> PendingSave:
         """Starts a background save; registers it first, so that a call after an interrupt waits for it."""
         future: Future[SavedCheckpoint] = Future()
         self._pending = pending = self._new_pending(future)
@@ -332,7 +332,7 @@ class Saver:
     def _new_pending(self, future: Future[SavedCheckpoint]) -> PendingSave:
         return PendingSave(future)
 
-    def _write(self, cut: StateCut, order: WriteOrder) -> SavedCheckpoint:
+    def _write(self, cut: StateCut, order: CheckpointWriteConfig) -> SavedCheckpoint:
         claim = self._claim
         if claim is None:
             cut.release()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from monolith.checkpoint.restore.options import RestoreOptions
+from monolith.checkpoint.restore.options import RestoreConfig
 from monolith.clock import Clock, SystemClock
 from monolith.config import Config, config
 
-__all__ = ["BACKGROUND_BYTES_PER_SECOND", "CheckpointOptions", "SaverOptions"]
+__all__ = ["BACKGROUND_BYTES_PER_SECOND", "CheckpointConfig", "SaverConfig"]
 
 BACKGROUND_BYTES_PER_SECOND = 108e6
 """A rate that hardly slows training."""
 
 
 @config
-class CheckpointOptions(Config):
+class CheckpointConfig(Config):
     """How checkpoints are written and which ones are kept: common options of a saver and of a trainer's config."""
 
     max_to_keep: int | None = 10
@@ -27,7 +27,7 @@ class CheckpointOptions(Config):
 
 
 @config
-class SaverOptions(CheckpointOptions):
+class SaverConfig(CheckpointConfig):
     """Keyword arguments of `Saver`."""
 
     basename: str = "model.ckpt"
@@ -44,7 +44,7 @@ class SaverOptions(CheckpointOptions):
     """Write `ckpt.info-<step>`, the rows of each slot."""
     rate_bytes_per_second: float | None = BACKGROUND_BYTES_PER_SECOND
     """Highest rate of writing in the background; None: as fast as the disk takes it. A blocking save has no limit."""
-    restoring: RestoreOptions = RestoreOptions()
+    restoring: RestoreConfig = RestoreConfig()
     """What may differ between the run that was saved and the one that is restored."""
     clock: Clock = field(default_factory=SystemClock)
     """Source of the current time."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from monolith.checkpoint.remote_dense import RemoteDense
-    from monolith.tables.history import Mark
+    from monolith.tables.history import ChangePosition
     from monolith.tables.store import Store
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -44,7 +44,7 @@ class CutWitness(Protocol):
         """Called before a cut is taken."""
         ...
 
-    def after_cut(self, marks: Mapping[str, Mark], *, step: int) -> bytes | None:
+    def after_cut(self, marks: Mapping[str, ChangePosition], *, step: int) -> bytes | None:
         """Returns the position to save; `marks` are those of the cut, by store. None: nothing to save."""
         ...
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.checkpoint.catalog import manifest_of
-from monolith.checkpoint.manifest import SUFFIX, FileEntry, Manifest, TablesEntry
+from monolith.checkpoint.manifest import SUFFIX, CheckpointFile, Manifest, TablesEntry
 from monolith.checkpoint.tensor_file import FileSum, sum_of, write_tensors
 from monolith.errors import NotFoundError, OpError
 from monolith.tables.schema import fnv1a_64
@@ -32,7 +32,7 @@ _OURS = re.compile(r"\.(safetensors|meta|assets|saving|manifest)((\.[0-9a-f]{8})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOrder:
+class CheckpointWriteConfig:
     """Options for writing one cut."""
 
     prefix: str
@@ -47,7 +47,7 @@ class WriteOrder:
 
 
 def write_checkpoint(
-    folder: Folder, cut: StateCut, order: WriteOrder, *, before_commit: Callable[[], None]
+    folder: Folder, cut: StateCut, order: CheckpointWriteConfig, *, before_commit: Callable[[], None]
 ) -> Manifest:
     """Writes the checkpoint; `before_commit` may still raise. On an error everything written is removed.
 
@@ -84,7 +84,7 @@ def _may_hold(folder: Folder, name: str, text: bytes) -> bool:
 
 
 class _Writing:
-    def __init__(self, folder: Folder, cut: StateCut, order: WriteOrder) -> None:
+    def __init__(self, folder: Folder, cut: StateCut, order: CheckpointWriteConfig) -> None:
         self._folder = folder
         self._cut = cut
         self._order = order
@@ -195,5 +195,5 @@ def _files_of(prefix: str, manifest: Manifest) -> set[str]:
     return {f"{prefix}{SUFFIX}", *manifest.names, *beside}
 
 
-def _entry(name: str, total: FileSum) -> FileEntry:
-    return FileEntry(name=name, bytes=total.bytes, crc32c=total.crc32c)
+def _entry(name: str, total: FileSum) -> CheckpointFile:
+    return CheckpointFile(name=name, bytes=total.bytes, crc32c=total.crc32c)

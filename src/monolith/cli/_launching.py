@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith.cli._arguments._launchers import MAX_RESTARTS, RESOURCES
 from monolith.cli._run_options import command_of, expired_text, tell
-from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, RestartPolicy, local_job
+from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, RestartConfig, local_job
 from monolith.launch.resources import bytes_of
 from monolith.launch.restarts import DONE, INTERRUPTED
 from monolith.train.compat.conversions import MODES
@@ -106,7 +106,7 @@ def plan_of(options: RunnerConfig, args: argparse.Namespace) -> LaunchPlan:
         options=options,
         max_steps=args.max_steps,
         deterministic=args.deterministic,
-        restarts=RestartPolicy(limit=limit),
+        restarts=RestartConfig(limit=limit),
         resources=resources_of(args),
     )
 

@@ -26,7 +26,7 @@ from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.parameters import flags
 from monolith.train.rank_place import take_rank
-from monolith.train.roles.distributed_runner import JobSettings, distributed_train
+from monolith.train.roles.distributed_runner import JobProgramConfig, distributed_train
 
 if TYPE_CHECKING:
     import argparse
@@ -76,7 +76,7 @@ def _run(
 ) -> int:
     params, stopped = find_task(args.task), list[bool]()
     take_place(options, service, command=getattr(args, "role", None))
-    settings = JobSettings(
+    settings = JobProgramConfig(
         max_steps=args.max_steps, deterministic=args.deterministic, on_stop=lambda: stopped.append(True)
     )
     hooks = [] if pipe is None else progress_hooks(ProgressLines(pipe.send, total=args.max_steps))

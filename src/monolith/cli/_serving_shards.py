@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.cli._arguments._serve_models import ENTRY_OPTIONS
 from monolith.cluster.discovery import ServiceDiscoveryType
-from monolith.cluster.runner_settings import RunnerSettings, monolith_discovery
+from monolith.cluster.runner_settings import DiscoveryConfig, monolith_discovery
 from monolith.export.opened import open_export
 from monolith.files import join
 from monolith.rpc.credentials import ClientCredentials
 from monolith.serving.remote_predictor import RemotePredictor
-from monolith.serving.server.config import Limits, ServerConfig
+from monolith.serving.server.config import LimitsConfig, ServerConfig
 from monolith.serving.server.metrics import ServingMetrics
 from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas, shard_role
 from monolith.serving.shards.served_shard import serve_shard
@@ -74,7 +74,7 @@ def refuse_options(args: argparse.Namespace) -> None:
 
 def _refuse_late_lookups(args: argparse.Namespace) -> None:
     """Refuses lookups that outlive their request, whose 504 would not name the shard that did not answer."""
-    seconds = Limits().request_seconds if args.request_seconds is None else args.request_seconds
+    seconds = LimitsConfig().request_seconds if args.request_seconds is None else args.request_seconds
     if (args.max_rpc_deadline_millis or 0) >= seconds * 1000:
         raise ValueError(
             f"--max_rpc_deadline_millis: a lookup of {args.max_rpc_deadline_millis:g} ms does not end before its"
@@ -163,7 +163,7 @@ def _refuse_staleness(args: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _discovery(args: argparse.Namespace) -> Any:
-    settings = RunnerSettings(
+    settings = DiscoveryConfig(
         discovery_type=ServiceDiscoveryType[args.discovery_type.upper()],
         **_given({each: getattr(args, each) for each in _DISCOVERY}),
     )

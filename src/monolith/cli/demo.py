@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from monolith.cli._demo import report
-from monolith.cli._demo.race import Limits, Race
+from monolith.cli._demo.race import Race, RaceConfig
 from monolith.cli._demo.view import View
 from monolith.cli._out_file import require_writable
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from types import FrameType
 
-    from monolith.cli._demo.race import Progress
+    from monolith.cli._demo.race import RaceProgress
 
 _INTERRUPTED = 130
 
@@ -24,11 +24,11 @@ _INTERRUPTED = 130
 def run(args: argparse.Namespace) -> int:
     """Race, show, write the report; 0, or 130 after Ctrl-C. A run that was stopped early is compared with nothing."""
     require_writable(args.out)
-    race = Race(Limits(examples=args.examples, seconds=args.seconds), seed=args.seed)
+    race = Race(RaceConfig(examples=args.examples, seconds=args.seconds), seed=args.seed)
     view = None if args.json else View(sys.stderr)
     with _CtrlC() as ctrl_c:
 
-        def after_batch(progress: Progress) -> bool:
+        def after_batch(progress: RaceProgress) -> bool:
             if view is not None:
                 view.show(progress)
             return not ctrl_c.was_pressed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.cli._key_values import key_values
 from monolith.observe import MetricsEndpoint
 from monolith.observe.progress import Progress
-from monolith.online.joiner import Joiner, JoinerConfig, JoinRules
+from monolith.online.joiner import Joiner, JoinerConfig, JoinRuleConfig
 
 if TYPE_CHECKING:
     import argparse
@@ -72,7 +72,7 @@ def _config(args: argparse.Namespace) -> JoinerConfig:
         rules["tasks"] = tuple(_actions(text) for text in args.label_actions)
     return JoinerConfig(
         **_given(args, _PROCESS),
-        rules=JoinRules(**rules),
+        rules=JoinRuleConfig(**rules),
         stop_at_end=args.stop_at_end,
         kafka=key_values(args.kafka, "--kafka"),
     )

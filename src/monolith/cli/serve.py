@@ -15,9 +15,9 @@ from monolith.cli._key_values import key_values
 from monolith.cli._serving_shards import is_entry, open_entry, open_shard, refuse_options
 from monolith.export.allowed_operations import allow_operations
 from monolith.export.trial import TRUST_VARIABLE
-from monolith.serving.promotion import Gate, Promotion, PromotionConfig
+from monolith.serving.promotion import Promotion, PromotionConfig, PromotionGate
 from monolith.serving.request_log import RequestLogConfig
-from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
+from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer, RequestQueueConfig
 
 if TYPE_CHECKING:
     import argparse
@@ -74,7 +74,7 @@ def _serve_models(
             _add(registry, name, open_entry(name, path, args, follow=follow, stack=stack))
         else:
             gate = _of_model(name, gates)
-            promotion.add(path, name=name, follow=follow, gate=None if gate is None else Gate.from_file(gate))
+            promotion.add(path, name=name, follow=follow, gate=None if gate is None else PromotionGate.from_file(gate))
     if args.task is not None:
         name, task = _named(args.task)
         _add(registry, name, open_task(task, args.model_dir, follow=_of_model(name, logs)))
@@ -147,8 +147,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "grpc_port": args.grpc_port,
         "metrics_port": args.metrics_port,
         "token": token,
-        "queue": QueueRules(**_given(rules)),
-        "limits": Limits(**_given(limits)),
+        "queue": RequestQueueConfig(**_given(rules)),
+        "limits": LimitsConfig(**_given(limits)),
         "request_log": _request_log(args),
     }
 

@@ -12,7 +12,7 @@ from monolith.cli._run_options import command_of, find_tasks_here, tell
 from monolith.hooks.progress import ProgressHook
 from monolith.hooks.stop_on_signal import StopOnSignal
 from monolith.observe.progress import Progress
-from monolith.tpu import TpuOptions, main, require_versions
+from monolith.tpu import TpuConfig, main, require_versions
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ _INTERRUPTED = 130
 
 def run(args: argparse.Namespace) -> int:
     """Train or evaluate; 0 done, 130 stopped by a signal."""
-    options = TpuOptions(task=args.task, mode=args.mode, **{flag.name: getattr(args, flag.name) for flag in FLAGS})
+    options = TpuConfig(task=args.task, mode=args.mode, **{flag.name: getattr(args, flag.name) for flag in FLAGS})
     try:
         require_versions()
     except ImportError as error:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _train(options: TpuOptions, args: argparse.Namespace) -> int:
+def _train(options: TpuConfig, args: argparse.Namespace) -> int:
     with Progress(file=io.StringIO() if args.json else None) as bar:
         stop = StopOnSignal(bar)
         try:

@@ -6,6 +6,9 @@ Imports nothing above `monolith.observe`. Read `addresses` first, then `discover
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.cluster.addresses import (
     AddressFamily,
     concat_ip_and_port,
@@ -23,7 +26,7 @@ from monolith.cluster.manager import Incomplete, emit_store, get_training_cluste
 from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
 from monolith.cluster.runner_settings import (
     ContainerType,
-    RunnerSettings,
+    DiscoveryConfig,
     get_discovery,
     monolith_discovery,
     own_place,
@@ -39,9 +42,9 @@ __all__ = [
     "BarrierPhase",
     "ClusterRequest",
     "ContainerType",
+    "DiscoveryConfig",
     "Incomplete",
     "NodeAliveChecker",
-    "RunnerSettings",
     "SessionConfig",
     "TrainingCluster",
     "check_port",
@@ -64,3 +67,6 @@ __all__ = [
     "save_ps_cluster_to_file",
     "split_address",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"RunnerSettings": "DiscoveryConfig"})

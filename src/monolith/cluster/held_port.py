@@ -8,7 +8,7 @@ from typing import Self
 from monolith.cluster.addresses import is_ipv6_address, split_address
 from monolith.errors import UnavailableError
 
-__all__ = ["HeldPort", "bound_socket"]
+__all__ = ["ReservedPort", "bound_socket"]
 
 
 def bound_socket(address: str, *, subject: str, listens: bool = False) -> socket.socket:
@@ -35,14 +35,14 @@ def bound_socket(address: str, *, subject: str, listens: bool = False) -> socket
     return bound
 
 
-class HeldPort:
+class ReservedPort:
     """Binds a port without listening on it, so that the system assigns it to no other process. A context manager.
 
     A listener on the port must allow the reuse of addresses (SO_REUSEADDR), as gRPC does. Without the reservation, a
     server that closes its port to listen on it again may find the port in use as the local end of some outgoing
     connection.
 
-    >>> with HeldPort("127.0.0.1:0") as held, socket.create_server(("127.0.0.1", held.port)) as server:
+    >>> with ReservedPort("127.0.0.1:0") as held, socket.create_server(("127.0.0.1", held.port)) as server:
     ...     server.getsockname() == ("127.0.0.1", held.port)
     True
 

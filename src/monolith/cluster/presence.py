@@ -10,10 +10,10 @@ from typing import Self
 from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
 from monolith.cluster.held_port import bound_socket
 
-__all__ = ["PresencePort"]
+__all__ = ["LivenessPort"]
 
 
-class PresencePort:
+class LivenessPort:
     """A listening port for `NodeAliveChecker`. A context manager.
 
     Args:

@@ -38,7 +38,7 @@ class ContainerType(enum.Enum):
 
 
 @config
-class RunnerSettings(Config):
+class DiscoveryConfig(Config):
     """The part of a runner's config that defines its identity and its discovery."""
 
     is_local: bool = False
@@ -74,8 +74,8 @@ class RunnerSettings(Config):
 
 
 def prepare_runner(
-    settings: RunnerSettings, flags: MutableMapping[str, object], *, data_service: DataService | None = None
-) -> RunnerSettings:
+    settings: DiscoveryConfig, flags: MutableMapping[str, object], *, data_service: DataService | None = None
+) -> DiscoveryConfig:
     """Prepares the start of a runner, and returns its settings with the index that the scheduler gave.
 
     On the MLP platform a process of the data service never returns from here, and a worker waits for that service,
@@ -94,7 +94,7 @@ def prepare_runner(
     return prepared
 
 
-def _with_index(settings: RunnerSettings) -> RunnerSettings:
+def _with_index(settings: DiscoveryConfig) -> DiscoveryConfig:
     rank = mpi_rank()
     by_rank = settings.enable_gpu_training and settings.enable_partial_sync_training
     if by_rank and settings.server_type == "worker" and settings.index <= 0 and rank is not None:
@@ -102,7 +102,7 @@ def _with_index(settings: RunnerSettings) -> RunnerSettings:
     return settings
 
 
-def get_discovery(runner_conf: RunnerSettings, psm: str | None = None) -> ServiceDiscovery | None:
+def get_discovery(runner_conf: DiscoveryConfig, psm: str | None = None) -> ServiceDiscovery | None:
     """Returns the discovery service of a runner, which the caller closes; None for a local one.
 
     Args:
@@ -115,7 +115,7 @@ def get_discovery(runner_conf: RunnerSettings, psm: str | None = None) -> Servic
     return None if runner_conf.is_local else _services(runner_conf, psm)[runner_conf.discovery_type]()
 
 
-def _services(conf: RunnerSettings, psm: str | None) -> dict[ServiceDiscoveryType, Callable[[], ServiceDiscovery]]:
+def _services(conf: DiscoveryConfig, psm: str | None) -> dict[ServiceDiscoveryType, Callable[[], ServiceDiscovery]]:
     """Returns the constructors of all services. Some import on use: they need a package that the others do not."""
     return {
         ServiceDiscoveryType.PRIMUS: lambda: TfConfigServiceDiscovery(
@@ -133,13 +133,13 @@ def _services(conf: RunnerSettings, psm: str | None) -> dict[ServiceDiscoveryTyp
     }
 
 
-def _required(conf: RunnerSettings, name: str, must: str) -> str:
+def _required(conf: DiscoveryConfig, name: str, must: str) -> str:
     if not (value := getattr(conf, name)):
         raise ValueError(f"discovery by {conf.discovery_type.name}: {name} must {must}, got nothing")
     return str(value)
 
 
-def own_place(runner_conf: RunnerSettings, service: ServiceDiscovery | None) -> tuple[str, int]:
+def own_place(runner_conf: DiscoveryConfig, service: ServiceDiscovery | None) -> tuple[str, int]:
     """Returns the role and index of this process. Values of the scheduler take precedence."""
     if isinstance(service, TfConfigServiceDiscovery | MLPServiceDiscovery):
         return service.server_type, service.index
@@ -147,7 +147,7 @@ def own_place(runner_conf: RunnerSettings, service: ServiceDiscovery | None) -> 
 
 
 @contextlib.contextmanager
-def monolith_discovery(runner_conf: RunnerSettings) -> Iterator[ServiceDiscovery | None]:
+def monolith_discovery(runner_conf: DiscoveryConfig) -> Iterator[ServiceDiscovery | None]:
     """Yields the discovery service of a runner and closes it; None for a local one."""
     service = get_discovery(runner_conf)
     _log.info("discovery: using %s", type(service).__name__ if service else "none, this runner is local")

@@ -6,6 +6,9 @@ order for all of them) and `lock_step` (how ranks agree, and how those without a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.collective.calls import (
     allgather,
     allreduce,
@@ -23,16 +26,16 @@ from monolith.collective.calls import (
 )
 from monolith.collective.library import CollectiveLibrary
 from monolith.collective.lock_step import Agreed, Call, LockStep
-from monolith.collective.serial_executor import Line, RaisedByAllError
+from monolith.collective.serial_executor import RaisedByAllError, SerialExecutor
 from monolith.collective.sharded.store import ShardedStore
 
 __all__ = [
     "Agreed",
     "Call",
     "CollectiveLibrary",
-    "Line",
     "LockStep",
     "RaisedByAllError",
+    "SerialExecutor",
     "ShardedStore",
     "allgather",
     "allreduce",
@@ -48,3 +51,6 @@ __all__ = [
     "size",
     "training_line",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"Line": "SerialExecutor"})

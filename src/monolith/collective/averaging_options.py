@@ -16,7 +16,7 @@ _SKIP_VARIABLE = "MONOLITH_SKIP_ALLREDUCE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AveragingOptions:
+class AveragingConfig:
     """Options for the averaging of dense gradients.
 
     They must be the same on all ranks, so ``str()`` of them belongs into the call that the ranks agree on.
@@ -36,7 +36,7 @@ class AveragingOptions:
     """Whether nothing is averaged, so that ranks diverge: for measuring the cost of averaging."""
 
     @classmethod
-    def from_environment(cls, *, deterministic: bool = False) -> AveragingOptions:
+    def from_environment(cls, *, deterministic: bool = False) -> AveragingConfig:
         """Reads the options from the variables; `deterministic` has none.
 
         Raises:

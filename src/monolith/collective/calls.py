@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from monolith.collective.key_store import KeyStore
     from monolith.collective.library import CollectiveLibrary
-    from monolith.collective.serial_executor import Line
+    from monolith.collective.serial_executor import SerialExecutor
 
 _SUMMED = (
     torch.uint8,
@@ -154,12 +154,12 @@ def barrier() -> None:
     library().barrier()
 
 
-def training_line() -> Line:
+def training_line() -> SerialExecutor:
     """Returns the line of all calls of training, including those of this module."""
     return library().training_line()
 
 
-def saving_line() -> Line:
+def saving_line() -> SerialExecutor:
     """Returns a second line, with connections of its own, for background work such as saving."""
     return library().saving_line()
 

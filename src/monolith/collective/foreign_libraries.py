@@ -14,7 +14,7 @@ import torch
 
 from monolith import environment
 from monolith.collective.key_store import MemoryKeyStore
-from monolith.collective.serial_executor import Line
+from monolith.collective.serial_executor import SerialExecutor
 from monolith.collective.wire import LibraryWire, exchanging
 from monolith.errors import FailedPreconditionError, UnimplementedError
 
@@ -38,7 +38,7 @@ class Horovod:
 
     def __init__(self) -> None:
         self._module: Any = None
-        self._line: Line | None = None
+        self._line: SerialExecutor | None = None
         self._alone = MemoryKeyStore()
 
     def init(self, timeout_seconds: float) -> None:  # noqa: ARG002 - these libraries have time limits of their own
@@ -57,14 +57,14 @@ class Horovod:
             self._module.shutdown()
             self._module = None
 
-    def training_line(self) -> Line:
+    def training_line(self) -> SerialExecutor:
         """Returns the line of all calls of training."""
         _ = self._library
         if self._line is None:
-            self._line = Line("training", LibraryWire(self))
+            self._line = SerialExecutor("training", LibraryWire(self))
         return self._line
 
-    def saving_line(self) -> Line:
+    def saving_line(self) -> SerialExecutor:
         """Raises `UnimplementedError`: the library has only one order of calls."""
         raise UnimplementedError(
             f"collective: {self.module_name} has no second sequence of calls for saves during training; unset "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.collective.averaging_options import AveragingOptions, Fusion
+    from monolith.collective.averaging_options import AveragingConfig, Fusion
     from monolith.collective.wire import Wire
 
 _BITS = 62
@@ -48,7 +48,7 @@ def average_gradients(
     weights: Sequence[Tensor],
     present: Tensor,
     num_active: int,
-    options: AveragingOptions,
+    options: AveragingConfig,
 ) -> list[Tensor | None]:
     """Returns the mean over active ranks; None where no rank has a gradient. Runs in a call of the wire's line.
 
@@ -122,7 +122,7 @@ def _flat(group: Sequence[int], gradients: Sequence[Tensor | None], weights: Seq
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _compressed(flat: Tensor, options: AveragingOptions) -> Tensor:
+def _compressed(flat: Tensor, options: AveragingConfig) -> Tensor:
     return flat.half() if options.half_precision and flat.is_floating_point() and flat.element_size() > 2 else flat
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.collective.key_store import KeyStore
-    from monolith.collective.serial_executor import Line
+    from monolith.collective.serial_executor import SerialExecutor
 
 
 class CollectiveLibrary(Protocol):
@@ -27,11 +27,11 @@ class CollectiveLibrary(Protocol):
         """Leaves the run."""
         ...
 
-    def training_line(self) -> Line:
+    def training_line(self) -> SerialExecutor:
         """Returns the line of all calls of training, including those of this class."""
         ...
 
-    def saving_line(self) -> Line:
+    def saving_line(self) -> SerialExecutor:
         """Returns a second line, with connections of its own, for background work."""
         ...
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.collective.serial_executor import Line, LineCall
+    from monolith.collective.serial_executor import LineCall, SerialExecutor
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class LockStep:
     Every call of its line must be made by a `LockStep`: a header cannot be distinguished from other bytes.
     """
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: SerialExecutor) -> None:
         self.line = line
 
     def call(

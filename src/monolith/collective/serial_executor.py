@@ -17,7 +17,7 @@ import torch
 from monolith.collective.headers import Headers
 from monolith.collective.wire import ExchangeError
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
-from monolith.forks import at_rest_in_forks
+from monolith.forks import fork_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ class LineCall(Generic[T]):
         self._open.release()
 
 
-class Line:
+class SerialExecutor:
     """Calls over one wire, one at a time, in the order of `submit` and `run`. Thread-safe.
 
     A call that fails ends the line, since the other ranks wait for the data of this one: they get an error immediately,
@@ -90,7 +90,7 @@ class Line:
         self.headers = Headers(wire)
         """Headers of its calls; used by `LockStep`."""
         self._process = os.getpid()
-        self._changed = threading.Condition(at_rest_in_forks(threading.Lock()))
+        self._changed = threading.Condition(fork_safe(threading.Lock()))
         # Below: guarded by `_changed`.
         self._waiting: deque[LineCall[object]] = deque()
         self._running: int | None = None

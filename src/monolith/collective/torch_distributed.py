@@ -27,7 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 from monolith import environment
 from monolith.collective.key_store import MemoryKeyStore
 from monolith.collective.lock_step import Call, LockStep
-from monolith.collective.serial_executor import Line
+from monolith.collective.serial_executor import SerialExecutor
 from monolith.collective.wire import LoneWire, TorchWire, as_bytes
 from monolith.errors import FailedPreconditionError, UnavailableError
 
@@ -46,7 +46,7 @@ class TorchDistributed:
     """The default library. Without a launcher it is a run of one process, which opens no socket."""
 
     def __init__(self) -> None:
-        self._lines: list[Line] = []
+        self._lines: list[SerialExecutor] = []
         """Lines for training and for saving; empty before `init`."""
         self._owner: int | None = None
         """Id of the process that created the default process group, if this library did."""
@@ -66,9 +66,9 @@ class TorchDistributed:
         if dist.is_initialized() and dist.get_world_size() > 1:
             # Groups of their own: calls of the program on its group cannot interleave, nor saving with training.
             limit = timedelta(seconds=timeout_seconds)
-            self._lines = [Line(name, TorchWire(_new_group(limit))) for name in ("training", "saving")]
+            self._lines = [SerialExecutor(name, TorchWire(_new_group(limit))) for name in ("training", "saving")]
         else:
-            self._lines = [Line(name, LoneWire()) for name in ("training", "saving")]
+            self._lines = [SerialExecutor(name, LoneWire()) for name in ("training", "saving")]
         self._step = LockStep(self._lines[0])
 
     def shutdown(self) -> None:
@@ -79,12 +79,12 @@ class TorchDistributed:
             dist.destroy_process_group()
         self._lines, self._owner, self._store = [], None, MemoryKeyStore()
 
-    def training_line(self) -> Line:
+    def training_line(self) -> SerialExecutor:
         """Returns the line of all calls of training, including those of this class."""
         self._require_init()
         return self._lines[0]
 
-    def saving_line(self) -> Line:
+    def saving_line(self) -> SerialExecutor:
         """Returns a second line, for background work."""
         self._require_init()
         return self._lines[1]

@@ -6,12 +6,15 @@ Read `framing` (layout of records in a file), then `record_reader` and `record_w
 `config`, `ids`, `errors`, the core and torch.
 """
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.data.batch import Batch
-from monolith.data.click_world import ClickWorld
+from monolith.data.click_world import SyntheticClicks
 from monolith.data.clicks import ClickStream
 from monolith.data.columns import (
     INVALID_LABEL,
-    Dense,
+    DenseColumn,
     FirstBytes,
     Floats,
     Ids,
@@ -61,12 +64,11 @@ __all__ = [
     "BadRecords",
     "Batch",
     "ClickStream",
-    "ClickWorld",
     "ColumnType",
     "Compression",
     "CsvDataset",
     "Dataset",
-    "Dense",
+    "DenseColumn",
     "FIFOQueue",
     "FileQueue",
     "FileSet",
@@ -102,6 +104,7 @@ __all__ = [
     "Records",
     "SampleFormat",
     "SharedFileQueue",
+    "SyntheticClicks",
     "TextColumn",
     "Weight",
     "enqueue_dicts_with_queue_return",
@@ -119,3 +122,6 @@ __all__ = [
     "text_ids",
     "write_examples",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"ClickWorld": "SyntheticClicks", "Dense": "DenseColumn"})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from monolith.data.counted_draws import Numbers, Reals
 
-__all__ = ["ClickWorld", "Impressions"]
+__all__ = ["Impressions", "SyntheticClicks"]
 
 HOURS, PLACES, MOST_TAGS = 24, 4, 4
 NUM_CONTEXTS = HOURS * PLACES
@@ -34,7 +34,7 @@ _FIRST_VISITOR = 1 << 47
 
 
 @config
-class ClickWorld(Config):
+class SyntheticClicks(Config):
     """Sizes and speeds of the generated traffic."""
 
     num_users: int = 10_000
@@ -83,7 +83,7 @@ class Impressions(NamedTuple):
 class ClickSampler:
     """Makes the impressions of a world at any position. Holds no state that changes; any thread may call it."""
 
-    def __init__(self, world: ClickWorld, seed: int) -> None:
+    def __init__(self, world: SyntheticClicks, seed: int) -> None:
         self.world = world
         self._draws = CountedDraws(seed)
         self._users = _popularity(world.num_users, world.zipf)

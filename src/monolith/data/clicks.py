@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.data.batch import Batch
-from monolith.data.click_world import ClickSampler, ClickWorld
+from monolith.data.click_world import ClickSampler, SyntheticClicks
 from monolith.data.dataset import Dataset, Reading
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
@@ -27,7 +27,8 @@ class ClickStream(Dataset[Batch]):
 
     Columns: ``user`` and ``item`` int64 [B], ``tags`` `Ragged` int64 (none to four), ``context`` int64 [B] (hour and
     place), all ids in [0, 2^48); ``label`` float32 [B, 1], 1 for a click; ``req_time`` int64 [B], Unix seconds. Users
-    and items follow a power law, some come once, all of them leave some day; preferences change slowly (`ClickWorld`).
+    and items follow a power law, some come once, all of them leave some day; preferences change slowly
+    (`SyntheticClicks`).
 
     Args:
         num_examples: Number of examples; None: endless.
@@ -52,7 +53,7 @@ class ClickStream(Dataset[Batch]):
         *,
         batch_size: int = 1024,
         seed: int = 0,
-        world: ClickWorld | None = None,
+        world: SyntheticClicks | None = None,
         truth: bool = False,
     ) -> None:
         if num_examples is not None and num_examples < 0:
@@ -62,7 +63,7 @@ class ClickStream(Dataset[Batch]):
         self.num_examples = num_examples
         self.batch_size = batch_size
         self.seed = seed
-        self.world = ClickWorld() if world is None else world
+        self.world = SyntheticClicks() if world is None else world
         self.truth = truth
         self._sampler = ClickSampler(self.world, seed)
 
@@ -98,7 +99,8 @@ class ClickStream(Dataset[Batch]):
         return json.dumps({"clicks": where}, sort_keys=True, separators=(",", ":")).encode()
 
     def _origin(self) -> dict[str, Any]:
-        return {"seed": self.seed, "world": self.world.to_dict()}
+        # positions keep the class name that the first version wrote
+        return {"seed": self.seed, "world": {**self.world.to_dict(), "type": "ClickWorld"}}
 
     def _example_of(self, position: bytes) -> int:
         try:

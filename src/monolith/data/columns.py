@@ -88,7 +88,7 @@ class NestedIds(Column):
 
 
 @config
-class Dense(Column):
+class DenseColumn(Column):
     """The numbers of a feature as [rows, width]: short rows are filled with 0, long ones lose their end."""
 
     width: int = 1
@@ -99,7 +99,7 @@ class Dense(Column):
         Column.__post_init__(self)
         require_at_least(self, 1, "width")
         if self.dtype not in {"float32", "int64"}:
-            raise ValueError(f"Dense: dtype must be 'float32' or 'int64', got {self.dtype!r}")
+            raise ValueError(f"DenseColumn: dtype must be 'float32' or 'int64', got {self.dtype!r}")
 
     def core_columns(self) -> tuple[str, int, int, int]:
         """Returns name, kind, width and slot, in the form of the core."""

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from monolith.data.pipeline.batch import Rebatch
 from monolith.data.pipeline.bounds import Skip, Take
 from monolith.data.pipeline.cache import Cache
-from monolith.data.pipeline.counts import Known
+from monolith.data.pipeline.counts import KnownLength
 from monolith.data.pipeline.dedup import Deduplicate
 from monolith.data.pipeline.filter import RowFilter
 from monolith.data.pipeline.map import Map
@@ -114,9 +114,9 @@ class Dataset(IterableDataset[T_co], ABC):
         worker.require_shareable(self)
         return worker.share_of(self)
 
-    def known_length(self) -> Known:
+    def known_length(self) -> KnownLength:
         """Returns the number of elements and rows, as far as known without reading them."""
-        return Known()
+        return KnownLength()
 
     def __len__(self) -> int:
         elements = self.known_length().elements
@@ -235,7 +235,7 @@ class _Derived(Dataset[T], Generic[S, T]):
             worker.require_shareable(each)
         return worker.share_of(self)
 
-    def known_length(self) -> Known:
+    def known_length(self) -> KnownLength:
         return self._stage.known(self._source.known_length())
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
-from monolith.data.pipeline.counts import Known
+from monolith.data.pipeline.counts import KnownLength
 from monolith.data.pipeline.split import check_ratios
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.reading import Reading
@@ -75,13 +75,15 @@ class MergedDataset(Dataset[T]):
         datasets = [dataset.for_worker(worker) for dataset in self._datasets]
         return MergedDataset(datasets, self._ratios, stop_at_first_end=self._stop_at_first_end)
 
-    def known_length(self) -> Known:
+    def known_length(self) -> KnownLength:
         """Returns the length of all streams together, unless the first end is the end."""
         known = [dataset.known_length() for dataset in self._datasets]
         if self._stop_at_first_end or any(each.elements is None for each in known):
-            return Known()
+            return KnownLength()
         has_rows = all(each.rows is not None for each in known)
-        return Known(sum(each.elements or 0 for each in known), sum(e.rows or 0 for e in known) if has_rows else None)
+        return KnownLength(
+            sum(each.elements or 0 for each in known), sum(e.rows or 0 for e in known) if has_rows else None
+        )
 
     def __repr__(self) -> str:
         return f"MergedDataset([{', '.join(map(repr, self._datasets))}])"

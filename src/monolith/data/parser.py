@@ -10,7 +10,18 @@ from torch import Tensor
 
 from monolith import _core
 from monolith.data.batch import Batch, ColumnValues
-from monolith.data.columns import Column, Dense, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds, Weight
+from monolith.data.columns import (
+    Column,
+    DenseColumn,
+    FirstBytes,
+    Floats,
+    Ids,
+    Ints,
+    Label,
+    LineIdField,
+    NestedIds,
+    Weight,
+)
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.records import Records
 from monolith.data.records.sample_format import SampleFormat
@@ -135,7 +146,7 @@ class Parser:
 
     def _widths(self, form: str) -> list[int]:
         return [
-            column.width if isinstance(column, Dense | Label) else 1
+            column.width if isinstance(column, DenseColumn | Label) else 1
             for column, own in zip(self.columns, self._forms, strict=True)
             if own == form
         ]
@@ -156,7 +167,7 @@ def _form_of(column: Column, line_id_forms: dict[str, str]) -> str:
         ]
     if isinstance(column, Ids | Ints | NestedIds):
         return "ints"
-    if isinstance(column, Dense):
+    if isinstance(column, DenseColumn):
         return "dense_floats" if column.dtype == "float32" else "dense_ints"
     return {Floats: "floats", FirstBytes: "texts", Label: "dense_floats", Weight: "dense_floats"}[type(column)]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError
-from monolith.tables.history import Mark
+from monolith.tables.history import ChangePosition
 from monolith.tables.snapshot.clocks import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Increment:
     """Random id of the writer, which decides between two that open the same generation concurrently."""
     number: int
     """Sequence number in the part, without gaps, also across generations."""
-    mark: Mark
+    mark: ChangePosition
     """Every change up to here is in this increment or in one before it."""
     step: int = 0
     """Number of steps trained."""
@@ -116,7 +116,7 @@ class Increment:
         return b"".join((*pieces, TAIL.pack(checksum, 0)))
 
 
-class Head(NamedTuple):
+class RecordHeader(NamedTuple):
     """The head of a record, with a verified checksum."""
 
     kind: IncrementKind
@@ -133,7 +133,7 @@ class Head(NamedTuple):
         return HEAD.size + self.details_bytes + self.payload_bytes + -self.payload_bytes % 8 + TAIL.size
 
 
-def read_head(data: bytes | memoryview, *, origin: str) -> Head:
+def read_head(data: bytes | memoryview, *, origin: str) -> RecordHeader:
     """Parses the head at the beginning of some bytes.
 
     Raises:
@@ -142,7 +142,7 @@ def read_head(data: bytes | memoryview, *, origin: str) -> Head:
     return _parse_head(_head_fields(data, origin), origin)
 
 
-def check_sum(data: bytes, head: Head, *, origin: str) -> None:
+def check_sum(data: bytes, head: RecordHeader, *, origin: str) -> None:
     """Rejects bytes that are not the record of a head.
 
     Raises:
@@ -172,7 +172,7 @@ def decode(data: bytes, *, origin: str) -> Increment:
         generation=generation,
         writer=writer,
         number=number,
-        mark=Mark(*mark),
+        mark=ChangePosition(*mark),
         step=step,
         schema_digest=digest,
         oldest_event_ms=oldest,
@@ -197,14 +197,14 @@ def _head_fields(data: bytes | memoryview, origin: str) -> tuple[int, ...]:
     return fields
 
 
-def _parse_head(fields: tuple[int, ...], origin: str) -> Head:
+def _parse_head(fields: tuple[int, ...], origin: str) -> RecordHeader:
     _, _, kind, zero, generation, writer, number = fields[:7]
     details, also_zero, payload = fields[16:19]
     if zero or also_zero or details % 8 or kind not in IncrementKind.__members__.values():
         raise DataLossError(f"{origin}: not the head of a record (kind {kind}, details of {details} bytes)")
     if details + payload > MAX_RECORD_BYTES:
         raise DataLossError(f"{origin}: at most {MAX_RECORD_BYTES} bytes expected, got {details + payload}")
-    return Head(IncrementKind(kind), generation, writer, number, fields[15], details, payload)
+    return RecordHeader(IncrementKind(kind), generation, writer, number, fields[15], details, payload)
 
 
 def _details(increment: Increment) -> bytes:

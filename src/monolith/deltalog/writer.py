@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.clock import SystemClock
 from monolith.deltalog.increment import Increment, IncrementKind
-from monolith.tables.history import Mark
+from monolith.tables.history import ChangePosition
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.deltalog.transport import Appender, Claim, Transport
     from monolith.tables.schema import Schema
 
-BEFORE_ALL = Mark(0, 0, 0)
+BEFORE_ALL = ChangePosition(0, 0, 0)
 
 
 class PartWriter:
@@ -64,7 +64,7 @@ class PartWriter:
         """Storage of the log."""
         return self._transport
 
-    def append(self, *, mark: Mark | None = None, **fields: Any) -> Increment:
+    def append(self, *, mark: ChangePosition | None = None, **fields: Any) -> Increment:
         """Appends an increment, which is durable when this returns.
 
         Args:

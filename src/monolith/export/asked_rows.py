@@ -9,8 +9,8 @@ import torch
 from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.export.layout_spec import POOLINGS, FeatureSpec
-from monolith.nn import LookedUp
-from monolith.nn.embeddings.batch_context import BatchTurn
+from monolith.nn import EmbeddingOutputs
+from monolith.nn.embeddings.batch_context import BatchContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monolith.data.batch import ColumnValues
     from monolith.nn import Embeddings
 
-__all__ = ["AskedRows", "WatchedBatch"]
+__all__ = ["LookupRecorder", "WatchedBatch"]
 
 
 class WatchedBatch(Batch):
@@ -43,7 +43,7 @@ class WatchedBatch(Batch):
         return super().__getitem__(name) if name in self._columns else None
 
 
-class AskedRows:
+class LookupRecorder:
     """The lookups of one call of a model. Not thread-safe.
 
     Args:
@@ -60,19 +60,19 @@ class AskedRows:
         self.outputs: dict[str, Tensor] = {}
         """Output name -> result of the lookup."""
 
-    def recording(self, batch: WatchedBatch) -> BatchTurn:
-        """Returns a `BatchTurn` in which lookups are made and recorded."""
-        return BatchTurn(batch, hand_in=lambda module, asked: self._record(module, asked, batch))
+    def recording(self, batch: WatchedBatch) -> BatchContext:
+        """Returns a `BatchContext` in which lookups are made and recorded."""
+        return BatchContext(batch, lookup_override=lambda module, asked: self._record(module, asked, batch))
 
-    def replaying(self, batch: WatchedBatch, outputs: Mapping[str, Tensor]) -> BatchTurn:
-        """Returns a `BatchTurn` in which lookups return these outputs instead."""
-        return BatchTurn(batch, hand_in=lambda module, asked: self._answer(module, asked, batch, outputs))
+    def replaying(self, batch: WatchedBatch, outputs: Mapping[str, Tensor]) -> BatchContext:
+        """Returns a `BatchContext` in which lookups return these outputs instead."""
+        return BatchContext(batch, lookup_override=lambda module, asked: self._answer(module, asked, batch, outputs))
 
-    def _record(self, module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch) -> LookedUp:
+    def _record(self, module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch) -> EmbeddingOutputs:
         columns = _columns_of(module, asked, batch)
-        with BatchTurn({}):
+        with BatchContext({}):
             given = {slot: _given(asked, slot) for slot in module.slots}
-            looked_up: LookedUp = module({slot: ids for slot, ids in given.items() if ids is not None})
+            looked_up: EmbeddingOutputs = module({slot: ids for slot, ids in given.items() if ids is not None})
         for slot, column in columns.items():
             key = id(module), slot, column
             if key not in self._found:
@@ -83,12 +83,12 @@ class AskedRows:
 
     def _answer(
         self, module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch, outputs: Mapping[str, Tensor]
-    ) -> LookedUp:
+    ) -> EmbeddingOutputs:
         found = {
             slot: outputs[self._found[id(module), slot, column]]
             for slot, column in _columns_of(module, asked, batch).items()
         }
-        return LookedUp(found, torch.cat([each.flatten(1) for each in found.values()], dim=1))
+        return EmbeddingOutputs(found, torch.cat([each.flatten(1) for each in found.values()], dim=1))
 
     def _new_name(self, module: Embeddings, slot: str, column: str) -> str:
         wanted = slot if slot == column else f"{slot}.{column}"

@@ -11,7 +11,7 @@ import fsspec
 
 from monolith.checkpoint.tensor_file import sum_of
 from monolith.errors import DataLossError, NotFoundError
-from monolith.export.manifest import MANIFEST, Manifest
+from monolith.export.manifest import MANIFEST, ExportManifest
 from monolith.files import basename, join, local_path, named_errors, read_regular_file, remove_folder
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ExportFolder:
         written = sum_of(data)
         return {"bytes": written.bytes, "crc32c": written.crc32c}
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: ExportManifest) -> None:
         """Writes the manifest atomically, which commits the version."""
         temporary = f"{MANIFEST}.tmp"
         with named_errors(join(self.path, MANIFEST), "written"):
@@ -53,7 +53,7 @@ class ExportFolder:
             self._files.pipe_file(f"{self._place}/{temporary}", manifest.to_bytes())
             self._files.mv(f"{self._place}/{temporary}", f"{self._place}/{MANIFEST}")
 
-    def read(self, name: str, manifest: Manifest) -> bytes:
+    def read(self, name: str, manifest: ExportManifest) -> bytes:
         """Reads a file that the manifest names.
 
         Raises:
@@ -73,13 +73,13 @@ class ExportFolder:
             )
         return data
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> ExportManifest:
         """Reads the manifest.
 
         Raises:
             NotFoundError: there is none: the folder is not an export, or its write was not completed.
         """
-        return Manifest.from_bytes(self.read_manifest(), origin=f"file '{join(self.path, MANIFEST)}'")
+        return ExportManifest.from_bytes(self.read_manifest(), origin=f"file '{join(self.path, MANIFEST)}'")
 
     def read_manifest(self) -> bytes:
         """Reads the bytes of the manifest."""

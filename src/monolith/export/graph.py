@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from monolith.data.batch import Batch
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from monolith.export.allowed_operations import is_allowed_operation
-from monolith.export.asked_rows import AskedRows, WatchedBatch
+from monolith.export.asked_rows import LookupRecorder, WatchedBatch
 from monolith.export.call_log import log_calls
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
 from monolith.export.graph_input import GraphInput
@@ -144,7 +144,7 @@ def trace(
             f"export: torch {torch.__version__} refuses the parameters of embeddings; install a newer torch"
         )
     subject = f"signature {name!r}"
-    asked = AskedRows(model.embeddings, model.stores)
+    asked = LookupRecorder(model.embeddings, model.stores)
     columns = _two_rows(columns)
     batch = WatchedBatch(columns, num_rows=Batch(columns).num_rows)
     expected = _look(model, asked, batch, subject=subject)
@@ -193,7 +193,7 @@ def named_predictions(predictions: object, *, subject: str) -> dict[str, Tensor]
 class _Wrapper(nn.Module):
     """The model as a function of the outputs of its embeddings."""
 
-    def __init__(self, model: ModelCall, asked: AskedRows, columns: set[str]) -> None:
+    def __init__(self, model: ModelCall, asked: LookupRecorder, columns: set[str]) -> None:
         super().__init__()
         self.model = model.model
         self.model_fn = model.model_fn
@@ -238,7 +238,7 @@ def _weights(wrapper: _Wrapper) -> dict[str, Tensor]:
 class _Shapes:
     """Shapes of the inputs of a graph in requests."""
 
-    def __init__(self, asked: AskedRows, columns: Mapping[str, Tensor | Ragged]) -> None:
+    def __init__(self, asked: LookupRecorder, columns: Mapping[str, Tensor | Ragged]) -> None:
         self._features = {each.name: each.shape for each in asked.features.values()}
         self._columns = {
             name: (values.flat_values.dtype, ())
@@ -305,7 +305,7 @@ def _require_allowed(graph: Graph, model_fn: Callable[..., object], *, subject: 
             raise refusal(reason, model_fn, subject=subject, trace=node.stack_trace) from None
 
 
-def _look(model: ModelCall, asked: AskedRows, batch: WatchedBatch, *, subject: str) -> dict[str, Tensor]:
+def _look(model: ModelCall, asked: LookupRecorder, batch: WatchedBatch, *, subject: str) -> dict[str, Tensor]:
     try:
         with torch.no_grad(), asked.recording(batch):
             return named_predictions(model.call(batch), subject=subject)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from torch.fx import Graph, Node
 
-__all__ = ["DIRECT", "Cut", "JoinedRows", "call_directly", "drop_idle", "join_rows"]
+__all__ = ["DIRECT", "FeatureSlice", "JoinedRows", "call_directly", "drop_idle", "join_rows"]
 
 
-class Cut(NamedTuple):
+class FeatureSlice(NamedTuple):
     """Floats [start, end) of the rows of a feature."""
 
     feature: str
@@ -34,7 +34,7 @@ class JoinedRows(NamedTuple):
 
     form: Literal["concat", "stack"]
     """[B, sum of their widths], or [B, number of features, width]."""
-    cuts: tuple[Cut, ...]
+    cuts: tuple[FeatureSlice, ...]
 
 
 _OF_TORCH = (
@@ -113,7 +113,7 @@ def join_rows(graph: Graph, rows: Mapping[str, str]) -> dict[str, JoinedRows]:
 def _join_runs(node: Node, rows: Mapping[str, str], input_of: Callable[[JoinedRows], Node]) -> None:
     """Joins adjacent arguments of a cat."""
     arguments: list[Node] = []
-    run: list[tuple[Node, Cut]] = []
+    run: list[tuple[Node, FeatureSlice]] = []
 
     def end_run() -> None:
         if len(run) > 1:
@@ -153,11 +153,11 @@ def _forget_unread(graph: Graph, rows: Mapping[str, str], joined: Node) -> None:
             graph.erase_node(node)
 
 
-def _cut(node: Node, rows: Mapping[str, str]) -> Cut | None:
+def _cut(node: Node, rows: Mapping[str, str]) -> FeatureSlice | None:
     """Returns the slice of a feature that a node represents, or None."""
     if node.op == "placeholder":
         width = _pooled_width(node) if node.name in rows else None
-        return None if width is None else Cut(rows[node.name], 0, width)
+        return None if width is None else FeatureSlice(rows[node.name], 0, width)
     if _operation(node) != "slice":
         return None
     source, dim, start, end, step = _arguments(node, _SLICE)
@@ -170,7 +170,7 @@ def _cut(node: Node, rows: Mapping[str, str]) -> Cut | None:
     ):
         return None
     begin, behind, _ = slice(start, end).indices(whole.end)
-    return Cut(whole.feature, begin, behind) if begin < behind else None
+    return FeatureSlice(whole.feature, begin, behind) if begin < behind else None
 
 
 def _pooled_width(node: Node) -> int | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import NotFoundError
 from monolith.export.export_folder import ExportFolder
-from monolith.export.manifest import MANIFEST, Manifest
+from monolith.export.manifest import MANIFEST, ExportManifest
 from monolith.files import join
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class HeldFolder(ExportFolder):
             NotFoundError, DataLossError: a file is missing or damaged.
         """
         text = folder.read_manifest()
-        manifest = Manifest.from_bytes(text, origin=f"file '{join(folder.path, MANIFEST)}'")
+        manifest = ExportManifest.from_bytes(text, origin=f"file '{join(folder.path, MANIFEST)}'")
         return cls(folder.path, {MANIFEST: text, **{name: folder.read(name, manifest) for name in manifest.files}})
 
     def release(self) -> None:

@@ -15,7 +15,7 @@ from monolith.ids import MAX_SLOT_NUMBER
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.slot_keys import MAX_WIDE_SLOTS
 
-__all__ = ["MANIFEST", "ExportKind", "Manifest", "RowsPlace"]
+__all__ = ["MANIFEST", "ExportKind", "ExportManifest", "RowsPlace"]
 
 MANIFEST = "manifest.json"
 FORMAT = "monolith-export"
@@ -42,7 +42,7 @@ class RowsPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class ExportManifest:
     """Contents of an export."""
 
     name: str
@@ -77,7 +77,7 @@ class Manifest:
         return f"{json.dumps(document, indent=1, sort_keys=True)}\n".encode()
 
     @classmethod
-    def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
+    def from_bytes(cls, text: bytes, *, origin: str) -> ExportManifest:
         """Decodes the output of `to_bytes`.
 
         Raises:

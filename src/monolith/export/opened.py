@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from monolith.export.graph_limits import InputShape
     from monolith.export.graph_passes import JoinedRows
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
-    from monolith.export.manifest import Manifest, RowsPlace
+    from monolith.export.manifest import ExportManifest, RowsPlace
     from monolith.export.signature import Signature
     from monolith.tables.schema import Schema
     from monolith.tables.store import Store
@@ -55,7 +55,7 @@ class OpenedExport:
 
     def __init__(self, folder: ExportFolder) -> None:
         self.folder = folder
-        self.manifest: Manifest = folder.manifest()
+        self.manifest: ExportManifest = folder.manifest()
         self._origin = f"export '{folder.path}'"
 
     @property

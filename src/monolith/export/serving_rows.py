@@ -12,7 +12,7 @@ from monolith.tables.local.store import LocalStore
 from monolith.tables.snapshot.bucket_file import write_file
 from monolith.tables.snapshot.files import bucket_ranges
 from monolith.tables.snapshot.location import open_destination, open_source, remove_written, writing_folder
-from monolith.tables.snapshot.manifest import Manifest, TableEntry
+from monolith.tables.snapshot.manifest import SnapshotManifest, TableEntry
 from monolith.tables.snapshot.restore import restore
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def copy_for_serving(
     *,
     least_files: int = 1,
     on_rows: Callable[[int], None] | None = None,
-) -> Manifest:
+) -> SnapshotManifest:
     """Writes the rows of a snapshot in the form of serving tables.
 
     Args:
@@ -78,11 +78,11 @@ def copy_for_serving(
 
 
 def _manifest(
-    snapshot_id: int, tables: tuple[TableEntry, ...], files: Sequence[FileEntry], found: Collection[Manifest]
-) -> Manifest:
+    snapshot_id: int, tables: tuple[TableEntry, ...], files: Sequence[FileEntry], found: Collection[SnapshotManifest]
+) -> SnapshotManifest:
     """Returns the manifest of the target, with the epoch and clocks of the sources."""
     clocks = [clock for each in found for clock in each.applied]
-    return Manifest(
+    return SnapshotManifest(
         snapshot_id=snapshot_id,
         generation=0,
         epoch=max(each.epoch for each in found),
@@ -95,17 +95,17 @@ def _manifest(
     )
 
 
-def _manifest_of(source: str) -> Manifest:
+def _manifest_of(source: str) -> SnapshotManifest:
     with closing(open_source(source)) as opened:
         return opened.manifest
 
 
-def _num_files(found: Sequence[Manifest], schema: Schema) -> int:
+def _num_files(found: Sequence[SnapshotManifest], schema: Schema) -> int:
     rows = {name: sum(each.rows.get(name, 0) for each in found) for name in schema.names}
     return 1 + schema.num_bytes(rows, state=False) // _BYTES_AT_ONCE
 
 
-def _loaded(tables: Mapping[str, TableConfig], sources: Mapping[str, Manifest], buckets: range) -> LocalStore:
+def _loaded(tables: Mapping[str, TableConfig], sources: Mapping[str, SnapshotManifest], buckets: range) -> LocalStore:
     """Returns a store with the rows of some buckets."""
     store = LocalStore(tables)
     for source, manifest in sources.items():
@@ -115,7 +115,7 @@ def _loaded(tables: Mapping[str, TableConfig], sources: Mapping[str, Manifest], 
     return store
 
 
-def _entries(schema: Schema, rows: Mapping[str, int], found: Sequence[Manifest]) -> tuple[TableEntry, ...]:
+def _entries(schema: Schema, rows: Mapping[str, int], found: Sequence[SnapshotManifest]) -> tuple[TableEntry, ...]:
     newest = dict.fromkeys(schema.names, 0)
     for table in (table for manifest in found for table in manifest.tables):
         newest[table.name] = max(newest.get(table.name, 0), table.newest_time)

@@ -15,7 +15,7 @@ from monolith.data.batch import Batch
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
 from monolith.export.export_folder import ENTRY, ExportFolder, versions_in
 from monolith.export.graph import ModelCall, trace
-from monolith.export.manifest import ExportKind, Manifest, RowsPlace
+from monolith.export.manifest import ExportKind, ExportManifest, RowsPlace
 from monolith.export.opened import CONSTANTS, EXAMPLE, WEIGHTS, graph_name
 from monolith.export.saved_tables import describe_tables, tables_of
 from monolith.export.serving_rows import copy_for_serving
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.tables.store import Store
 
-__all__ = ["ExportOptions", "ExportSource", "columns_of", "write_export"]
+__all__ = ["ExportConfig", "ExportSource", "columns_of", "write_export"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class ExportSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
+class ExportConfig:
     """Options of an export."""
 
     version: int | None = None
@@ -80,7 +80,7 @@ class ExportOptions:
     clock: Clock | None = None
 
 
-def write_export(source: ExportSource, path: str, example: Mapping[str, Any], options: ExportOptions) -> str:
+def write_export(source: ExportSource, path: str, example: Mapping[str, Any], options: ExportConfig) -> str:
     """Writes one version of a model below a path.
 
     Args:
@@ -170,7 +170,7 @@ def _all_traced(source: ExportSource, columns: Mapping[str, Tensor | Ragged]) ->
     return traced
 
 
-def _free_version(path: str, options: ExportOptions) -> int:
+def _free_version(path: str, options: ExportConfig) -> int:
     """Returns the requested version, or Unix seconds above all existing versions: servers load the highest."""
     places = (path, join(path, ENTRY))
     if options.version is None:
@@ -196,7 +196,7 @@ def _write_model(folder: ExportFolder, traced: Mapping[str, TracedModel]) -> dic
     return files
 
 
-def _write_rows(source: ExportSource, path: str, version: int, options: ExportOptions) -> RowsPlace:
+def _write_rows(source: ExportSource, path: str, version: int, options: ExportConfig) -> RowsPlace:
     if options.checkpoint is not None:
         return RowsPlace(kind="checkpoint", path=options.checkpoint)
     place = join(path, "rows", str(version)) if options.shards else join(path, str(version), "rows")
@@ -212,11 +212,11 @@ def _write_rows(source: ExportSource, path: str, version: int, options: ExportOp
     return RowsPlace(kind="snapshot", path=f"../../rows/{version}" if options.shards else "rows")
 
 
-def _write_shards(manifest: Manifest, path: str, options: ExportOptions) -> None:
+def _write_shards(manifest: ExportManifest, path: str, options: ExportConfig) -> None:
     """Writes the manifests of the shards: each server reads its buckets of the same files."""
     for shard, buckets in enumerate(owned_ranges(options.shards) if options.shards else ()):
         rows = _shard_rows(manifest, buckets)
-        own = Manifest(
+        own = ExportManifest(
             name=manifest.name,
             version=manifest.version,
             kind="ps",
@@ -232,7 +232,7 @@ def _write_shards(manifest: Manifest, path: str, options: ExportOptions) -> None
         ExportFolder(join(path, f"ps_{shard}", str(manifest.version))).publish(own)
 
 
-def _shard_rows(manifest: Manifest, buckets: range) -> RowsPlace:
+def _shard_rows(manifest: ExportManifest, buckets: range) -> RowsPlace:
     rows = manifest.rows
     assert rows is not None  # noqa: S101 - an entry has the rows of its shards
     return RowsPlace(kind=rows.kind, path=rows.path, buckets=(buckets.start, buckets.stop))
@@ -246,15 +246,15 @@ def _manifest(
     kind: ExportKind,
     files: dict[str, dict[str, int]],
     rows: RowsPlace | None,
-    options: ExportOptions,
-) -> Manifest:
+    options: ExportConfig,
+) -> ExportManifest:
     clock = options.clock or SystemClock()
     features: dict[str, FeatureSpec] = {}
     dense: dict[str, DenseSpec] = {}
     for name, model in traced.items():
         features |= {each.name: each for each in _same(features, model.features, name)}
         dense |= {each.name: each for each in model.dense_columns()}
-    return Manifest(
+    return ExportManifest(
         name=source.name,
         version=version,
         kind=kind,
@@ -271,7 +271,7 @@ def _manifest(
     )
 
 
-def _described(source: ExportSource, store: Store, options: ExportOptions) -> dict[str, Any]:
+def _described(source: ExportSource, store: Store, options: ExportConfig) -> dict[str, Any]:
     configs = next(each.table_configs for each in source.model.embeddings.values() if each.store is store)
     return describe_tables(store.schema, configs, skip_zero=options.skip_zero)
 

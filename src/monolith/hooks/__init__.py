@@ -6,6 +6,9 @@ called.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.hooks.async_push import AsyncPushHook
 from monolith.hooks.barrier import BarrierHook, BarrierSaverListener
 from monolith.hooks.broadcast import BroadcastGlobalVariablesHook
@@ -31,7 +34,7 @@ from monolith.hooks.saver_listener import RestorerListener, SaveGuard, SaverList
 from monolith.hooks.server import ServerHook
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
 from monolith.hooks.step_timing import StepCounterHook, StepRate
-from monolith.hooks.summaries import RecordHook, RecordWriter, TensorBoardHook
+from monolith.hooks.summaries import RecordHook, RunRecordWriter, TensorBoardHook
 from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
 from monolith.hooks.table_info import SyncTrainingInfoHook, describe_tables
 from monolith.hooks.throughput import HeartbeatHook, ThroughputMetricHook
@@ -76,9 +79,9 @@ __all__ = [
     "ProgressHook",
     "PsHealthHook",
     "RecordHook",
-    "RecordWriter",
     "ReqTimeControlDumpHook",
     "RestorerListener",
+    "RunRecordWriter",
     "SaveGuard",
     "SaverListener",
     "SecondOrStepTimer",
@@ -106,3 +109,6 @@ __all__ = [
     "slow_start_step",
     "tide_available_now",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"RecordWriter": "RunRecordWriter"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint import CUSTOM_RESTORE_OP, RestoreOptions, SavedCheckpoint, Saver, TrainState
+from monolith.checkpoint import CUSTOM_RESTORE_OP, RestoreConfig, SavedCheckpoint, Saver, TrainState
 from monolith.errors import InvalidArgumentError
 from monolith.hook import Hook
 
@@ -52,7 +52,7 @@ class CheckpointRestorerHook(Hook):
             listener.after_restore(session)
 
 
-def custom_restore_options(session: HookedSession) -> RestoreOptions | None:
+def custom_restore_options(session: HookedSession) -> RestoreConfig | None:
     """Removes and returns the entry of the collection `CUSTOM_RESTORE_OP`: options, or an alias map.
 
     Raises:
@@ -62,10 +62,10 @@ def custom_restore_options(session: HookedSession) -> RestoreOptions | None:
     if not found:
         return None
     session.collections.clear(CUSTOM_RESTORE_OP)
-    if len(found) == 1 and isinstance(found[0], RestoreOptions):
+    if len(found) == 1 and isinstance(found[0], RestoreConfig):
         return found[0]
     if len(found) == 1 and isinstance(found[0], Mapping):
-        return RestoreOptions(alias_map=found[0])
+        return RestoreConfig(alias_map=found[0])
     raise InvalidArgumentError(
-        f"collection {CUSTOM_RESTORE_OP!r}: expected one RestoreOptions or one alias map, got {found!r}"
+        f"collection {CUSTOM_RESTORE_OP!r}: expected one RestoreConfig or one alias map, got {found!r}"
     )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from monolith.hooks.saver_listener import SaveGuard
 
-__all__ = ["NoFirstSaveCheckpointSaverHook", "SaverHookOptions"]
+__all__ = ["NoFirstSaveCheckpointSaverHook", "SaverHookConfig"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ ATTEMPTS = 2
 
 
 @config
-class SaverHookOptions(Config):
+class SaverHookConfig(Config):
     """Keyword arguments of `NoFirstSaveCheckpointSaverHook`."""
 
     state: TrainState | None = None
@@ -83,11 +83,11 @@ class NoFirstSaveCheckpointSaverHook(Hook):
 
     Args:
         saver: Writes checkpoints. The hook begins it, and closes it with the session.
-        options: The fields of `SaverHookOptions`, by name.
+        options: The fields of `SaverHookConfig`, by name.
     """
 
-    @keywords_of(SaverHookOptions)
-    def __init__(self, saver: Saver, options: SaverHookOptions) -> None:
+    @keywords_of(SaverHookConfig)
+    def __init__(self, saver: Saver, options: SaverHookConfig) -> None:
         self._saver = saver
         self._wanted = wanted = options
         self._timer = _timer(wanted)
@@ -292,7 +292,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         return self._wanted.state or session.state
 
 
-def _timer(wanted: SaverHookOptions) -> SecondOrStepTimer | None:
+def _timer(wanted: SaverHookConfig) -> SecondOrStepTimer | None:
     if wanted.timer is not None:
         if wanted.save_secs is not None or wanted.save_steps is not None:
             raise ValueError("NoFirstSaveCheckpointSaverHook: give either a timer or save_secs / save_steps, not both")

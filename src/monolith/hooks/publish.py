@@ -31,7 +31,7 @@ class DeltaPublishHook(Hook):
     Args:
         log: A path or URL, or a `DeltaLog`.
         publish_dense: Whether to publish the dense weights and buffers of the model, too.
-        options: Fields of `PublisherOptions`, except those that the session sets.
+        options: Fields of `PublisherConfig`, except those that the session sets.
     """
 
     def __init__(

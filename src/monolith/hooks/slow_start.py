@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.hook import StepContext
-    from monolith.hooks.tide import TideOptions
+    from monolith.hooks.tide import TideConfig
 
 __all__ = ["CustomGlobalStepWaiterHook", "SlowStart", "slow_start_step"]
 
@@ -92,7 +92,7 @@ class CustomGlobalStepWaiterHook(Hook):
         extra_wait_seconds: Callable[[], float] | None = None,
         clock: Clock | None = None,
         global_step: Callable[[], int] | None = None,
-        **tide: Unpack[TideOptions],
+        **tide: Unpack[TideConfig],
     ) -> None:
         self._window = TideWindow.of(tide)
         self._clock = clock or SystemClock()

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import HookedSession, StepContext
 
-__all__ = ["RecordHook", "RecordWriter", "TensorBoardHook", "TensorBoardRecords", "has_tensorboard"]
+__all__ = ["RecordHook", "RunRecordWriter", "TensorBoardHook", "TensorBoardRecords", "has_tensorboard"]
 
 _log = logging.getLogger(__name__)
 
 EVERY_STEPS = 100
 
 
-class RecordWriter(Protocol):
+class RunRecordWriter(Protocol):
     """Receives the records of a run. Used by the training thread."""
 
     def open(self) -> None:
@@ -51,7 +51,7 @@ class RecordHook(Hook):
         clock: Measures speed.
     """
 
-    def __init__(self, *writers: RecordWriter, every_steps: int = EVERY_STEPS, clock: Clock | None = None) -> None:
+    def __init__(self, *writers: RunRecordWriter, every_steps: int = EVERY_STEPS, clock: Clock | None = None) -> None:
         if every_steps < 1:
             raise ValueError(f"{type(self).__name__}: every_steps must be at least 1, got {every_steps}")
         self._writers = writers

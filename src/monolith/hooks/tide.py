@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import StepContext
 
-__all__ = ["TideOptions", "TideStoppingHook", "TideWindow", "before", "tide_available_now"]
+__all__ = ["TideConfig", "TideStoppingHook", "TideWindow", "before", "tide_available_now"]
 
 _log = logging.getLogger(__name__)
 
 
-class TideOptions(TypedDict, total=False):
+class TideConfig(TypedDict, total=False):
     """A window as the flat options of a training config: all four of them, or none."""
 
     tide_start_hour: int | None
@@ -68,13 +68,13 @@ class TideWindow:
                 raise ValueError(f"tide window: expected a time of day from 00:00 to 23:59, got {hour}:{minute:02}")
 
     @classmethod
-    def of(cls, options: TideOptions) -> TideWindow | None:
+    def of(cls, options: TideConfig) -> TideWindow | None:
         """Returns the window of flat options, or None if none of them is set.
 
         Raises:
             ValueError: Some are set and some are not.
         """
-        names = list(TideOptions.__annotations__)
+        names = list(TideConfig.__annotations__)
         if unknown := sorted(set(options) - set(names)):
             raise TypeError(f"tide window: unknown options {unknown}; known are {names}")
         values = [value for name in names if isinstance(value := options.get(name), int)]
@@ -104,7 +104,7 @@ class TideStoppingHook(Hook):
         tide: The window; without one the hook does nothing.
     """
 
-    def __init__(self, *, clock: Clock | None = None, **tide: Unpack[TideOptions]) -> None:
+    def __init__(self, *, clock: Clock | None = None, **tide: Unpack[TideConfig]) -> None:
         self._window = TideWindow.of(tide)
         self._clock = clock or SystemClock()
 

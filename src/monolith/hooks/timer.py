@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from monolith.clock import Clock
-    from monolith.hooks.tide import TideOptions
+    from monolith.hooks.tide import TideConfig
 
 __all__ = ["SecondOrStepTimer", "SecondOrStepTimerWithTideSetting"]
 
@@ -92,7 +92,7 @@ class SecondOrStepTimerWithTideSetting(SecondOrStepTimer):
         *,
         tide_every_secs: float | None = None,
         clock: Clock | None = None,
-        **tide: Unpack[TideOptions],
+        **tide: Unpack[TideConfig],
     ) -> None:
         super().__init__(every_secs, every_steps, clock=clock)
         self._window = TideWindow.of(tide)

@@ -18,7 +18,7 @@ from monolith.rpc.protos import coordinator_pb2 as messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.job.coordinator_connection import JobLine
+    from monolith.job.coordinator_connection import CoordinatorConnection
 
 __all__ = ["JobBarrier"]
 
@@ -35,7 +35,7 @@ class JobBarrier:
         capacity: Number of workers, including the chief.
     """
 
-    def __init__(self, line: JobLine, index: int, capacity: int) -> None:
+    def __init__(self, line: CoordinatorConnection, index: int, capacity: int) -> None:
         self._line = line
         self._index = index
         self._capacity = capacity

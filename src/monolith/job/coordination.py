@@ -21,7 +21,7 @@ from monolith.job.state import NO_WORKER, WORKER, JobState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from monolith.job.members import SeatClaim
+    from monolith.job.members import MembershipRequest
     from monolith.job.state import Place
 
 __all__ = ["Clocks", "Coordinator"]
@@ -69,7 +69,7 @@ class Coordinator:
 
     # Membership
 
-    def join(self, claim: SeatClaim, *, num_workers: int, placed_action: str | None = None, now: float) -> int:
+    def join(self, claim: MembershipRequest, *, num_workers: int, placed_action: str | None = None, now: float) -> int:
         """Assigns a place to a process, or registers it again with a restarted coordinator. Returns its incarnation.
 
         Raises:
@@ -363,7 +363,7 @@ class Coordinator:
         self._pass(now)
         self._members.require(place, token)
 
-    def _require_place(self, claim: SeatClaim, num_workers: int) -> None:
+    def _require_place(self, claim: MembershipRequest, num_workers: int) -> None:
         if num_workers < 1:
             raise InvalidArgumentError(f"job: num_workers counts the chief and must be >= 1, got {num_workers}")
         if not claim.role or claim.index < 0:
@@ -375,7 +375,7 @@ class Coordinator:
                 f"job: a token, and a lease above 0 and of at most 3600 s, expected, got {claim.lease_seconds} s"
             )
 
-    def _require_same_size(self, claim: SeatClaim, num_workers: int, now: float) -> None:
+    def _require_same_size(self, claim: MembershipRequest, num_workers: int, now: float) -> None:
         if num_workers == self._barrier.capacity or self._num_workers() == 0:
             return
         others = [

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from monolith.rpc.channel import ControlCall, ControlChannel
 
-__all__ = ["JobLine", "ServerChannels"]
+__all__ = ["CoordinatorConnection", "ServerChannels"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class ServerChannels(Protocol):
         """Registers a method to call with the index of each server that moves."""
 
 
-class JobLine:
+class CoordinatorConnection:
     """Connection of one member. Thread-safe; a condition guards the last received state.
 
     Args:

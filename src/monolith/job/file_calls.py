@@ -6,7 +6,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.file_queue.assignments import Progress
+from monolith.data.file_queue.assignments import WorkerProgress
 from monolith.job.queues import JobQueues, LookUp
 from monolith.job.wire import place_in
 from monolith.rpc.protos import coordinator_pb2 as messages
@@ -78,7 +78,7 @@ class FileCalls:
         progress = None
         if request.HasField("progress"):
             epoch, turns, places = json.loads(request.progress)
-            progress = Progress(epoch, turns, dict(places))
+            progress = WorkerProgress(epoch, turns, dict(places))
         with self._lock:
             files = self._queues.find(request.queue).give_back(request.worker, progress)
             self._tell_takers()

@@ -10,7 +10,7 @@ from monolith.data.file_queue.queue import FileQueue, progress_in
 from monolith.data.sources.file_patterns import FilePatterns
 from monolith.errors import InvalidArgumentError, UnavailableError
 from monolith.job.barrier import JobBarrier
-from monolith.job.coordinator_connection import JobLine
+from monolith.job.coordinator_connection import CoordinatorConnection
 from monolith.job.saved_job import SavedJob
 from monolith.job.state import NO_WORKER
 from monolith.rpc.protos import coordinator_pb2 as messages
@@ -69,7 +69,7 @@ class JobClient:
         self.role = role
         self.index = index
         self.num_workers = num_workers
-        self._line = JobLine(
+        self._line = CoordinatorConnection(
             cluster,
             messages.JoinRequest(
                 seat=messages.Seat(role=role, index=index),
@@ -239,7 +239,7 @@ class JobFlags:
         size: Number of workers.
     """
 
-    def __init__(self, line: JobLine, size: int) -> None:
+    def __init__(self, line: CoordinatorConnection, size: int) -> None:
         self._line = line
         self._size = size
 
@@ -290,7 +290,7 @@ class JobFileQueue(FileQueue):
 
     def __init__(
         self,
-        line: JobLine,
+        line: CoordinatorConnection,
         name: str,
         paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from monolith.job.state import Place
 
-__all__ = ["GRACE_SECONDS", "JobMembers", "PlaceTakenError", "SeatClaim"]
+__all__ = ["GRACE_SECONDS", "JobMembers", "MembershipRequest", "PlaceTakenError"]
 
 GRACE_SECONDS = 1.0
 """How long a member stays alive after its connection ends. A live process reconnects within that time."""
@@ -36,7 +36,7 @@ class PlaceTakenError(AlreadyExistsError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeatClaim:
+class MembershipRequest:
     """A request of a process for a place."""
 
     role: str
@@ -57,7 +57,7 @@ class SeatClaim:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _Member:
     """A place and the process that holds it."""
 
     place: Place
@@ -98,9 +98,9 @@ class JobMembers:
     """Places, leases and incarnations. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._seats: dict[Place, _Seat] = {}
+        self._members: dict[Place, _Member] = {}
 
-    def join(self, claim: SeatClaim, now: float) -> int:
+    def join(self, claim: MembershipRequest, now: float) -> int:
         """Assigns a place to a process and returns its incarnation.
 
         A process that registers again keeps its place. A claim with a greater incarnation than the stored one comes
@@ -110,30 +110,30 @@ class JobMembers:
             PlaceTakenError: a process that may be alive holds the place.
             AbortedError: the process held this place before and lost it to another process.
         """
-        seat = self._seats.setdefault(claim.place, _Seat(claim.place))
-        if seat.token != claim.token:
-            self._require_free(seat, claim, now)
-            seat.incarnation = claim.incarnation or seat.incarnation + 1
-            seat.streams, seat.cut_off_at, seat.renewals, seat.progress = 0, None, 0, 0
-            seat.adopted_by = NO_WORKER
-        seat.token, seat.address, seat.lease_seconds = claim.token, claim.address, claim.lease_seconds
-        seat.trains, seat.waits = claim.trains, claim.waits
-        seat.renewed_at = now
-        if seat.streams == 0:
-            seat.cut_off_at = None
-        return seat.incarnation
+        member = self._members.setdefault(claim.place, _Member(claim.place))
+        if member.token != claim.token:
+            self._require_free(member, claim, now)
+            member.incarnation = claim.incarnation or member.incarnation + 1
+            member.streams, member.cut_off_at, member.renewals, member.progress = 0, None, 0, 0
+            member.adopted_by = NO_WORKER
+        member.token, member.address, member.lease_seconds = claim.token, claim.address, claim.lease_seconds
+        member.trains, member.waits = claim.trains, claim.waits
+        member.renewed_at = now
+        if member.streams == 0:
+            member.cut_off_at = None
+        return member.incarnation
 
-    def _require_free(self, seat: _Seat, claim: SeatClaim, now: float) -> None:
+    def _require_free(self, member: _Member, claim: MembershipRequest, now: float) -> None:
         if claim.incarnation:
-            if claim.incarnation < seat.incarnation + bool(seat.token):
-                raise self._taken_over(seat)
+            if claim.incarnation < member.incarnation + bool(member.token):
+                raise self._taken_over(member)
             return
-        if seat.is_alive(now):
+        if member.is_alive(now):
             raise PlaceTakenError(
-                _owner(seat),
-                seconds_since_renewal=now - seat.renewed_at,
-                seconds_left=seat.end - now,
-                renewals=seat.renewals,
+                _owner(member),
+                seconds_since_renewal=now - member.renewed_at,
+                seconds_left=member.end - now,
+                renewals=member.renewals,
             )
 
     def renew(self, place: Place, token: int, now: float, *, progress: int | None = None) -> None:
@@ -144,40 +144,40 @@ class JobMembers:
             AbortedError: another process holds it.
         """
         self.require(place, token)
-        for seat in self._held_by(token):
-            seat.renewed_at = now
-            seat.renewals += 1
-            if seat.streams == 0 and seat.cut_off_at is not None:
-                seat.cut_off_at = now  # alive: it gets the grace period again to reconnect
+        for member in self._held_by(token):
+            member.renewed_at = now
+            member.renewals += 1
+            if member.streams == 0 and member.cut_off_at is not None:
+                member.cut_off_at = now  # alive: it gets the grace period again to reconnect
         if progress is not None:
-            self._seats[place].progress = progress
+            self._members[place].progress = progress
 
     def require(self, place: Place, token: int) -> None:
         """Raises if the process does not hold the place; see `renew`."""
-        seat = self._seats.get(place)
-        if seat is None or seat.token == 0:
+        member = self._members.get(place)
+        if member is None or member.token == 0:
             raise NotFoundError(f"{place[0]} {place[1]}: not registered with the coordinator; it must announce itself")
-        if seat.token != token:
-            raise self._taken_over(seat)
+        if member.token != token:
+            raise self._taken_over(member)
 
     def holds(self, place: Place, token: int) -> bool:
         """Returns whether the process holds the place."""
-        seat = self._seats.get(place)
-        return seat is not None and seat.token == token
+        member = self._members.get(place)
+        return member is not None and member.token == token
 
     def connect(self, place: Place, token: int, now: float) -> None:
         """Records that a stream to the process has begun; raises as `renew` does."""
         self.renew(place, token, now)
-        for seat in self._held_by(token):
-            seat.streams += 1
-            seat.cut_off_at = None
+        for member in self._held_by(token):
+            member.streams += 1
+            member.cut_off_at = None
 
     def disconnect(self, token: int, now: float) -> None:
         """Records that a stream has ended. After its last stream a process has `GRACE_SECONDS` to reconnect."""
-        for seat in self._held_by(token):
-            seat.streams = max(0, seat.streams - 1)
-            if seat.streams == 0:
-                seat.cut_off_at = now
+        for member in self._held_by(token):
+            member.streams = max(0, member.streams - 1)
+            if member.streams == 0:
+                member.cut_off_at = now
 
     def leave(self, place: Place, token: int) -> None:
         """Releases the place of a process and its adopted numbers. Does nothing where it does not hold the place."""
@@ -190,14 +190,14 @@ class JobMembers:
 
         REQUIRES: no process holds that number, and the worker holds its own place.
         """
-        own = self._seats[place]
-        seat = self._seats.setdefault((WORKER, number), _Seat((WORKER, number)))
-        seat.incarnation += 1
-        seat.token, seat.address, seat.adopted_by = token, own.address, place[1]
-        seat.lease_seconds, seat.renewed_at = own.lease_seconds, now
-        seat.streams, seat.cut_off_at = own.streams, own.cut_off_at
-        seat.renewals = seat.progress = 0
-        seat.trains = seat.waits = False
+        own = self._members[place]
+        member = self._members.setdefault((WORKER, number), _Member((WORKER, number)))
+        member.incarnation += 1
+        member.token, member.address, member.adopted_by = token, own.address, place[1]
+        member.lease_seconds, member.renewed_at = own.lease_seconds, now
+        member.streams, member.cut_off_at = own.streams, own.cut_off_at
+        member.renewals = member.progress = 0
+        member.trains = member.waits = False
 
     def release(self, number: int, place: Place, token: int) -> None:
         """Releases a number that a worker adopted.
@@ -205,108 +205,114 @@ class JobMembers:
         Raises:
             FailedPreconditionError: the worker has not adopted it, or another process holds it by now.
         """
-        seat = self._seats.get((WORKER, number))
-        if seat is None or seat.token != token or seat.adopted_by != place[1]:
+        member = self._members.get((WORKER, number))
+        if member is None or member.token != token or member.adopted_by != place[1]:
             raise FailedPreconditionError(f"worker {place[1]} has not adopted worker {number}, or has lost it since")
-        self._clear(seat)
+        self._clear(member)
 
     def set_trains(self, index: int, value: bool) -> None:
         """Records whether a worker has a live session."""
-        self._seat_of(index).trains = value
+        self._member_of(index).trains = value
 
     def set_waits(self, index: int, value: bool) -> None:
         """Records whether a worker waits at the barrier."""
-        self._seat_of(index).waits = value
+        self._member_of(index).waits = value
 
     def is_alive(self, place: Place, now: float) -> bool:
         """Returns whether a live process holds the place."""
-        seat = self._seats.get(place)
-        return seat is not None and seat.is_alive(now)
+        member = self._members.get(place)
+        return member is not None and member.is_alive(now)
 
     def is_adoptable(self, number: int, missed_since: float, now: float) -> bool:
         """Returns whether a worker's number was silent for a full lease; a restarted worker registers within that."""
-        seat = self._seats.get((WORKER, number))
-        if seat is not None and seat.token:
-            return now >= seat.lease_end
-        longest = max((each.lease_seconds for each in self._seats.values() if each.token), default=0.0)
+        member = self._members.get((WORKER, number))
+        if member is not None and member.token:
+            return now >= member.lease_end
+        longest = max((each.lease_seconds for each in self._members.values() if each.token), default=0.0)
         return now >= missed_since + longest
 
     def lost_since(self, now: float) -> list[Place]:
         """Returns the places whose processes were lost since the last call, sorted."""
-        lost = [place for place, seat in self._seats.items() if seat.was_alive and not seat.is_alive(now)]
-        for seat in self._seats.values():
-            seat.was_alive = seat.is_alive(now)
+        lost = [place for place, member in self._members.items() if member.was_alive and not member.is_alive(now)]
+        for member in self._members.values():
+            member.was_alive = member.is_alive(now)
         return sorted(lost)
 
     def next_end(self, now: float) -> float | None:
         """Returns the time at which the next lease expires if none is renewed, or None."""
-        ends = [end for seat in self._seats.values() if seat.token for end in (seat.end, seat.lease_end) if end > now]
+        ends = [
+            end
+            for member in self._members.values()
+            if member.token
+            for end in (member.end, member.lease_end)
+            if end > now
+        ]
         return min(ends, default=None)
 
     def postpone(self, seconds: float) -> None:
         """Extends all leases by a time during which no renewal could be received."""
-        for seat in self._seats.values():
-            seat.renewed_at += seconds
-            if seat.cut_off_at is not None:
-                seat.cut_off_at += seconds
+        for member in self._members.values():
+            member.renewed_at += seconds
+            if member.cut_off_at is not None:
+                member.cut_off_at += seconds
 
     def snapshot(self, now: float) -> tuple[JobMember, ...]:
         """Returns live and lost members, by role and index."""
-        return tuple(_member(seat, now) for _, seat in sorted(self._seats.items()) if seat.token)
+        return tuple(_member(member, now) for _, member in sorted(self._members.items()) if member.token)
 
     @property
     def incarnations(self) -> dict[Place, int]:
         """Place -> its last incarnation."""
-        return {place: seat.incarnation for place, seat in self._seats.items()}
+        return {place: member.incarnation for place, member in self._members.items()}
 
     def expect(self, incarnations: dict[Place, int]) -> None:
         """Continues the numbering of incarnations of a previous coordinator."""
         for place, incarnation in incarnations.items():
-            seat = self._seats.setdefault(place, _Seat(place))
-            if not seat.token:
-                seat.incarnation = max(seat.incarnation, incarnation)
+            member = self._members.setdefault(place, _Member(place))
+            if not member.token:
+                member.incarnation = max(member.incarnation, incarnation)
 
-    def _seat_of(self, index: int) -> _Seat:
-        seat = self._seats.get((WORKER, index))
-        if seat is None or not seat.token:
+    def _member_of(self, index: int) -> _Member:
+        member = self._members.get((WORKER, index))
+        if member is None or not member.token:
             raise NotFoundError(f"worker {index}: not registered with the coordinator; it must announce itself")
-        return seat
+        return member
 
-    def _held_by(self, token: int) -> Iterator[_Seat]:
-        return (seat for seat in self._seats.values() if seat.token == token)
-
-    @staticmethod
-    def _clear(seat: _Seat) -> None:
-        seat.token, seat.address, seat.adopted_by = 0, "", NO_WORKER
-        seat.trains = seat.waits = seat.was_alive = False
+    def _held_by(self, token: int) -> Iterator[_Member]:
+        return (member for member in self._members.values() if member.token == token)
 
     @staticmethod
-    def _taken_over(seat: _Seat) -> AbortedError:
+    def _clear(member: _Member) -> None:
+        member.token, member.address, member.adopted_by = 0, "", NO_WORKER
+        member.trains = member.waits = member.was_alive = False
+
+    @staticmethod
+    def _taken_over(member: _Member) -> AbortedError:
         return AbortedError(
-            f"{_owner(seat)}, as incarnation {seat.incarnation}: the lease of this process expired, and its index was"
-            " reassigned. Its work no longer counts; start it again"
+            f"{_owner(member)}, as incarnation {member.incarnation}: the lease of this process expired, and its index"
+            " was reassigned. Its work no longer counts; start it again"
         )
 
 
-def _owner(seat: _Seat) -> str:
-    role, index = seat.place
-    address = seat.address or "an unknown address"
-    if seat.adopted_by != NO_WORKER:
-        return f"{role} {index} was lost, and worker {seat.adopted_by} at {address} trains the rest of its input"
+def _owner(member: _Member) -> str:
+    role, index = member.place
+    address = member.address or "an unknown address"
+    if member.adopted_by != NO_WORKER:
+        return f"{role} {index} was lost, and worker {member.adopted_by} at {address} trains the rest of its input"
     return f"{role} {index} is the process at {address}"
 
 
-def _member(seat: _Seat, now: float) -> JobMember:
-    role, index = seat.place
-    alive = seat.is_alive(now)
+def _member(member: _Member, now: float) -> JobMember:
+    role, index = member.place
+    alive = member.is_alive(now)
     return JobMember(
         role=role,
         index=index,
-        address=seat.address,
-        incarnation=seat.incarnation,
-        progress=seat.progress,
+        address=member.address,
+        incarnation=member.incarnation,
+        progress=member.progress,
         alive=alive,
-        trains=alive and seat.trains,
-        waits=alive and seat.waits,
-        adopted_by=seat.adopted_by,
+        trains=alive and member.trains,
+        waits=alive and member.waits,
+        adopted_by=member.adopted_by,
     )

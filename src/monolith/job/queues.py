@@ -12,7 +12,7 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from monolith.data.file_queue.assignments import Event, Progress
+    from monolith.data.file_queue.assignments import Event, WorkerProgress
     from monolith.job.queue_logs import QueueLogs
 
 __all__ = ["JobQueue", "JobQueues", "LookUp"]
@@ -75,7 +75,7 @@ class JobQueue:
         if self._state.next_look_up == look_up:
             self._happen(self._state.found(files))
 
-    def give_back(self, worker: int, progress: Progress | None) -> int:
+    def give_back(self, worker: int, progress: WorkerProgress | None) -> int:
         """Returns the files of a worker to the queue; see `FileQueue.give_back`."""
         event = self._state.give_back(worker, progress)
         if event is None:

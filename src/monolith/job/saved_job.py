@@ -10,7 +10,7 @@ from monolith.rpc.protos import coordinator_pb2 as messages
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.job.coordinator_connection import JobLine
+    from monolith.job.coordinator_connection import CoordinatorConnection
 
 __all__ = ["OF_ONE_PROCESS", "SavedJob"]
 
@@ -27,7 +27,7 @@ class SavedJob:
         line: Connection to the coordinator.
     """
 
-    def __init__(self, line: JobLine) -> None:
+    def __init__(self, line: CoordinatorConnection) -> None:
         self._line = line
         self.was_loaded = False
         """Whether a checkpoint with a job was loaded since this was set to False."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from monolith.job.members import SeatClaim
+from monolith.job.members import MembershipRequest
 from monolith.job.state import JobMember, JobState
 from monolith.rpc.protos import coordinator_pb2 as messages
 
@@ -37,9 +37,9 @@ def place_in(seat: Any) -> Place:
     return seat.role, seat.index
 
 
-def claim_in(request: Any) -> SeatClaim:
+def claim_in(request: Any) -> MembershipRequest:
     """Decodes a join request."""
-    return SeatClaim(
+    return MembershipRequest(
         role=request.seat.role,
         index=request.seat.index,
         token=request.seat.token,

@@ -11,12 +11,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from monolith._deprecated import former_names as _former_names
+
 if TYPE_CHECKING:
     from monolith.launch.local import LocalLauncher
     from monolith.launch.plan import LaunchPlan
     from monolith.launch.ray_launcher import RayLauncher
     from monolith.launch.resources import Resources
-    from monolith.launch.restarts import RestartPolicy
+    from monolith.launch.restarts import RestartConfig
     from monolith.launch.role import Role
     from monolith.launch.this_machine import local_job
 
@@ -25,15 +27,19 @@ _HOMES = {
     "LocalLauncher": "local",
     "RayLauncher": "ray_launcher",
     "Resources": "resources",
-    "RestartPolicy": "restarts",
+    "RestartConfig": "restarts",
     "Role": "role",
     "local_job": "this_machine",
 }
 
-__all__ = ["LaunchPlan", "LocalLauncher", "RayLauncher", "Resources", "RestartPolicy", "Role", "local_job"]
+__all__ = ["LaunchPlan", "LocalLauncher", "RayLauncher", "Resources", "RestartConfig", "Role", "local_job"]
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"RestartPolicy": "RestartConfig"}, __getattr__)

@@ -14,7 +14,7 @@ from monolith.clock import SystemClock
 from monolith.launch.job_view import JobView
 from monolith.launch.merged_log import MergedLog
 from monolith.launch.process import RoleProcess
-from monolith.launch.supervision import Patience, Say, Send, Start, Supervision
+from monolith.launch.supervision import Say, Send, ShutdownConfig, Start, Supervision
 from monolith.observe.progress import Progress
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ class LocalLauncher:
         self,
         plan: LaunchPlan,
         *,
-        patience: Patience | None = None,
+        patience: ShutdownConfig | None = None,
         file: TextIO | None = None,
         has_progress: bool = True,
         body: Body | None = None,
     ) -> None:
         self._plan = plan
         self._body = body
-        self._supervision = Supervision(plan.roles, plan.restarts, Patience() if patience is None else patience)
+        self._supervision = Supervision(plan.roles, plan.restarts, ShutdownConfig() if patience is None else patience)
         self._file = cast("TextIO", _Unbreakable(sys.stderr if file is None else file))
         self._has_progress = has_progress
         self._clock = SystemClock()

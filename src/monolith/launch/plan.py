@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monolith.launch.resources import Resources
-from monolith.launch.restarts import RestartPolicy
+from monolith.launch.restarts import RestartConfig
 from monolith.launch.role import Role, RoleKind
 from monolith.train import RunnerConfig
 from monolith.train.compat.flat_config import Origin
@@ -48,7 +48,7 @@ class LaunchPlan:
     """Program whose subcommands are the roles."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of every role, in addition to those of the launcher."""
-    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    restarts: RestartConfig = field(default_factory=RestartConfig)
     """When a role that died is restarted."""
     resources: Mapping[RoleKind, Resources] = field(default_factory=dict)
     """Resources of a role by kind; see `resources_of`."""

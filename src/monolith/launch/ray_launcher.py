@@ -21,7 +21,7 @@ from monolith.launch.merged_log import MergedLog
 from monolith.launch.ray_places import RayPlaces, connected_ray
 from monolith.launch.ray_role import RoleActor, RoleSpec
 from monolith.launch.restarts import INTERRUPTED
-from monolith.launch.supervision import Patience, Say, Send, Start, Supervision
+from monolith.launch.supervision import Say, Send, ShutdownConfig, Start, Supervision
 from monolith.observe.progress import Progress
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class RayLauncher:
         *,
         address: str | None = None,
         entry: str = "monolith.cli:main",
-        patience: Patience | None = None,
+        patience: ShutdownConfig | None = None,
         file: TextIO | None = None,
         has_progress: bool = True,
     ) -> None:
@@ -74,7 +74,7 @@ class RayLauncher:
         self._address = address
         self._entry = entry
         self._token = None if plan.options.is_set("token_file") else secrets.token_urlsafe(32)
-        self._supervision = Supervision(plan.roles, plan.restarts, Patience() if patience is None else patience)
+        self._supervision = Supervision(plan.roles, plan.restarts, ShutdownConfig() if patience is None else patience)
         self._file = sys.stderr if file is None else file
         self._has_progress = has_progress
         self._clock = SystemClock()

@@ -7,7 +7,7 @@ import signal
 
 from monolith.config import Config, config
 
-__all__ = ["DONE", "INTERRUPTED", "TRY_AGAIN", "Ending", "RestartPolicy", "ending_of", "told_ending"]
+__all__ = ["DONE", "INTERRUPTED", "TRY_AGAIN", "Ending", "RestartConfig", "ending_of", "told_ending"]
 
 DONE = 0
 INTERRUPTED = 130
@@ -51,7 +51,7 @@ def told_ending(exit_code: int) -> str:
 
 
 @config
-class RestartPolicy(Config):
+class RestartConfig(Config):
     """When a role that died is restarted; each role counts separately."""
 
     limit: int = 10
@@ -71,7 +71,7 @@ class RestartPolicy(Config):
     def pause_seconds(self, deaths: int) -> float:
         """Returns the pause after `deaths` deaths in a row, from 1.
 
-        >>> [RestartPolicy().pause_seconds(deaths) for deaths in (1, 2, 3, 4, 9)]
+        >>> [RestartConfig().pause_seconds(deaths) for deaths in (1, 2, 3, 4, 9)]
         [0.0, 1.0, 2.0, 4.0, 30.0]
         """
         if deaths <= 1:

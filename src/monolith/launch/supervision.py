@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from monolith.config import Config, config
-from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN, Ending, RestartPolicy, ending_of, told_ending
+from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN, Ending, RestartConfig, ending_of, told_ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from monolith.launch.role import Role, RoleKind
 
-__all__ = ["Action", "Patience", "Say", "Send", "Start", "Supervision"]
+__all__ = ["Action", "Say", "Send", "ShutdownConfig", "Start", "Supervision"]
 
 
 @config
-class Patience(Config):
+class ShutdownConfig(Config):
     """How long a launcher waits for processes that are to end."""
 
     server_seconds: float = 10.0
@@ -95,10 +95,10 @@ class _Deadline:
 class Supervision:
     """State machine of a job: its owner reports timestamped events, and executes the actions of `due` in order.
 
-    1. All roles are started. A role that dies is restarted according to `RestartPolicy`; a role that fails ends the
+    1. All roles are started. A role that dies is restarted according to `RestartConfig`; a role that fails ends the
        job.
     2. The job is over when all workers and all servers have ended. The last worker stops the servers; servers that
-       outlast `Patience` are signalled.
+       outlast `ShutdownConfig` are signalled.
     3. A stop goes to the workers, which save together and end; dead servers are still restarted for that, workers are
        not. A second stop kills.
 
@@ -106,8 +106,8 @@ class Supervision:
     """
 
     roles: tuple[Role, ...]
-    policy: RestartPolicy = field(default_factory=RestartPolicy)
-    patience: Patience = field(default_factory=Patience)
+    policy: RestartConfig = field(default_factory=RestartConfig)
+    patience: ShutdownConfig = field(default_factory=ShutdownConfig)
 
     def __post_init__(self) -> None:
         self.restarts = 0

@@ -6,12 +6,15 @@ and `losses/` have a concept per file, and everything public is exported here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.nn import layers, losses
 from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSqrtN, ReduceSum
 from monolith.nn.dump_importer import ImportedDump, import_dump
-from monolith.nn.embeddings.batch_context import BatchTurn
+from monolith.nn.embeddings.batch_context import BatchContext
 from monolith.nn.embeddings.embeddings import Embeddings, PlannedBatch
-from monolith.nn.embeddings.outputs import LookedUp
+from monolith.nn.embeddings.outputs import EmbeddingOutputs
 from monolith.nn.embeddings.row_state import without_rows
 from monolith.nn.importers import import_collection, import_embedding
 from monolith.nn.layers import (
@@ -52,7 +55,7 @@ from monolith.nn.layers import (
     LHUCTower,
     LogitCorrection,
     MaxPooling,
-    MLPOptions,
+    MLPConfig,
     MMoE,
     MultiHeadAttention,
     SeNet,
@@ -108,8 +111,8 @@ __all__ = [
     "AutoInt",
     "AvgPooling",
     "BalancedLoss",
+    "BatchContext",
     "BatchNorm",
-    "BatchTurn",
     "BiInteraction",
     "CAN",
     "CDot",
@@ -121,6 +124,7 @@ __all__ = [
     "DIN",
     "DMR_U2I",
     "Dense",
+    "EmbeddingOutputs",
     "Embeddings",
     "ExpertGate",
     "FFM",
@@ -141,10 +145,9 @@ __all__ = [
     "LayerNorm",
     "ListMLELambdaWeight",
     "LogitCorrection",
-    "LookedUp",
     "LossAndPrediction",
     "MLP",
-    "MLPOptions",
+    "MLPConfig",
     "MMoE",
     "MaxPooling",
     "MultiHeadAttention",
@@ -194,3 +197,13 @@ __all__ = [
     "softmax_loss",
     "without_rows",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(
+        __name__,
+        {
+            "BatchTurn": "BatchContext",
+            "LookedUp": "EmbeddingOutputs",
+            "MLPOptions": "MLPConfig",
+        },
+    )

@@ -6,11 +6,14 @@ else imports it; Prometheus and TensorBoard are imported on first use. Read `met
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.observe._metric_names import MetricKind
 from monolith.observe.heart_beat import HeartBeat, MetricClient
 from monolith.observe.logs import LoggingSetup, configure_logging
 from monolith.observe.metric_prefix import get_metric_prefix, set_metric_prefix, use_metric_name
-from monolith.observe.metric_recorder import MetricRecorder, Reading, TimerReading, process_recorder
+from monolith.observe.metric_recorder import MetricRecorder, MetricSample, TimerReading, process_recorder
 from monolith.observe.prometheus import MetricsEndpoint, PrometheusCollector
 
 __all__ = [
@@ -19,9 +22,9 @@ __all__ = [
     "MetricClient",
     "MetricKind",
     "MetricRecorder",
+    "MetricSample",
     "MetricsEndpoint",
     "PrometheusCollector",
-    "Reading",
     "TimerReading",
     "configure_logging",
     "get_metric_prefix",
@@ -29,3 +32,6 @@ __all__ = [
     "set_metric_prefix",
     "use_metric_name",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"Reading": "MetricSample"})

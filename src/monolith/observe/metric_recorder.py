@@ -45,7 +45,7 @@ class TimerReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricSample:
     """One value of one metric at one point in time."""
 
     name: str
@@ -109,11 +109,11 @@ class MetricRecorder:
         with self._lock:
             self._metric(name, MetricKind.GAUGE).numbers[key] = number
 
-    def read(self) -> list[Reading]:
+    def read(self) -> list[MetricSample]:
         """Returns all values, consistently, by name and tags."""
         with self._lock:
             found = [
-                Reading(name, metric.kind, dict(key), self._value(metric, key))
+                MetricSample(name, metric.kind, dict(key), self._value(metric, key))
                 for name, metric in self._metrics.items()
                 for key in (metric.numbers or metric.timers)
             ]

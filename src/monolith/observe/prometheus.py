@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry, Metric
 
-    from monolith.observe.metric_recorder import MetricRecorder, Reading
+    from monolith.observe.metric_recorder import MetricRecorder, MetricSample
 
 _TYPES = {MetricKind.COUNTER: "counter", MetricKind.TIMER: "histogram", MetricKind.GAUGE: "gauge"}
 
@@ -115,7 +115,7 @@ class MetricsEndpoint:
         self.close()
 
 
-def _add_samples(family: Metric, reading: Reading) -> None:
+def _add_samples(family: Metric, reading: MetricSample) -> None:
     labels = {exposition_name(tag): value for tag, value in reading.tags.items()}
     value = reading.value
     if isinstance(value, TimerReading):

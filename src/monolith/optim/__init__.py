@@ -6,6 +6,9 @@ tensors and numbers. Read `adamom.py` first, then `_dense_optimizer.py`, which a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.dependence import check_ops_dependence
 from monolith.optim.adamom import Adamom
 from monolith.optim.clipping import JointClip, clip_by_global_norm, clip_factor, global_norm, joint_clip
@@ -14,7 +17,7 @@ from monolith.optim.preconditioner import apply_sparse_precond, eigen_inverse_ro
 from monolith.optim.propagation import propagate_back_dict_gradients, propagate_back_gradients
 from monolith.optim.rmsprop import Rmsprop
 from monolith.optim.schedules import PolynomialDecay, Schedule, ScheduledLR, linear_warmup
-from monolith.optim.shampoo import Shampoo, ShampooOptions
+from monolith.optim.shampoo import Shampoo, ShampooConfig
 
 __all__ = [
     "Adamom",
@@ -24,7 +27,7 @@ __all__ = [
     "Schedule",
     "ScheduledLR",
     "Shampoo",
-    "ShampooOptions",
+    "ShampooConfig",
     "apply_sparse_precond",
     "check_ops_dependence",
     "clip_by_global_norm",
@@ -38,3 +41,6 @@ __all__ = [
     "propagate_back_dict_gradients",
     "propagate_back_gradients",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"ShampooOptions": "ShampooConfig"})

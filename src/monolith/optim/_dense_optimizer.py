@@ -60,7 +60,7 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Batch:
+class ParameterBatch:
     """Parameters of one device and dtype with their gradients and states, position by position."""
 
     params: list[Tensor] = field(default_factory=list)
@@ -95,7 +95,7 @@ def zeros_like(param: Tensor) -> Tensor:
     return torch.zeros_like(param, dtype=arithmetic_dtype(param), memory_format=torch.preserve_format)
 
 
-def decayed(batch: Batch, weight_decay: float) -> Tensors:
+def decayed(batch: ParameterBatch, weight_decay: float) -> Tensors:
     """Returns ``grad + weight_decay * param``, with the parameter from before the step."""
     if weight_decay == 0:
         return batch.grads
@@ -130,10 +130,10 @@ class DenseOptimizer(Optimizer, ABC):
         """Returns the state of a parameter that has its first gradient."""
 
     @abstractmethod
-    def _update(self, batch: Batch, group: Group) -> None:
+    def _update(self, batch: ParameterBatch, group: Group) -> None:
         """Updates the parameters of the batch, in place, and their states."""
 
-    def _update_group(self, group: Group, batches: Iterable[Batch]) -> None:
+    def _update_group(self, group: Group, batches: Iterable[ParameterBatch]) -> None:
         for batch in batches:
             self._update(batch, group)
 
@@ -247,9 +247,9 @@ class DenseOptimizer(Optimizer, ABC):
             if rate is not None:
                 group["lr"] = rate
 
-    def _batches(self, group: Group) -> list[Batch]:
+    def _batches(self, group: Group) -> list[ParameterBatch]:
         """Returns the parameters of the group that have a gradient and at least one element, by device and dtype."""
-        batches: dict[tuple[torch.device, torch.dtype], Batch] = {}
+        batches: dict[tuple[torch.device, torch.dtype], ParameterBatch] = {}
         for param in group["params"]:
             grad = param.grad
             if grad is None or param.numel() == 0:
@@ -262,7 +262,7 @@ class DenseOptimizer(Optimizer, ABC):
             key = (param.device, param.dtype)
             batch = batches.get(key)
             if batch is None:
-                batch = batches[key] = Batch()
+                batch = batches[key] = ParameterBatch()
             batch.append(param, grad, state)
         return list(batches.values())
 

@@ -6,7 +6,15 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from monolith.optim import _foreach as foreach
-from monolith.optim._dense_optimizer import Batch, Bounds, DenseOptimizer, Group, LearningRate, decayed, zeros_like
+from monolith.optim._dense_optimizer import (
+    Bounds,
+    DenseOptimizer,
+    Group,
+    LearningRate,
+    ParameterBatch,
+    decayed,
+    zeros_like,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +77,7 @@ class Adamom(DenseOptimizer):
     def _initial_state(self, param: Tensor, group: Group) -> dict[str, Any]:  # noqa: ARG002
         return {"m": zeros_like(param), "v": zeros_like(param), "c": 0.0}
 
-    def _update(self, batch: Batch, group: Group) -> None:
+    def _update(self, batch: ParameterBatch, group: Group) -> None:
         rate, ada_decay = float(group["lr"]), group["ada_decay"]
         ms, vs, h = batch.state("m"), batch.state("v"), decayed(batch, group["weight_decay"])
         foreach.lerp_(ms, h, 1 - group["mom_decay"])

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from monolith.optim import _foreach as foreach
-from monolith.optim._dense_optimizer import Batch, Bounds, DenseOptimizer, Group, LearningRate, decayed, zeros_like
+from monolith.optim._dense_optimizer import (
+    Bounds,
+    DenseOptimizer,
+    Group,
+    LearningRate,
+    ParameterBatch,
+    decayed,
+    zeros_like,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +69,7 @@ class Rmsprop(DenseOptimizer):
     def _initial_state(self, param: Tensor, group: Group) -> dict[str, Any]:  # noqa: ARG002
         return {"m": zeros_like(param), "v": zeros_like(param)}
 
-    def _update(self, batch: Batch, group: Group) -> None:
+    def _update(self, batch: ParameterBatch, group: Group) -> None:
         beta2, use_v2 = group["beta2"], group["use_v2"]
         ms, vs, h = batch.state("m"), batch.state("v"), decayed(batch, group["weight_decay"])
         foreach.mul_(vs, beta2)

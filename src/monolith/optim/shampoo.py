@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 from monolith.optim import _curvature
 from monolith.optim import _foreach as foreach
 from monolith.optim._dense_optimizer import (
-    Batch,
     Bounds,
     DenseOptimizer,
     Group,
     LearningRate,
+    ParameterBatch,
     zeros_like,
 )
 from monolith.optim._lengths import lengths
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
 
 
-class ShampooOptions(TypedDict, total=False):
+class ShampooConfig(TypedDict, total=False):
     """The options of `Shampoo`, all by name."""
 
     beta_1: float
@@ -46,7 +46,7 @@ class ShampooOptions(TypedDict, total=False):
     """The least eigenvalue; 1e-3."""
 
 
-_DEFAULTS: ShampooOptions = {
+_DEFAULTS: ShampooConfig = {
     "beta_1": 0.9,
     "beta_2": 1.0,
     "warmup": 5000,
@@ -99,7 +99,7 @@ class Shampoo(DenseOptimizer):
         params: Parameters or groups, as for every torch optimizer.
         learning_rate: A number, which schedulers may change, or a function without arguments.
         global_step: Returns the current step.
-        options: See `ShampooOptions`; each may also stand in a group.
+        options: See `ShampooConfig`; each may also stand in a group.
     """
 
     group_state = frozenset({"step"})
@@ -120,7 +120,7 @@ class Shampoo(DenseOptimizer):
         learning_rate: LearningRate = 0.03,
         *,
         global_step: Callable[[], int] | None = None,
-        **options: Unpack[ShampooOptions],
+        **options: Unpack[ShampooConfig],
     ) -> None:
         unknown = sorted(options.keys() - _DEFAULTS.keys())
         if unknown:
@@ -136,7 +136,7 @@ class Shampoo(DenseOptimizer):
         moments = {"d": zeros_like(param), "m": zeros_like(param), "pm": zeros_like(param)}
         return {**_curvature.initial_state(param, group), **moments}
 
-    def _update_group(self, group: Group, batches: Iterable[Batch]) -> None:
+    def _update_group(self, group: Group, batches: Iterable[ParameterBatch]) -> None:
         step = current_global_step() if self.global_step is None else self.global_step()
         if step is not None:
             Bounds(whole=True).check("Shampoo: the global step", step)
@@ -144,7 +144,7 @@ class Shampoo(DenseOptimizer):
         super()._update_group(group, batches)
         group["step"] += 1
 
-    def _update(self, batch: Batch, group: Group) -> None:
+    def _update(self, batch: ParameterBatch, group: Group) -> None:
         phase = _phase(group)
         if phase.updates_statistics:
             _curvature.update_statistics(batch.grads, batch.states, group)
@@ -167,7 +167,7 @@ def _phase(group: Group) -> _Phase:
     )
 
 
-def _move_diagonally(batch: Batch, group: Group, phase: _Phase) -> None:
+def _move_diagonally(batch: ParameterBatch, group: Group, phase: _Phase) -> None:
     ds, ms = batch.state("d"), batch.state("m")
     foreach.addcmul_(ds, batch.grads, batch.grads)
     roots = foreach.add(ds, 1e-30)
@@ -178,7 +178,7 @@ def _move_diagonally(batch: Batch, group: Group, phase: _Phase) -> None:
         foreach.add_(batch.params, ms, alpha=-float(group["lr"]) * (1 - phase.blend))
 
 
-def _move_preconditioned(batch: Batch, group: Group, phase: _Phase) -> None:
+def _move_preconditioned(batch: ParameterBatch, group: Group, phase: _Phase) -> None:
     """Makes the second half of the move, for parameters that have preconditioners; ``pm`` of others stays 0."""
     ready = [position for position, state in enumerate(batch.states) if state["kept"] is not None]
     if not ready:

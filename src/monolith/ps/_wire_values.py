@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import BatchStamp
-from monolith.tables.history import Mark, WriteRules, bucket_bounds
+from monolith.tables.history import ChangePosition, SnapshotWriteConfig, bucket_bounds
 from monolith.tables.snapshot.manifest import FileEntry
 from monolith.tables.store import StoreStats
 
@@ -45,14 +45,14 @@ def buckets_in(message: messages.Buckets) -> range:
     return buckets
 
 
-def mark_message(mark: Mark) -> messages.Mark:
+def mark_message(mark: ChangePosition) -> messages.Mark:
     """Encodes a mark."""
     return messages.Mark(generation=mark.generation, life=mark.life, epoch=mark.epoch)
 
 
-def mark_in(message: messages.Mark) -> Mark:
+def mark_in(message: messages.Mark) -> ChangePosition:
     """Decodes a mark."""
-    return Mark(message.generation, message.life, message.epoch)
+    return ChangePosition(message.generation, message.life, message.epoch)
 
 
 def stamp_message(stamp: BatchStamp) -> messages.Stamp:
@@ -73,7 +73,7 @@ def stamp_in(message: messages.Stamp) -> BatchStamp:
     )
 
 
-def write_message(store: str, number: int, folder: str, rules: WriteRules) -> messages.WriteCutRequest:
+def write_message(store: str, number: int, folder: str, rules: SnapshotWriteConfig) -> messages.WriteCutRequest:
     """Encodes the request to write a cut."""
     return messages.WriteCutRequest(
         store=store,
@@ -88,9 +88,9 @@ def write_message(store: str, number: int, folder: str, rules: WriteRules) -> me
     )
 
 
-def rules_in(message: messages.WriteCutRequest) -> WriteRules:
+def rules_in(message: messages.WriteCutRequest) -> SnapshotWriteConfig:
     """Decodes the rules for writing a cut."""
-    return WriteRules(
+    return SnapshotWriteConfig(
         snapshot_id=message.snapshot_id,
         state=message.state,
         drop_expired=message.drop_expired,

@@ -13,7 +13,7 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LARGEST_PIECE_BYTES", "Piece", "Weight", "place"]
+__all__ = ["LARGEST_PIECE_BYTES", "WeightInfo", "WeightShard", "place"]
 
 LARGEST_PIECE_BYTES = 128 << 10
 """Weights above this size are divided, if allowed."""
@@ -23,7 +23,7 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
+class WeightInfo:
     """The properties of one parameter that its placement needs.
 
     Raises:
@@ -50,7 +50,7 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class WeightShard:
     """A weight, or some of its rows, on one server.
 
     Raises:
@@ -91,7 +91,7 @@ class Piece:
         return DTYPES[self.dtype]
 
 
-def place(weights: Iterable[Weight], num_ps: int, *, partition: bool = True) -> tuple[tuple[Piece, ...], ...]:
+def place(weights: Iterable[WeightInfo], num_ps: int, *, partition: bool = True) -> tuple[tuple[WeightShard, ...], ...]:
     """Returns the pieces of each server: largest weight first, onto the servers with the least bytes. Deterministic.
 
     A weight above `LARGEST_PIECE_BYTES` becomes at most `num_ps` pieces along its first axis, each on another server.
@@ -105,28 +105,28 @@ def place(weights: Iterable[Weight], num_ps: int, *, partition: bool = True) -> 
     if num_ps < 1:
         raise InvalidArgumentError(f"placement: num_ps must be >= 1, got {num_ps}")
     loads = [0] * num_ps
-    servers: list[list[Piece]] = [[] for _ in range(num_ps)]
+    servers: list[list[WeightShard]] = [[] for _ in range(num_ps)]
     for weight in sorted(weights, key=lambda each: (-each.bytes, each.name)):
         count = _num_pieces(weight, num_ps) if partition else 1
         chosen = sorted(sorted(range(num_ps), key=lambda server: (loads[server], server))[:count])
         for piece in _divided(weight, chosen):
             servers[piece.server].append(piece)
             loads[piece.server] += piece.bytes
-    return tuple(tuple(sorted(each, key=Piece.order)) for each in servers)
+    return tuple(tuple(sorted(each, key=WeightShard.order)) for each in servers)
 
 
-def _num_pieces(weight: Weight, num_ps: int) -> int:
+def _num_pieces(weight: WeightInfo, num_ps: int) -> int:
     if not weight.is_divisible or not weight.shape or weight.bytes <= LARGEST_PIECE_BYTES:
         return 1
     return min(num_ps, weight.shape[0], -(-weight.bytes // LARGEST_PIECE_BYTES))
 
 
-def _divided(weight: Weight, servers: list[int]) -> list[Piece]:
+def _divided(weight: WeightInfo, servers: list[int]) -> list[WeightShard]:
     if len(servers) == 1:
-        return [Piece(name=weight.name, server=servers[0], shape=weight.shape, dtype=weight.dtype)]
+        return [WeightShard(name=weight.name, server=servers[0], shape=weight.shape, dtype=weight.dtype)]
     bounds = [weight.shape[0] * number // len(servers) for number in range(len(servers) + 1)]
     return [
-        Piece(
+        WeightShard(
             name=weight.name,
             server=server,
             shape=(bounds[number + 1] - bounds[number], *weight.shape[1:]),

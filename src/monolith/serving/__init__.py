@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import importlib
 import typing
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 
 if typing.TYPE_CHECKING:
     from monolith.export.allowed_operations import allow_operations
     from monolith.export.signature import InputSpec, OutputSpec, Signature
-    from monolith.export.writer import ExportOptions
+    from monolith.export.writer import ExportConfig
     from monolith.serving.exporting import export
     from monolith.serving.layout import LaidOut, Layout
     from monolith.serving.prediction import ModelVersion, Prediction
@@ -32,7 +35,7 @@ if typing.TYPE_CHECKING:
 _HOMES = {
     "DiscoveredReplicas": "monolith.serving.shards.replicas",
     "DiscoverySyncBackend": "monolith.serving.push.backend",
-    "ExportOptions": "monolith.export.writer",
+    "ExportConfig": "monolith.export.writer",
     "FetchedRows": "monolith.serving.shards.remote_rows",
     "InputSpec": "monolith.export.signature",
     "LaidOut": "monolith.serving.layout",
@@ -59,7 +62,7 @@ _HOMES = {
 __all__ = [
     "DiscoveredReplicas",
     "DiscoverySyncBackend",
-    "ExportOptions",
+    "ExportConfig",
     "FetchedRows",
     "InputSpec",
     "LaidOut",
@@ -94,3 +97,7 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"ExportOptions": "ExportConfig"}, __getattr__)

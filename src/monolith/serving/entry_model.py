@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from monolith.export.layout_spec import FeatureSpec
     from monolith.serving.export_versions import FoundExport
-    from monolith.serving.loaded_model import AskedKeys, Weights
+    from monolith.serving.loaded_model import LookupKeys, Weights
     from monolith.serving.shards.dense_sets import DenseSet, DenseSets
     from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
     from monolith.tables.schema import Schema
@@ -154,9 +154,9 @@ class EntryModel:
         finally:
             self._idle.put(model)
 
-    def _keys(self, asked: Sequence[AskedKeys]) -> Keys:
+    def _keys(self, asked: Sequence[LookupKeys]) -> Keys:
         """Returns table name at the shards -> the keys of the ids of a request, and their buckets."""
-        found: dict[str, list[AskedKeys]] = {}
+        found: dict[str, list[LookupKeys]] = {}
         for each in asked:
             found.setdefault(self._wire_name(each.feature), []).append(each)
         return {

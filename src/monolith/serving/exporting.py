@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint.inspection import resolve
 from monolith.errors import InvalidArgumentError
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.train import Trainer
 from monolith.train.export.checkpoint_exporting import CheckpointExporter
 from monolith.train.export.exporting import export_session
@@ -41,7 +41,7 @@ def export(
             ``predict``.
         task: Task of the model directory or checkpoint.
         on_rows: Called with the number of rows of a checkpoint written since the last call.
-        options: The fields of `ExportOptions`, by name: ``version``, ``shards``, ``dense_only`` and others. With
+        options: The fields of `ExportConfig`, by name: ``version``, ``shards``, ``dense_only`` and others. With
             ``checkpoint``, that checkpoint is exported, and its rows are referenced instead of copied.
 
     Returns:
@@ -51,7 +51,7 @@ def export(
         InvalidArgumentError: the model cannot be exported; the message names the line. Nothing was written.
         NotFoundError: there is no checkpoint.
     """
-    wanted = ExportOptions(**options)
+    wanted = ExportConfig(**options)
     if isinstance(source, Session):
         return export_session(source, path, example=example, options=wanted)
     if isinstance(source, Trainer):

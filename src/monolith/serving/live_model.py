@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.deltalog import DeltaLog
     from monolith.serving.loaded_model import LoadedModel, Weights
-    from monolith.serving.promotion.gate import Gate
+    from monolith.serving.promotion.gate import PromotionGate
     from monolith.tables.local.store import LocalStore
 
 __all__ = ["OWN_WEIGHTS", "LiveModel", "LiveRows", "has_base_of_all", "sparse_version"]
@@ -106,7 +106,7 @@ class LiveModel:
         gate: Gate for dense weights of the log; None: they are served as they arrive.
     """
 
-    def __init__(self, model: LoadedModel, rows: LiveRows, gate: Gate | None = None) -> None:
+    def __init__(self, model: LoadedModel, rows: LiveRows, gate: PromotionGate | None = None) -> None:
         self.model = model
         self.rows = rows
         self.current: tuple[Weights, int] = (model.weights, OWN_WEIGHTS)

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from monolith.serving.request_columns import EncodedSamples
     from monolith.tables.local.store import LocalStore
 
-__all__ = ["AskedKeys", "LoadedModel", "Weights"]
+__all__ = ["LoadedModel", "LookupKeys", "Weights"]
 
 Weights = dict[str, Tensor]
 
 
-class Answer(NamedTuple):
+class GraphResult(NamedTuple):
     """Result of a graph."""
 
     outputs: dict[str, Tensor]
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
     num_found: int
 
 
-class AskedKeys(NamedTuple):
+class LookupKeys(NamedTuple):
     """Keys that a request looks up for one feature."""
 
     feature: FeatureSpec
@@ -126,7 +126,7 @@ class _SignatureModel:
         dense = [] if clash else [each for each in export.dense_columns if each.name in numbers]
         self._encoded = Layout(features, stores, dense=dense, outputs=outputs)
 
-    def keys(self, inputs: Mapping[str, Any] | bytes) -> list[AskedKeys]:
+    def keys(self, inputs: Mapping[str, Any] | bytes) -> list[LookupKeys]:
         """Returns the keys that `answer` looks up for a request, by feature, for callers that fetch the rows first."""
         samples = self._samples(inputs)
         if samples is not None:
@@ -134,11 +134,11 @@ class _SignatureModel:
         else:
             found = self._layout.keys_of_columns(request_columns(_columns(inputs), self.signature, name=self.name))
         return [
-            AskedKeys(feature, keys, buckets)
+            LookupKeys(feature, keys, buckets)
             for feature, (keys, buckets, _) in zip(self._layout.features, found, strict=True)
         ]
 
-    def answer(self, inputs: Mapping[str, Any] | bytes, weights: Mapping[str, Tensor]) -> Answer:
+    def answer(self, inputs: Mapping[str, Any] | bytes, weights: Mapping[str, Tensor]) -> GraphResult:
         """Runs the graph on a request."""
         samples = self._samples(inputs)
         if samples is not None:
@@ -167,7 +167,7 @@ class _SignatureModel:
         columns: Mapping[str, Tensor | Ragged],
         num_rows: int,
         weights: Mapping[str, Tensor],
-    ) -> Answer:
+    ) -> GraphResult:
         rows = {} if laid_out is None else laid_out.inputs
         known: dict[str, Mapping[str, Tensor]] = {
             "weight": weights,
@@ -182,7 +182,7 @@ class _SignatureModel:
         with torch.inference_mode():
             outputs = self._graph.call(*given)
         counts = (0, 0) if laid_out is None else (laid_out.num_ids, laid_out.num_found)
-        return Answer(dict(zip(self._graph.outputs, outputs, strict=True)), *counts)
+        return GraphResult(dict(zip(self._graph.outputs, outputs, strict=True)), *counts)
 
 
 def _outputs(graph: LoadedGraph, alone: Sequence[FeatureSpec]) -> FeatureConfigs | None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from monolith.deltalog.follow.follower import Follower, Staleness
 
-__all__ = ["LONGEST_LAG", "why_behind", "why_stale"]
+__all__ = ["LONGEST_LAG", "lag_reason", "why_stale"]
 
 LONGEST_LAG = 30.0
 """Lag in seconds above which a follower is not ready."""
 
 
-def why_behind(follower: Follower | None) -> str | None:
+def lag_reason(follower: Follower | None) -> str | None:
     """Returns why a follower is not ready, as a sentence; None if it is ready, or there is none."""
     if follower is None:
         return None

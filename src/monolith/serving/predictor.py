@@ -11,7 +11,7 @@ from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.live_model import LiveModel, LiveRows, has_base_of_all
 from monolith.serving.loaded_model import LoadedModel
-from monolith.serving.log_readiness import why_behind
+from monolith.serving.log_readiness import lag_reason
 from monolith.serving.prediction import Prediction
 from monolith.serving.promotion.dense_gate import WithWeights
 from monolith.serving.version_watch import VersionWatch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monolith.deltalog.follow.follower import Staleness
     from monolith.export.signature import Signature
     from monolith.serving.prediction import ModelVersion
-    from monolith.serving.promotion.gate import Gate
+    from monolith.serving.promotion.gate import PromotionGate
 
 __all__ = ["Predictor"]
 
@@ -67,7 +67,7 @@ class Predictor:
         path: str,
         *,
         follow: DeltaLog | str | None = None,
-        gate: Gate | None = None,
+        gate: PromotionGate | None = None,
         beside: Sequence[Predictor] = (),
         trial: bool = False,
         clock: Clock | None = None,
@@ -76,7 +76,7 @@ class Predictor:
         self._follow = follow
         self._gate = gate
         self._versions = ExportVersions(path)
-        self._watch = VersionWatch("predictor", wanted=self._newer, take_up=self._take_up)
+        self._watch = VersionWatch("predictor", wanted=self._newer, activate=self._activate)
         self._live: LiveModel = self._load([other._live.rows for other in beside], trial=trial)  # noqa: SLF001 - others of its kind
         self._live.rows.serve(self._live)
         if not self._versions.is_fixed:
@@ -135,7 +135,7 @@ class Predictor:
         """Reason as a sentence; None: ready. Requests are answered in any case."""
         if self._watch.stopped.is_set():
             return "it is closed"
-        behind = why_behind(self._live.rows.follower)
+        behind = lag_reason(self._live.rows.follower)
         if behind is None and self._live.awaits_gate:
             return "the gate judges the dense weights of the delta log"
         return behind
@@ -245,7 +245,7 @@ class Predictor:
         newest = self._versions.newest_number()
         return newest if newest > self._live.model.export.manifest.version else None
 
-    def _take_up(self, number: int) -> None:
+    def _activate(self, number: int) -> None:
         """Serves the newest version once it is up to date with the log and has passed the gate.
 
         Raises:

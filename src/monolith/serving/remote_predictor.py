@@ -10,7 +10,7 @@ from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.serving.entry_model import EntryModel
 from monolith.serving.export_versions import ExportVersions
 from monolith.serving.live_model import OWN_WEIGHTS
-from monolith.serving.log_readiness import why_behind
+from monolith.serving.log_readiness import lag_reason
 from monolith.serving.prediction import ModelVersion
 from monolith.serving.shards.dense_sets import DenseSet, DenseSets
 from monolith.serving.shards.remote_rows import RemoteRows
@@ -45,7 +45,7 @@ class RemotePredictor:
             newest weights whose rows its shards have. None: the weights stay those of the export.
         threads: Number of requests whose graphs run concurrently; each has its own memory for rows.
         trial: Whether a child process loads and runs the graphs of the export first, as it does with newer versions.
-        options: Fields of `RemoteOptions`: deadline, hedging, policy for lost shards.
+        options: Fields of `RemoteRowsConfig`: deadline, hedging, policy for lost shards.
 
     Raises:
         NotFoundError: there is no export.
@@ -82,7 +82,7 @@ class RemotePredictor:
         if follow is not None:
             self._follower = Follower({}, follow, on_dense=self._take_weights, rows_elsewhere=True)
             self._follower.start()
-        self._watch = VersionWatch("entry", wanted=self._look, take_up=self._open)
+        self._watch = VersionWatch("entry", wanted=self._look, activate=self._open)
         self._watch.start()
 
     # Predictions
@@ -139,7 +139,7 @@ class RemotePredictor:
         """Reason as a sentence; None: ready. Requests whose shards answer are answered in any case."""
         if self._watch.stopped.is_set():
             return "it is closed"
-        return self._shards_problem or why_behind(self._follower)
+        return self._shards_problem or lag_reason(self._follower)
 
     @property
     def problem(self) -> str | None:

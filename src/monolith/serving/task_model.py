@@ -71,7 +71,7 @@ class TaskModel:
         self._changed = threading.Condition()
         self._users: dict[TaskSession, int] = {}
         """Active session -> number of its running calls."""
-        self._watch = VersionWatch("task", wanted=self._other, take_up=self._take_up)
+        self._watch = VersionWatch("task", wanted=self._other, activate=self._activate)
         self._watch.start()
 
     # Predictions
@@ -202,7 +202,7 @@ class TaskModel:
         newest = self._newest()
         return None if newest == self._live.checkpoint else newest
 
-    def _take_up(self, checkpoint: str) -> None:
+    def _activate(self, checkpoint: str) -> None:
         new = TaskSession(self._task, self._model_dir, checkpoint)
         if self._watch.is_given_up:
             new.close()

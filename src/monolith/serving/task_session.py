@@ -15,7 +15,7 @@ from monolith.export.asked_rows import WatchedBatch
 from monolith.export.graph import named_predictions
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
 from monolith.export.writer import columns_of
-from monolith.nn.embeddings.batch_context import BatchTurn
+from monolith.nn.embeddings.batch_context import BatchContext
 from monolith.tensors import Ragged
 from monolith.train import Trainer, TrainerConfig
 from monolith.train.config.trainer_config import RestoringConfig
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.data.text_ids import TextColumn
-    from monolith.nn import Embeddings, LookedUp
+    from monolith.nn import EmbeddingOutputs, Embeddings
     from monolith.train import Params, Session, Task
 
 __all__ = ["TaskSession"]
@@ -169,15 +169,15 @@ def _signature(
 def _noting(batch: WatchedBatch, ids: set[str]) -> Iterator[None]:
     """Records columns whose rows are looked up inside the context as columns of ids."""
 
-    def look_up(module: Embeddings, asked: Mapping[str, Any]) -> LookedUp:
+    def look_up(module: Embeddings, asked: Mapping[str, Any]) -> EmbeddingOutputs:
         given = {
             slot: asked.unwatched(slot) if isinstance(asked, WatchedBatch) else asked.get(slot) for slot in module.slots
         }
         known = {id(batch.unwatched(name)): name for name in batch}
         ids.update(known[id(each)] for each in given.values() if id(each) in known)
-        with BatchTurn({}):
-            looked_up: LookedUp = module({slot: each for slot, each in given.items() if each is not None})
+        with BatchContext({}):
+            looked_up: EmbeddingOutputs = module({slot: each for slot, each in given.items() if each is not None})
         return looked_up
 
-    with BatchTurn(batch, hand_in=look_up):
+    with BatchContext(batch, lookup_override=look_up):
         yield

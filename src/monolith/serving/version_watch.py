@@ -40,7 +40,7 @@ class VersionWatch(Generic[Version]):
     Args:
         subject: Name of the served object, for logs.
         wanted: Returns the version to load next, whether rejected or not; None: none.
-        take_up: Loads and serves a version. An error rejects the version; `UnavailableError` is retried.
+        activate: Loads and serves a version. An error rejects the version; `UnavailableError` is retried.
         polls: Whether to poll periodically; else it checks only when woken.
     """
 
@@ -49,12 +49,12 @@ class VersionWatch(Generic[Version]):
         subject: str,
         *,
         wanted: Callable[[], Version | None],
-        take_up: Callable[[Version], None],
+        activate: Callable[[Version], None],
         polls: bool = True,
     ) -> None:
         self._subject = subject
         self._wanted = wanted
-        self._take_up = take_up
+        self._activate = activate
         self._polls = polls
         self._lock = threading.Lock()
         self._refused: dict[Version, str] = {}
@@ -64,7 +64,7 @@ class VersionWatch(Generic[Version]):
         """Why the wanted version was rejected."""
         self._pause_seconds = POLL_SECONDS
         self.stopped = threading.Event()
-        """Set by `close`; for waits in `take_up`."""
+        """Set by `close`; for waits in `activate`."""
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempt: _Attempt | None = None
@@ -98,7 +98,7 @@ class VersionWatch(Generic[Version]):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the watch has stopped waiting for the calling `take_up`, which must then not serve its version."""
+        """Whether the watch has stopped waiting for the calling `activate`, which must then not serve its version."""
         attempt = self._attempt
         return self.stopped.is_set() or attempt is None or attempt.thread is not threading.current_thread()
 
@@ -118,7 +118,7 @@ class VersionWatch(Generic[Version]):
         with self._lock:
             self._refused[version] = why
 
-    def forgive(self, version: Version | None = None) -> None:
+    def retry(self, version: Version | None = None) -> None:
         """Allows a rejected version to be tried again; None: all of them."""
         with self._lock:
             if version is None:
@@ -172,9 +172,9 @@ class VersionWatch(Generic[Version]):
 
         Raises:
             DeadlineExceededError: loading took too long.
-            Exception: the error raised by `take_up`.
+            Exception: the error raised by `activate`.
         """
-        attempt = _Attempt(lambda: self._take_up(version), f"monolith-take-up-{self._subject}")
+        attempt = _Attempt(lambda: self._activate(version), f"monolith-take-up-{self._subject}")
         self._attempt = attempt
         attempt.thread.start()
         end = time.monotonic() + TAKE_UP_SECONDS

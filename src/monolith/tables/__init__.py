@@ -6,6 +6,9 @@ it for one table, `TableGroup` for many. `store.py` is the interface through whi
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.tables import compressors, filters, initializers, row_optimizers
 from monolith.tables.formats.packed_blocks import PackedBlocks
 from monolith.tables.formats.row_block import BlockKind, RowBlock
@@ -17,11 +20,10 @@ from monolith.tables.schema import Schema, SegmentSchema, TableSchema
 from monolith.tables.store import (
     Applied,
     BatchStamp,
+    ChangePosition,
     ChangeReader,
     Cut,
-    Joined,
     LoadReport,
-    Mark,
     OwnerClock,
     Pending,
     Plan,
@@ -30,6 +32,7 @@ from monolith.tables.store import (
     StoreStats,
     Traits,
     Update,
+    WorkerSession,
 )
 from monolith.tables.table_config import Segment, TableConfig
 from monolith.tables.table_group import TableGroup
@@ -39,15 +42,14 @@ __all__ = [
     "Applied",
     "BatchStamp",
     "BlockKind",
+    "ChangePosition",
     "ChangeReader",
     "Cut",
     "FoundRows",
     "HashTable",
-    "Joined",
     "LoadReport",
     "LocalShards",
     "LocalStore",
-    "Mark",
     "OwnerClock",
     "PackedBlocks",
     "Pending",
@@ -65,8 +67,12 @@ __all__ = [
     "TouchedKeySet",
     "Traits",
     "Update",
+    "WorkerSession",
     "compressors",
     "filters",
     "initializers",
     "row_optimizers",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"Joined": "WorkerSession", "Mark": "ChangePosition"})

@@ -127,7 +127,7 @@ def array_size(values: object) -> int:
     return values.size if isinstance(values, np.ndarray) else 0
 
 
-def hand_back(array: NDArray[Any], like: object) -> Any:
+def as_type_of(array: NDArray[Any], like: object) -> Any:
     """Returns the array in the kind of `like`: NumPy for NumPy, torch for everything else. Copies nothing."""
     return array if isinstance(like, np.ndarray) else torch.from_numpy(array)
 

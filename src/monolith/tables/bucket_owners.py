@@ -11,7 +11,7 @@ from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
-from monolith.tables.slot_keys import tells_bucket
+from monolith.tables.slot_keys import has_explicit_bucket
 from monolith.tables.store import LoadReport, StoreStats
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def require_assignable(block: RowBlock, schema: Schema, *, subject: str) -> None
         InvalidArgumentError: the block has ids of other buckets, or is not a block of full rows.
     """
     wide_slots = schema.tables[block.table].wide_slots if block.table < len(schema.tables) else ()
-    told = block.keys[tells_bucket(block.keys, wide_slots)]
+    told = block.keys[has_explicit_bucket(block.keys, wide_slots)]
     if not (_core.bucket_of(told) == block.bucket).all():
         raise InvalidArgumentError(f"{subject}: assign takes ids of the block's own bucket, got others in {block!r}")
     if block.kind is not BlockKind.FULL:

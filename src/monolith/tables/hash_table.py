@@ -12,9 +12,9 @@ from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
 from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
 from monolith.tables.arrays import (
     NO_STEP,
+    as_type_of,
     finite_scale,
     float_array,
-    hand_back,
     id_array,
     optional_step,
     step_number,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from monolith.tables._pooling import Combiner
     from monolith.tables.arrays import Floats, Ids, Times
-    from monolith.tables.history import Mark
+    from monolith.tables.history import ChangePosition
     from monolith.tables.local.native_tables import LearningRates
     from monolith.tables.table_config import TableConfig
 
@@ -108,13 +108,13 @@ class HashTable(WholeGroup):
         splits = self.native.splits_for(self._number, array.size)
         if flat.size < FEWEST_IDS or not self._recent.expects_update(ids):
             self._core.lookup(flat, splits, values.reshape(-1), number)
-            return hand_back(values, ids)
+            return as_type_of(values, ids)
         plan = self._core.plan_table(self._number, flat, True)
         rows = new_rows((plan.num_unique * self.dim,))
         self._core.read(plan, rows, number)
         plan.spread(self.dim, rows, values.reshape(-1))
         self._recent.keep(plan)
-        return hand_back(values, ids)
+        return as_type_of(values, ids)
 
     def lookup_rows(self, ids: Ids) -> FoundRows:
         """Returns everything stored for the ids: weights, optimizer state and time."""
@@ -133,7 +133,7 @@ class HashTable(WholeGroup):
             found.reshape(-1),
         )
         parts = (found.view(np.bool_), weights, state, times)
-        return FoundRows(*(hand_back(part, ids) for part in parts))
+        return FoundRows(*(as_type_of(part, ids) for part in parts))
 
     def lookup_pooled(self, ids: Ids, row_splits: Ids, combiner: Combiner = "sum", *, step: int = 0) -> Any:
         """Combines the rows of each example in one pass: [B, dim], or [B, n, dim] for ("first_n", n).
@@ -153,14 +153,14 @@ class HashTable(WholeGroup):
             values.reshape(-1),
             step_number(step, self._subject),
         )
-        return hand_back(values, ids)
+        return as_type_of(values, ids)
 
     def contains(self, ids: Ids) -> Any:
         """Returns bool, shape of ids: true where the id has a row."""
         array = id_array(ids, self._subject)
         found = np.empty(array.shape, np.uint8)
         self._core.contains(self._number, array.reshape(-1), found.reshape(-1))
-        return hand_back(found.view(np.bool_), ids)
+        return as_type_of(found.view(np.bool_), ids)
 
     # Writing
 
@@ -254,7 +254,7 @@ class HashTable(WholeGroup):
         bounded = self._clock.bounded(time_array(time, (), self._subject))
         self._core.reinitialize(self._number, array.reshape(-1), int(bounded.times[0]), status.reshape(-1))
         self._clock.count(bounded)
-        return hand_back(status, ids)
+        return as_type_of(status, ids)
 
     def erase(self, ids: Ids) -> int:
         """Removes rows and their admission counts; returns the number of rows removed.
@@ -282,10 +282,10 @@ class HashTable(WholeGroup):
         values = new_rows((len(plan), self.dim))
         self._core.read(plan.core, values.reshape(-1), step_number(step, self._subject))
         if layout == PER_UNIQUE_ID:
-            return hand_back(values, plan.like)
+            return as_type_of(values, plan.like)
         spread = new_rows((plan.core.num_ids, self.dim))
         plan.core.spread(self.dim, values.reshape(-1), spread.reshape(-1))
-        return hand_back(spread, plan.like)
+        return as_type_of(spread, plan.like)
 
     def apply(
         self,
@@ -342,7 +342,7 @@ class HashTable(WholeGroup):
         """Marks the rows of these ids as changed and absent ids as removed; weights and times stay."""
         self._core.touch(self._number, id_array(ids, self._subject).reshape(-1))
 
-    def tombstones(self, since: Mark | None = None) -> Tensor:
+    def tombstones(self, since: ChangePosition | None = None) -> Tensor:
         """Returns int64: ids removed after a mark (None: since recording began) and not inserted again, each once.
 
         Removals are recorded while the table has a follower: from the first `mark`, `cut` or reader on.

@@ -20,7 +20,7 @@ NUM_BUCKETS = 1024
 ALL_BUCKETS = range(NUM_BUCKETS)
 
 
-class Mark(NamedTuple):
+class ChangePosition(NamedTuple):
     """A position in the history of a store, from which changes can be read. A mark of another run is rejected."""
 
     generation: int
@@ -41,7 +41,7 @@ class OwnerClock(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRules:
+class SnapshotWriteConfig:
     """How a cut is written to files."""
 
     snapshot_id: int
@@ -73,7 +73,7 @@ class Cut(Protocol):
     """A consistent state of every owner, valid until `release` while training continues. A context manager."""
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Position of the cut in the history: a reader opened at it follows the changes after the cut."""
         ...
 
@@ -87,7 +87,7 @@ class Cut(Protocol):
         """Table -> its rows in this cut."""
         ...
 
-    def blocks(self, buckets: range, *, state: bool, since: Mark | None = None) -> Iterator[RowBlock]:
+    def blocks(self, buckets: range, *, state: bool, since: ChangePosition | None = None) -> Iterator[RowBlock]:
         """Yields filters and rows of `buckets`, each bucket once per cut; `state=False`: serving rows.
 
         With `since` only rows changed after that mark, and tombstones of those removed after it, as of this cut, and no
@@ -99,7 +99,7 @@ class Cut(Protocol):
         """
         ...
 
-    def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
+    def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> WrittenRows:
         """Writes the bucket files of docs/formats/snapshot.md into a folder that exists, local or any fsspec path.
 
         Each owner writes its own buckets; a cut can be read or written once. The caller writes the manifest last, which
@@ -134,11 +134,11 @@ class ChangeReader(Protocol):
         ...
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """The mark up to which the reader has read."""
         ...
 
-    def next_mark(self) -> Mark:
+    def next_mark(self) -> ChangePosition:
         """Closes the current epoch: later writes are after the mark that is returned."""
         ...
 
@@ -153,7 +153,7 @@ class ChangeReader(Protocol):
         """
         ...
 
-    def advance(self, to: Mark) -> None:
+    def advance(self, to: ChangePosition) -> None:
         """Records that everything up to `to` was read.
 
         Raises:

@@ -22,7 +22,7 @@ import torch
 from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.tables._offset_fill import fill_with_gradient, is_learnt, sources_of_places, writable_floats
-from monolith.tables.arrays import float_array, hand_back, id_array
+from monolith.tables.arrays import as_type_of, float_array, id_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +135,7 @@ def row_ids(row_splits: Ids) -> Any:
     >>> row_ids([0, 2, 2, 5])
     tensor([0, 0, 2, 2, 2])
     """
-    return hand_back(_core.row_ids(_indices(row_splits, "row_ids", "row_splits")), row_splits)
+    return as_type_of(_core.row_ids(_indices(row_splits, "row_ids", "row_splits")), row_splits)
 
 
 def partition(ids: Ids, num_partitions: int, rule: Literal["bucket", "mod"] = "bucket") -> PartitionedIds:
@@ -202,7 +202,7 @@ def normalize_merged_split(row_split: Ids, sizes: Ids) -> Any:
     """
     subject = "normalize_merged_split"
     splits = _indices(row_split, subject, "row_split")
-    return hand_back(_core.normalize_merged_split(splits, _indices(sizes, subject, "sizes")), row_split)
+    return as_type_of(_core.normalize_merged_split(splits, _indices(sizes, subject, "sizes")), row_split)
 
 
 def reorder_by_indices(ids: Ids, shard_ids: Ids, num_shards: int) -> tuple[Any, Any]:
@@ -218,7 +218,7 @@ def reorder_by_indices(ids: Ids, shard_ids: Ids, num_shards: int) -> tuple[Any, 
     array = id_array(ids, subject).reshape(-1)
     shards = _indices(shard_ids, subject, "shard_ids")
     grouped, sizes = _core.reorder_by_shard(array, shards, _count(num_shards, subject, "num_shards"))
-    return hand_back(grouped, ids), hand_back(sizes, ids)
+    return as_type_of(grouped, ids), as_type_of(sizes, ids)
 
 
 def fused_reorder_by_indices(
@@ -348,7 +348,7 @@ def gather_embeddings_by_input(ids: Ids, embeddings: Any, wanted: Ids) -> tuple[
     places = id_array(wanted, subject, "wanted")
     index = _core.find_ids(array, places.reshape(-1))
     rows = _rows_at(table, index).reshape((*places.shape, table.shape[1]))
-    return rows, hand_back(index.reshape(places.shape), table)
+    return rows, as_type_of(index.reshape(places.shape), table)
 
 
 def _indices(values: Ids, subject: str, name: str) -> NDArray[np.int64]:
@@ -393,4 +393,4 @@ def _rows_at(table: Any, rows: NDArray[np.int64]) -> Any:
 
 
 def _hand_back_all(arrays: tuple[Any, ...], like: object) -> tuple[Any, ...]:
-    return tuple(hand_back(array, like) for array in arrays)
+    return tuple(as_type_of(array, like) for array in arrays)

@@ -17,7 +17,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.tables.arrays import NO_STEP
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
-from monolith.tables.slot_keys import tells_bucket
+from monolith.tables.slot_keys import has_explicit_bucket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +68,7 @@ def buckets_of_keys(
     for number, table in enumerate(schema.tables):
         if table.wide_slots:
             part = slice(splits[number], splits[number + 1])
-            told[part] = tells_bucket(keys[part], table.wide_slots)
+            told[part] = has_explicit_bucket(keys[part], table.wide_slots)
     buckets = _core.bucket_of(keys).astype(np.int64)
     if given is not None:
         told_otherwise = told & (given != buckets) & (given != UNTOLD)

@@ -11,7 +11,7 @@ from monolith.tables.history import Cut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monolith.tables.history import Mark, OwnerClock
+    from monolith.tables.history import ChangePosition, OwnerClock
 
 __all__ = ["OwnersCut"]
 
@@ -25,7 +25,7 @@ class OwnersCut(Cut):
         rows: Table -> its rows.
     """
 
-    def __init__(self, *, mark: Mark, applied: Sequence[OwnerClock], rows: Mapping[str, int]) -> None:
+    def __init__(self, *, mark: ChangePosition, applied: Sequence[OwnerClock], rows: Mapping[str, int]) -> None:
         self._mark = mark
         self._applied = tuple(applied)
         self._rows = rows
@@ -33,7 +33,7 @@ class OwnersCut(Cut):
         self._taken: set[int] = set()
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Position of the cut in the history."""
         return self._mark
 

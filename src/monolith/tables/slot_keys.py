@@ -82,7 +82,7 @@ def moved_keys(
     return taken, moved[taken]
 
 
-def tells_bucket(keys: NDArray[np.int64], wide_slots: Sequence[int]) -> NDArray[np.bool_]:
+def has_explicit_bucket(keys: NDArray[np.int64], wide_slots: Sequence[int]) -> NDArray[np.bool_]:
     """Returns which keys of a table determine their bucket by themselves, as an id does."""
     return keys >= 0 if wide_slots else np.ones(keys.shape, np.bool_)
 

@@ -33,7 +33,7 @@ from monolith.tables.batch import (
     Rows,
     Update,
 )
-from monolith.tables.history import ChangeReader, Cut, Mark, OwnerClock, WriteRules, WrittenRows
+from monolith.tables.history import ChangePosition, ChangeReader, Cut, OwnerClock, SnapshotWriteConfig, WrittenRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,29 +42,29 @@ if TYPE_CHECKING:
 
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.snapshot.restore import RestoreReport
 
 __all__ = [
     "NOTHING_APPLIED",
     "Applied",
     "BatchStamp",
+    "ChangePosition",
     "ChangeReader",
     "Cut",
     "Finished",
-    "Joined",
     "LoadReport",
-    "Mark",
     "OwnerClock",
     "Pending",
     "Plan",
     "PreparedRestore",
     "Rows",
+    "SnapshotWriteConfig",
     "Store",
     "StoreStats",
     "Traits",
     "Update",
-    "WriteRules",
+    "WorkerSession",
     "WrittenRows",
 ]
 
@@ -129,7 +129,7 @@ class PreparedRestore(AbstractContextManager["PreparedRestore"], Protocol):
         ...
 
 
-class Joined(Protocol):
+class WorkerSession(Protocol):
     """One incarnation of a worker at a store: the handle through which the worker trains. Thread-safe.
 
     It ends when the same worker joins again, or when the store is resumed from a saved state; after that every call
@@ -230,7 +230,7 @@ class Store(Protocol):
 
     # Batches
 
-    def join(self, worker: int) -> Joined:
+    def join(self, worker: int) -> WorkerSession:
         """Begins an incarnation of a worker; calls of its older incarnation are rejected from then on."""
         ...
 
@@ -255,7 +255,7 @@ class Store(Protocol):
         """Freezes the state of every owner. One cut can be open at a time."""
         ...
 
-    def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
+    def open_reader(self, name: str, *, at: ChangePosition | None = None) -> ChangeReader:
         """Opens a reader of the changes after `at`; None: from the last position of this reader, or from now.
 
         The store truncates its history up to the slowest reader and keeps none without readers. While a cut is open
@@ -291,7 +291,7 @@ class Store(Protocol):
         ...
 
     def prepare_restore(
-        self, folder: str, manifest: Manifest, *, buckets: range, ignore_unknown_tables: bool = False
+        self, folder: str, manifest: SnapshotManifest, *, buckets: range, ignore_unknown_tables: bool = False
     ) -> PreparedRestore:
         """Reads and checks the files of `buckets` that a manifest lists; each owner reads the files of its own buckets.
 
@@ -324,7 +324,7 @@ class Store(Protocol):
     # All rows
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
-        """Overwrites (or adds to) the weights of the block's ids; optimizer state stays. Times as in `Joined.apply`."""
+        """Overwrites (or adds to) the weights of the block's ids; optimizer state stays. Times: see `WorkerSession`."""
         ...
 
     def stats(self) -> StoreStats:

@@ -12,9 +12,9 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.arrays import (
     MAX_IDS,
     array_size,
+    as_type_of,
     finite_scale,
     float_array,
-    hand_back,
     id_array,
     optional_step,
     step_number,
@@ -140,7 +140,7 @@ class TableGroup(WholeGroup):
         """Returns float32, flat: the rows of the plan's pairs end to end in plan order, each of its table's dim."""
         values = new_rows((plan.num_values,))
         self._core.read(plan.core, values, step_number(step, "group"))
-        return hand_back(values, plan.like)
+        return as_type_of(values, plan.like)
 
     # Writing
 
@@ -166,7 +166,7 @@ class TableGroup(WholeGroup):
         if name in self:
             return self[name].reinitialize(ids, time=time)
         _log.warning("reinitialize: the group has no table %r; it has %s", name, ", ".join(self.names))
-        return hand_back(np.full(id_array(ids, "group").shape, -1, np.int8), ids)
+        return as_type_of(np.full(id_array(ids, "group").shape, -1, np.int8), ids)
 
     def erase(self, ids: Mapping[str, Ids]) -> int:
         """Removes rows of some tables, like `HashTable.erase`; returns the number of rows removed."""
@@ -255,7 +255,7 @@ class TableGroup(WholeGroup):
         for table, name, array in zip(batch.tables, batch.names, batch.arrays, strict=True):
             dim = self.native.dims[table]
             part = values[at : at + array.size * dim].reshape(*array.shape, dim)
-            parts[name] = hand_back(part, like[name])
+            parts[name] = as_type_of(part, like[name])
             at += part.size
         return parts
 

@@ -11,7 +11,7 @@ import torch
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.forks import at_rest_in_forks
+from monolith.forks import fork_safe
 from monolith.tables.arrays import id_array
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ TOUCHED_KEY_SET_CONCURRENCY_LEVEL = 1024
 
 _SUBJECT = "touched key set"
 _shared_sets: weakref.WeakValueDictionary[str, _core.TouchedKeySet] = weakref.WeakValueDictionary()
-_shared_sets_lock = at_rest_in_forks(threading.Lock())
+_shared_sets_lock = fork_safe(threading.Lock())
 
 
 def create_touched_key_set(capacity: int, concurrency_level: int, name_suffix: str = "") -> _core.TouchedKeySet:

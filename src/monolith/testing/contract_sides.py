@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.tables.batch import Plan
-    from monolith.tables.history import Cut, Mark
+    from monolith.tables.history import ChangePosition, Cut
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
     from monolith.testing.reference_format import RowName
     from monolith.testing.store_contents import Contents, NamedRow
-    from monolith.testing.store_operations import Batch, Id
+    from monolith.testing.store_operations import Id, OperationBatch
 
     Pair = tuple[Any, Any]
     """A value of the engine, and the corresponding one of the reference."""
@@ -59,7 +59,7 @@ class Sides:
 
     # Batches
 
-    def plan(self, makers: Pair, batch: Batch, stamp: BatchStamp) -> tuple[Plan, Plan]:
+    def plan(self, makers: Pair, batch: OperationBatch, stamp: BatchStamp) -> tuple[Plan, Plan]:
         """Returns plans of one batch, compared, by two stores or by two handles of a worker."""
         return self._plan(makers, [self.rows_of(table, ids) for table, ids in enumerate(batch.ids)], stamp)
 
@@ -87,7 +87,7 @@ class Sides:
         require_same("plan: stamp and size", (engine.stamp, engine.num_values), (stamp, reference.num_values))
         return engine, reference
 
-    def gradient(self, plan: Plan, batch: Batch) -> torch.Tensor:
+    def gradient(self, plan: Plan, batch: OperationBatch) -> torch.Tensor:
         """Returns gradients of a wide scale, with zeros and negative zeros; some not finite if a table skips them."""
         owners = self._owners(plan)
         rng = np.random.default_rng(batch.seed)
@@ -144,7 +144,9 @@ class Sides:
         with self.stores[0].cut() as engine, self.stores[1].cut() as reference:
             return self.contents((engine, reference))
 
-    def compare_changes(self, cuts: tuple[Cut, Cut], since: tuple[Mark, Mark], *, removals: bool) -> None:
+    def compare_changes(
+        self, cuts: tuple[Cut, Cut], since: tuple[ChangePosition, ChangePosition], *, removals: bool
+    ) -> None:
         """Compares the changes of two cuts; with `removals` also the removed ids."""
         engine, reference = (
             changes_of(cut.blocks(ALL_BUCKETS, state=True, since=mark)) for cut, mark in zip(cuts, since, strict=True)
@@ -153,7 +155,7 @@ class Sides:
         if removals:
             require_same("removals of a cut", engine.removed, reference.removed)
 
-    def refuse_marks(self, marks: Sequence[tuple[Mark, Mark]]) -> None:
+    def refuse_marks(self, marks: Sequence[tuple[ChangePosition, ChangePosition]]) -> None:
         """Requires that both sides reject reading changes after these marks."""
         for pair in marks:
             for store, mark in zip(self.stores, pair, strict=True):
@@ -162,11 +164,11 @@ class Sides:
                     refusal(f"changes since {mark}", cut, partial(_changes_since, mark=mark))
 
 
-def _open_stranger(store: Store, *, mark: Mark) -> object:
+def _open_stranger(store: Store, *, mark: ChangePosition) -> object:
     return store.open_reader("stranger", at=mark)
 
 
-def _changes_since(cut: Cut, *, mark: Mark) -> object:
+def _changes_since(cut: Cut, *, mark: ChangePosition) -> object:
     return changes_of(cut.blocks(ALL_BUCKETS, state=True, since=mark))
 
 

@@ -11,13 +11,13 @@ import torch
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Update
 from monolith.testing.contract_sides import refusal
 from monolith.testing.store_contents import require_close, require_same
-from monolith.testing.store_operations import Apply, Batch
+from monolith.testing.store_operations import Apply, OperationBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monolith.tables.batch import Applied, Plan
-    from monolith.tables.store import Joined
+    from monolith.tables.store import WorkerSession
     from monolith.testing.contract_sides import Sides
 
 _TIMEOUT_SECONDS = 30.0
@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 30.0
 class _OpenBatch(NamedTuple):
     """A batch that was read for training."""
 
-    batch: Batch
+    batch: OperationBatch
     stamp: BatchStamp
     plans: tuple[Plan, Plan]
     values: tuple[torch.Tensor, torch.Tensor]
@@ -46,15 +46,15 @@ class ContractWorker:
 
     def _join(self) -> None:
         engine, reference = (store.join(self._number) for store in self._sides.stores)
-        self._joined: tuple[Joined, Joined] = engine, reference
-        stamp = self._sides.same("applied of the joining worker", self._joined, lambda each: each.applied)
+        self._session: tuple[WorkerSession, WorkerSession] = engine, reference
+        stamp = self._sides.same("applied of the joining worker", self._session, lambda each: each.applied)
         self._last = NOTHING_APPLIED if stamp is None else stamp.seq
-        self._next_seq = self._sides.same("next_seq of the joining worker", self._joined, lambda each: each.next_seq)
-        require_same("worker", self._sides.same("worker", self._joined, lambda each: each.worker), self._number)
+        self._next_seq = self._sides.same("next_seq of the joining worker", self._session, lambda each: each.next_seq)
+        require_same("worker", self._sides.same("worker", self._session, lambda each: each.worker), self._number)
 
     # Operations
 
-    def read(self, batch: Batch) -> None:
+    def read(self, batch: OperationBatch) -> None:
         """Plans and reads a batch for training, and keeps it open."""
         self._open.append(self._read(batch, self._stamp()))
 
@@ -76,32 +76,32 @@ class ContractWorker:
 
     def discard(self) -> None:
         """Discards all open batches."""
-        self._discard(self._joined)
+        self._discard(self._session)
 
-    def lose_a_push(self, batch: Batch, *, ahead: bool) -> None:
+    def lose_a_push(self, batch: OperationBatch, *, ahead: bool) -> None:
         """Pushes a batch that names a wrong predecessor: it must be rejected, and ends untrained."""
         lost = self._read(batch, self._stamp())
         wrong = self._last + 1 if ahead or self._last == NOTHING_APPLIED else self._last - 1
-        for side, joined in enumerate(self._joined):
-            said = refusal("a gap", joined, lambda each: self._apply(each, side, [lost], Apply(), wrong))  # noqa: B023
+        for side, session in enumerate(self._session):
+            said = refusal("a gap", session, lambda each: self._apply(each, side, [lost], Apply(), wrong))  # noqa: B023
             if self._last != NOTHING_APPLIED and str(self._last) not in said:
                 raise AssertionError(f"a gap: the error must name the last batch, {self._last}, got {said!r}")
-            joined.discard(lost.plans[side])
+            session.discard(lost.plans[side])
 
     def evict(self, now: int) -> None:
         """Removes expired rows."""
-        self._sides.same("evicted", self._joined, lambda joined: joined.evict(now=now))
+        self._sides.same("evicted", self._session, lambda session: session.evict(now=now))
 
     def restart(self) -> None:
         """Joins again: its batches continue after the last applied one."""
-        former, last = self._joined, self._last
+        former, last = self._session, self._last
         self._join()
         require_same("last batch of the rejoined worker", self._last, last)
         self._refuse(former)
 
     def resume(self, *, in_place: bool) -> None:
         """Joins after a restore, other stores or the same ones, whose state has changed."""
-        former = self._joined
+        former = self._session
         if in_place:
             self._refuse(former)
         self._open = []
@@ -109,7 +109,7 @@ class ContractWorker:
 
     def compare(self) -> None:
         """Compares the progress of both sides, as the worker sees it."""
-        seen = self._sides.same("flushed", self._joined, lambda each: each.flush(timeout_seconds=_TIMEOUT_SECONDS))
+        seen = self._sides.same("flushed", self._session, lambda each: each.flush(timeout_seconds=_TIMEOUT_SECONDS))
         require_same("flushed", seen, self._last)
 
     # Inside
@@ -119,11 +119,11 @@ class ContractWorker:
         self._next_seq += 1
         return BatchStamp(worker=self._number, seq=seq, position=b"%d" % seq, event_time_ms=1000 * seq + 7)
 
-    def _read(self, batch: Batch, stamp: BatchStamp) -> _OpenBatch:
-        plans = self._sides.plan(self._joined, batch, stamp)
+    def _read(self, batch: OperationBatch, stamp: BatchStamp) -> _OpenBatch:
+        plans = self._sides.plan(self._session, batch, stamp)
         rows = [
-            joined.read(plan, after=self._last, step=self._step, train=True).result()
-            for joined, plan in zip(self._joined, plans, strict=True)
+            session.read(plan, after=self._last, step=self._step, train=True).result()
+            for session, plan in zip(self._session, plans, strict=True)
         ]
         engine, reference = (each.values for each in rows)
         require_same("last batch seen", [each.seen for each in rows], [self._last] * 2)
@@ -132,11 +132,13 @@ class ContractWorker:
 
     def _push(self, given: Sequence[_OpenBatch], how: Apply, previous: int) -> tuple[Applied, Applied]:
         engine, reference = (
-            self._apply(joined, side, given, how, previous) for side, joined in enumerate(self._joined)
+            self._apply(session, side, given, how, previous) for side, session in enumerate(self._session)
         )
         return engine, reference
 
-    def _apply(self, joined: Joined, side: int, given: Sequence[_OpenBatch], how: Apply, previous: int) -> Applied:
+    def _apply(
+        self, session: WorkerSession, side: int, given: Sequence[_OpenBatch], how: Apply, previous: int
+    ) -> Applied:
         plans = [each.plans[side] for each in given]
         times: list[int] = []
         for each, plan in zip(given, plans, strict=True):
@@ -152,26 +154,26 @@ class ContractWorker:
             latest=None if None in latest else [rows for rows in latest if rows is not None],
         )
         gradients = [self._sides.gradient(plan, each.batch) for plan, each in zip(plans, given, strict=True)]
-        return joined.apply(list(zip(plans, gradients, strict=True)), rule).result()
+        return session.apply(list(zip(plans, gradients, strict=True)), rule).result()
 
     def _rates(self) -> torch.Tensor:
         return torch.from_numpy(np.linspace(0.05, 0.2, self._sides.schema.num_segments, dtype=np.float32))
 
-    def _discard(self, handles: Sequence[Joined]) -> None:
+    def _discard(self, handles: Sequence[WorkerSession]) -> None:
         given, self._open = self._open, []
         for each in given:
-            for joined, plan in zip(handles, each.plans, strict=True):
-                joined.discard(plan)
+            for session, plan in zip(handles, each.plans, strict=True):
+                session.discard(plan)
 
-    def _refuse(self, former: tuple[Joined, Joined]) -> None:
+    def _refuse(self, former: tuple[WorkerSession, WorkerSession]) -> None:
         """Handles of an ended incarnation can discard their open batches, and nothing else."""
         self._discard(former)
-        nothing = Batch(ids=((),) * len(self._sides.configs))
+        nothing = OperationBatch(ids=((),) * len(self._sides.configs))
         plans = self._sides.plan(former, nothing, BatchStamp(worker=self._number, seq=2**40))
         rule = Update(step=0, learning_rates=self._rates(), times=0, previous=self._last)
-        for joined, plan in zip(former, plans, strict=True):
-            joined.read(plan, after=NOTHING_APPLIED, step=0, train=False).result()
-            calls: dict[str, Callable[[Joined], object]] = {
+        for session, plan in zip(former, plans, strict=True):
+            session.read(plan, after=NOTHING_APPLIED, step=0, train=False).result()
+            calls: dict[str, Callable[[WorkerSession], object]] = {
                 "read": partial(_read_for_training, plan=plan),
                 "apply": partial(_apply_nothing, plan=plan, rule=rule),
                 "flush": lambda each: each.flush(timeout_seconds=_TIMEOUT_SECONDS),
@@ -179,12 +181,12 @@ class ContractWorker:
                 "evict": lambda each: each.evict(now=0),
             }
             for name, call in calls.items():
-                refusal(f"{name} by a handle whose incarnation has ended", joined, call)
+                refusal(f"{name} by a handle whose incarnation has ended", session, call)
 
 
-def _read_for_training(joined: Joined, *, plan: Plan) -> object:
-    return joined.read(plan, after=NOTHING_APPLIED, step=0, train=True).result()
+def _read_for_training(session: WorkerSession, *, plan: Plan) -> object:
+    return session.read(plan, after=NOTHING_APPLIED, step=0, train=True).result()
 
 
-def _apply_nothing(joined: Joined, *, plan: Plan, rule: Update) -> object:
-    return joined.apply([(plan, torch.zeros(0))], rule).result()
+def _apply_nothing(session: WorkerSession, *, plan: Plan, rule: Update) -> object:
+    return session.apply([(plan, torch.zeros(0))], rule).result()

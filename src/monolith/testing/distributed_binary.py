@@ -27,7 +27,7 @@ from monolith.hook import Hook
 from monolith.nn import Embeddings, Slot
 from monolith.train import Spec, Task
 from monolith.train.compat.options import DistributedCpuTrainingConfig
-from monolith.train.roles.distributed_runner import JobSettings, distributed_train
+from monolith.train.roles.distributed_runner import JobProgramConfig, distributed_train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -109,7 +109,7 @@ class FeatureTask(Task):
         return list(self.p.training_hooks)
 
 
-def run_job(args: argparse.Namespace, params: Params, settings: JobSettings) -> Trainer | None:
+def run_job(args: argparse.Namespace, params: Params, settings: JobProgramConfig) -> Trainer | None:
     """Runs one process of the job that the flags describe."""
     folder = f"{args.test_dir}/{args.test_case}"
     config = DistributedCpuTrainingConfig(
@@ -132,9 +132,9 @@ def run_job(args: argparse.Namespace, params: Params, settings: JobSettings) -> 
     return distributed_train(config, HostServiceDiscovery(f"{folder}/discovery"), params, settings=settings)
 
 
-def _settings(**changed: Any) -> JobSettings:
+def _settings(**changed: Any) -> JobProgramConfig:
     """Returns the settings that the program of ByteDance Monolith overrides for the process."""
-    return JobSettings(query_failure_handler=lambda _: time.sleep(_LOOK_SECONDS), benchmark_seconds=0.5, **changed)
+    return JobProgramConfig(query_failure_handler=lambda _: time.sleep(_LOOK_SECONDS), benchmark_seconds=0.5, **changed)
 
 
 def test0(args: argparse.Namespace) -> Trainer | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from monolith import _core
     from monolith.tables.batch import BatchStamp
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import Mark, WriteRules
+    from monolith.tables.history import ChangePosition, SnapshotWriteConfig
     from monolith.tables.snapshot.manifest import FileEntry
     from monolith.testing.reference_history import ReferenceHistory
     from monolith.testing.reference_rows import DictionaryTable
@@ -40,7 +40,7 @@ class ReferenceCut(Cut):
         self._released = False
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Position in the history."""
         return self._mark
 
@@ -55,7 +55,7 @@ class ReferenceCut(Cut):
         return {table.schema.name: len(table.rows) for table in self._tables}
 
     def blocks(
-        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
+        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: ChangePosition | None = None
     ) -> Iterator[RowBlock]:
         """Yields each bucket once per cut."""
         bucket_bounds(buckets)
@@ -71,7 +71,7 @@ class ReferenceCut(Cut):
             blocks = list(changed_blocks(self._tables, since=epoch, epoch=self.mark.epoch, state=state))
         return iter([block for block in blocks if block.bucket in buckets])
 
-    def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
+    def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> WrittenRows:
         """Writes one file of all buckets, or as many as the rules require; the rate is not limited."""
         self._claim(ALL_BUCKETS)
         if rules.drop_expired:

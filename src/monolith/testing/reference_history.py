@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.history import ALL_BUCKETS, ChangeReader, Mark, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, ChangeReader, bucket_bounds
 from monolith.testing.reference_blocks import changed_blocks
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ class ReferenceHistory:
 
     # Marks
 
-    def at(self, epoch: int) -> Mark:
+    def at(self, epoch: int) -> ChangePosition:
         """Returns a mark of this run of the store."""
-        return Mark(self.generation, self.life, epoch)
+        return ChangePosition(self.generation, self.life, epoch)
 
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Ends the current epoch, and returns its mark."""
         with self.lock:
             self.epoch += 1
             return self.at(self.epoch - 1)
 
-    def epoch_of(self, mark: Mark) -> int:
+    def epoch_of(self, mark: ChangePosition) -> int:
         """Returns the epoch of a mark of this run of the store."""
         if (mark.generation, mark.life) != (self.generation, self.life):
             raise FailedPreconditionError(
@@ -115,7 +115,7 @@ class ReferenceHistory:
 
     # Readers
 
-    def open_reader(self, name: str, at: Mark | None) -> ReferenceChangeReader:
+    def open_reader(self, name: str, at: ChangePosition | None) -> ReferenceChangeReader:
         """Opens a reader of changes."""
         if not name:
             raise InvalidArgumentError(f"a reader of changes needs a name, got {name!r}")
@@ -150,12 +150,12 @@ class ReferenceChangeReader(ChangeReader):
         return self._name
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Position of the reader: all changes up to it were read."""
         with self._history.lock:
             return self._history.at(self._position())
 
-    def next_mark(self) -> Mark:
+    def next_mark(self) -> ChangePosition:
         """Ends the current epoch."""
         with self._history.lock:
             self._position()
@@ -170,7 +170,7 @@ class ReferenceChangeReader(ChangeReader):
         """Returns the blocks of `changes`, in one piece."""
         return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
-    def advance(self, to: Mark) -> None:
+    def advance(self, to: ChangePosition) -> None:
         """Records that everything up to `to` was read."""
         with self._history.lock:
             epoch, present = self._history.epoch_of(to), self._position()

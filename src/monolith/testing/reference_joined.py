@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows, Update
     from monolith.testing.reference_cut import ReferenceCut
     from monolith.testing.reference_format import RowName
-    from monolith.testing.reference_plan import Contribution, Pair, ReferencePlan
+    from monolith.testing.reference_plan import IdContribution, Pair, ReferencePlan
     from monolith.testing.reference_rows import DictionaryTable
     from monolith.testing.reference_store import ReferenceStore
 
@@ -83,7 +83,7 @@ class ReferenceRows:
     seen: int
 
 
-class ReferenceJoined:
+class ReferenceWorkerSession:
     """One incarnation of a worker."""
 
     def __init__(self, store: ReferenceStore, worker: int) -> None:
@@ -209,7 +209,7 @@ class ReferenceJoined:
         times, num_ahead = bounded_times(given, self._store.newest_time)
         return replace(rule, times=torch.tensor(times, dtype=torch.int64) if is_per_id else times[0]), num_ahead
 
-    def _learn(self, merged: Mapping[Pair, Contribution], rule: Update) -> Applied:
+    def _learn(self, merged: Mapping[Pair, IdContribution], rule: Update) -> Applied:
         tables, epoch = self._store.tables, self._store.history.epoch
         rates = self._rates_by_table(rule.learning_rates.numpy())
         _refuse_nonfinite(tables, merged)
@@ -243,7 +243,7 @@ class ReferenceJoined:
         return [[next(remaining) for _ in table.config.segments] for table in self._store.tables]
 
 
-def _refuse_nonfinite(tables: Sequence[DictionaryTable], merged: Mapping[Pair, Contribution]) -> None:
+def _refuse_nonfinite(tables: Sequence[DictionaryTable], merged: Mapping[Pair, IdContribution]) -> None:
     for (number, name), given in merged.items():
         config = tables[number].config
         if config.nonfinite == "raise" and not np.isfinite(given.gradient).all():

@@ -47,7 +47,7 @@ class ReferencePlan:
 
 
 @dataclass(slots=True)
-class Contribution:
+class IdContribution:
     """The contribution of the plans of an update to one id."""
 
     count: int
@@ -115,11 +115,11 @@ def _checked(buckets: Tensor, num_ids: int) -> list[int]:
 
 def merge(
     tables: Sequence[DictionaryTable], updates: Sequence[tuple[ReferencePlan, Tensor]], rule: Update
-) -> dict[Pair, Contribution]:
+) -> dict[Pair, IdContribution]:
     """Returns by (table, id): gradients summed over the plans in the order given, and the first of the latest rows."""
     if rule.latest is not None and len(rule.latest) != len(updates):
         raise InvalidArgumentError(f"latest must be given for each of {len(updates)} plans, got {len(rule.latest)}")
-    merged: dict[Pair, Contribution] = {}
+    merged: dict[Pair, IdContribution] = {}
     start = 0
     for number, (plan, flat) in enumerate(updates):
         gradients = _by_pair(tables, plan.pairs, flat, "gradient")
@@ -131,7 +131,7 @@ def merge(
         for pair, count, time in zip(plan.pairs, plan.counts.tolist(), times, strict=True):
             gradient, before = gradients[pair], merged.get(pair)
             if before is None:
-                merged[pair] = Contribution(count, time, gradient.copy(), latest.get(pair))
+                merged[pair] = IdContribution(count, time, gradient.copy(), latest.get(pair))
             else:
                 before.count += count
                 before.time = max(before.time, time)

@@ -33,7 +33,7 @@ from monolith.testing.reference_blocks import check_block, clear_buckets, load_b
 from monolith.testing.reference_cut import ReferenceCut
 from monolith.testing.reference_format import RowName
 from monolith.testing.reference_history import ReferenceHistory
-from monolith.testing.reference_joined import ReferenceClocks, ReferenceJoined, ReferenceRows
+from monolith.testing.reference_joined import ReferenceClocks, ReferenceRows, ReferenceWorkerSession
 from monolith.testing.reference_plan import ReferencePlan, make_plan
 from monolith.testing.reference_rows import DictionaryTable
 from monolith.testing.reference_times import bounded_times
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import ChangeReader, Mark, OwnerClock
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.history import ChangePosition, ChangeReader, OwnerClock
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.table_config import TableConfig
 
 
@@ -67,12 +67,12 @@ class ReferenceStore:
 
     # Batches
 
-    def join(self, worker: int) -> ReferenceJoined:
+    def join(self, worker: int) -> ReferenceWorkerSession:
         """Begins an incarnation of a worker."""
         if worker < 0:
             raise InvalidArgumentError(f"worker must be >= 0, got {worker}")
         with self.lock:
-            return ReferenceJoined(self, worker)
+            return ReferenceWorkerSession(self, worker)
 
     def plan(
         self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
@@ -112,7 +112,7 @@ class ReferenceStore:
             self.history.open_cut = cut.mark.epoch
             return cut
 
-    def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
+    def open_reader(self, name: str, *, at: ChangePosition | None = None) -> ChangeReader:
         """Opens a reader of changes."""
         return self.history.open_reader(name, at)
 
@@ -169,7 +169,12 @@ class ReferenceStore:
             load_block(table, block, epoch=epoch, keeps_removals=self.history.keeps_removals)
 
     def prepare_restore(
-        self, folder: str, manifest: Manifest, *, buckets: range = ALL_BUCKETS, ignore_unknown_tables: bool = False
+        self,
+        folder: str,
+        manifest: SnapshotManifest,
+        *,
+        buckets: range = ALL_BUCKETS,
+        ignore_unknown_tables: bool = False,
     ) -> ReferenceRestore:
         """Reads and checks the files of some buckets."""
         return ReferenceRestore(self, folder, manifest, buckets, ignore_unknown_tables=ignore_unknown_tables)
@@ -273,7 +278,13 @@ class ReferenceRestore(PreparedRestore):
     """All blocks, read and checked; rows of another shape than the tables' own are rejected."""
 
     def __init__(
-        self, store: ReferenceStore, folder: str, manifest: Manifest, buckets: range, *, ignore_unknown_tables: bool
+        self,
+        store: ReferenceStore,
+        folder: str,
+        manifest: SnapshotManifest,
+        buckets: range,
+        *,
+        ignore_unknown_tables: bool,
     ) -> None:
         self._store = store
         self._manifest = manifest

@@ -49,7 +49,7 @@ from monolith.testing.store_operations import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from monolith.tables.history import ChangeReader, Cut, Mark
+    from monolith.tables.history import ChangePosition, ChangeReader, Cut
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
     from monolith.testing.contract_sides import StoreFactory
@@ -213,7 +213,7 @@ class StoreContract:
         self._sides.refuse_marks([(future[0], future[1]), (stranger[0], stranger[1])])
 
     def _reload(self, operation: Reload) -> None:
-        marks: list[tuple[Mark, Mark]] = [reader.marks for reader in self._readers.values()]
+        marks: list[tuple[ChangePosition, ChangePosition]] = [reader.marks for reader in self._readers.values()]
         with ExitStack() as ended:
             cuts = self._cut(ended)
             marks.append((cuts[0].mark, cuts[1].mark))
@@ -228,7 +228,7 @@ class StoreContract:
         self._sides.stores = targets
         self._resume(marks, in_place=operation.in_place)
 
-    def _resume(self, marks: list[tuple[Mark, Mark]], *, in_place: bool) -> None:
+    def _resume(self, marks: list[tuple[ChangePosition, ChangePosition]], *, in_place: bool) -> None:
         if in_place:
             for reader in self._readers.values():
                 reader.refuse()
@@ -274,7 +274,12 @@ class ContractReader:
     """
 
     def __init__(
-        self, sides: Sides, name: str, *, at: tuple[Mark, Mark] | None, copies: tuple[Contents, Contents]
+        self,
+        sides: Sides,
+        name: str,
+        *,
+        at: tuple[ChangePosition, ChangePosition] | None,
+        copies: tuple[Contents, Contents],
     ) -> None:
         self._sides = sides
         self._name = name
@@ -288,7 +293,7 @@ class ContractReader:
         """Rounds alternate between blocks one by one and in one piece: the result must be the same."""
 
     @property
-    def marks(self) -> tuple[Mark, Mark]:
+    def marks(self) -> tuple[ChangePosition, ChangePosition]:
         """Positions on both sides: all changes up to them were read."""
         return self._readers[0].mark, self._readers[1].mark
 

@@ -18,7 +18,7 @@ Id: TypeAlias = int | SlotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class OperationBatch:
     """Ids per table, in table order; gradients and per-id times are drawn from the seed."""
 
     ids: tuple[tuple[Id, ...], ...]
@@ -29,7 +29,7 @@ class Batch:
 class Read:
     """A worker reads a batch for training and keeps it open: other operations may come in between."""
 
-    batch: Batch
+    batch: OperationBatch
     worker: int = 0
 
 
@@ -48,7 +48,7 @@ class Apply:
 class Train:
     """`Read` of some batches and `Apply` of all open ones."""
 
-    batches: tuple[Batch, ...]
+    batches: tuple[OperationBatch, ...]
     worker: int = 0
     time: int = 0
     times_per_id: bool = False
@@ -67,7 +67,7 @@ class Discard:
 class Gap:
     """A worker pushes a batch whose named predecessor is not the last push: one was lost."""
 
-    batch: Batch
+    batch: OperationBatch
     worker: int = 0
     ahead: bool = True
     """Whether the push it names is later or earlier than the last one."""

@@ -11,10 +11,13 @@ May import: what `monolith.train` may.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.tpu.cloud_client import CloudTpu, TpuClient
 from monolith.tpu.embedding_task import EmbeddingTask
 from monolith.tpu.estimator import EmbeddingConfigSpec, TPUEstimator
-from monolith.tpu.options import TpuOptions
+from monolith.tpu.options import TpuConfig
 from monolith.tpu.runner import TPURunner, checkpoints_iterator, main
 from monolith.tpu.stopping_signals import EndOfStreamHook, with_stopping_signals
 from monolith.tpu.torchax_shim import load_backend, require_versions
@@ -27,10 +30,13 @@ __all__ = [
     "TPUEstimator",
     "TPURunner",
     "TpuClient",
-    "TpuOptions",
+    "TpuConfig",
     "checkpoints_iterator",
     "load_backend",
     "main",
     "require_versions",
     "with_stopping_signals",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"TpuOptions": "TpuConfig"})

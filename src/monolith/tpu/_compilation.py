@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from monolith.tpu._traced_features import BatchForm
-    from monolith.tpu._traced_model import Outputs, TracedModel
+    from monolith.tpu._traced_model import Outputs, TraceableTask
     from monolith.tpu.torchax_shim import Backend
     from monolith.train.task import Mode
 
@@ -37,7 +37,7 @@ class CompiledCall:
     """Structure of its outputs; set when it was traced."""
 
 
-def compile_call(model: TracedModel, form: BatchForm, num_rows: int, mode: Mode, backend: Backend) -> CompiledCall:
+def compile_call(model: TraceableTask, form: BatchForm, num_rows: int, mode: Mode, backend: Backend) -> CompiledCall:
     """Traces the model once to see what its outputs depend on.
 
     A weight that the loss does not depend on gets no gradient, as in torch, where it would be None: an optimizer leaves
@@ -83,7 +83,7 @@ def _untraced(*_: Any) -> Any:
     raise AssertionError("a call is compiled before it runs")
 
 
-def _shapes(model: TracedModel, form: BatchForm, num_rows: int, backend: Backend) -> dict[str, dict[str, Any]]:
+def _shapes(model: TraceableTask, form: BatchForm, num_rows: int, backend: Backend) -> dict[str, dict[str, Any]]:
     """Returns the shapes of all possible inputs."""
 
     def shape_of(tensor: torch.Tensor) -> Any:

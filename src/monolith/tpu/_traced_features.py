@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.nn.embeddings.outputs import LookedUp
+from monolith.nn.embeddings.outputs import EmbeddingOutputs
 
 if TYPE_CHECKING:
     from monolith.nn import Embeddings
@@ -95,10 +95,10 @@ def form_of(features: object) -> BatchForm:
     }
 
 
-def looked_up_from(embeddings: Embeddings, buffer: Tensor) -> LookedUp:
+def looked_up_from(embeddings: Embeddings, buffer: Tensor) -> EmbeddingOutputs:
     """Returns the result of a lookup, from the already looked up outputs [B, W] of all slots."""
     outputs = {}
     for name, placed in embeddings.placed.items():
         part = buffer.narrow(1, placed.column, placed.width)
         outputs[name] = part.reshape(placed.combiner.shape(buffer.shape[0], placed.dim))
-    return LookedUp(outputs, buffer)
+    return EmbeddingOutputs(outputs, buffer)

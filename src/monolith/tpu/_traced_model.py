@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monolith.tpu.torchax_shim import Backend
     from monolith.train.task import Mode, Task
 
-__all__ = ["Outputs", "TracedModel"]
+__all__ = ["Outputs", "TraceableTask"]
 
 
 class _CalledTask(nn.Module):
@@ -69,7 +69,7 @@ class Outputs:
         return Spec(loss, predictions=predictions, label=label)
 
 
-class TracedModel:
+class TraceableTask:
     """A task and its model, ready to be traced by JAX.
 
     Args:

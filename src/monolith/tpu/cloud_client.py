@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
 
-__all__ = ["CloudTpu", "TpuClient", "Transport", "make_client", "send"]
+__all__ = ["CloudTpu", "HttpTransport", "TpuClient", "make_client", "send"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ LOOK_SECONDS: Final = 10.0
 _REQUEST_SECONDS = 30.0
 
 
-class Transport(Protocol):
+class HttpTransport(Protocol):
     """Makes one HTTP request and returns the body of the answer."""
 
     def __call__(self, method: str, url: str, headers: Mapping[str, str]) -> bytes:
@@ -86,7 +86,7 @@ class CloudTpu:
     tpu: str
     zone: str | None = None
     project: str | None = None
-    transport: Transport = send
+    transport: HttpTransport = send
     clock: Clock | None = None
 
     def configure_tpu_version(self, version: str) -> None:

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.batch_context import current_turn
+from monolith.nn.embeddings.batch_context import current_batch_context
 from monolith.tpu._arrays import array_of, require_fitting, tensor_of
 from monolith.tpu._compilation import compile_call
 from monolith.tpu._traced_features import form_of
-from monolith.tpu._traced_model import TracedModel
+from monolith.tpu._traced_model import TraceableTask
 from monolith.train.step_result import num_examples_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class CompiledModel:
         self._task = task
         self._backend = backend
         self._devices = devices
-        self._traced: TracedModel | None = None
+        self._traced: TraceableTask | None = None
         self._form: Any = None
         self._calls: dict[Any, CompiledCall] = {}
 
@@ -84,7 +84,7 @@ class CompiledModel:
 
     def use(self, model: nn.Module) -> None:
         """Takes another model of the task, as a session builds it; what was compiled stays if it has the same form."""
-        made = TracedModel(self._task, model, self._backend)
+        made = TraceableTask(self._task, model, self._backend)
         form = (
             [(name, each.shape, each.dtype, each.requires_grad) for name, each in made.weights.items()],
             [(name, each.shape, each.dtype) for name, each in made.buffers.items()],
@@ -166,6 +166,6 @@ class CompiledModel:
 
 def _draws() -> Any:
     """Returns the random seed of this step, for dropout and the like; a resumed run uses the same."""
-    turn = current_turn()
-    number = 0 if turn is None or turn.stamp is None else turn.stamp.seq
+    batch_context = current_batch_context()
+    number = 0 if batch_context is None or batch_context.stamp is None else batch_context.stamp.seq
     return np.array([torch.initial_seed() & _LOW_BITS, number & _LOW_BITS], np.uint32)

@@ -9,7 +9,7 @@ import fsspec
 import torch
 from torch import nn
 
-from monolith.data import Batch, Dense, FileSet, Ints, Label, MergedDataset, Parser, RecordDataset
+from monolith.data import Batch, DenseColumn, FileSet, Ints, Label, MergedDataset, Parser, RecordDataset
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.files import join
 from monolith.nn import Embeddings
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.data import Dataset
-    from monolith.nn import LookedUp
+    from monolith.nn import EmbeddingOutputs
     from monolith.tpu.vocabulary_tables import TableFeature, VocabularyTable
     from monolith.train.parameters.instantiable_params import InstantiableParams
     from monolith.train.parameters.params import Params
@@ -183,7 +183,7 @@ class EmbeddingTask(Task):
     @contextlib.contextmanager
     def looking_up(self, features: Any) -> Iterator[None]:
         """Makes columns of `env` return the rows of a batch inside."""
-        rows: LookedUp = self.emb(features)
+        rows: EmbeddingOutputs = self.emb(features)
         found: dict[str, Tensor] = {}
         for name, slot in looked_up_as(self._features).items():
             half = self._features[name].half
@@ -203,7 +203,7 @@ class EmbeddingTask(Task):
 
     def _columns(self) -> list[Any]:
         names = dict.fromkeys(feature.column for feature in self._features.values())
-        dense = [Dense(name, width=width) for name, width in self.dense_columns().items()]
+        dense = [DenseColumn(name, width=width) for name, width in self.dense_columns().items()]
         return [*(Ints(name) for name in names), *dense, Label(self.p.train.label_key)]
 
     def _processed(self, batch: Batch) -> Batch:

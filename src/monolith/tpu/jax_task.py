@@ -9,7 +9,7 @@ from monolith.data.batch import Batch
 from monolith.data.dataset import Dataset, Reading
 from monolith.data.rows import join_rows
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.batch_context import current_turn
+from monolith.nn.embeddings.batch_context import current_batch_context
 from monolith.tpu.compiled_model import CompiledModel
 from monolith.tpu.stopping_signals import EndOfStreamHook, SignalledBatch, with_stopping_signals
 from monolith.train.task import Spec, Task
@@ -74,9 +74,9 @@ class JaxTask(Task):
         """Runs the compiled model on a batch; returns an empty result for one with the stopping signal."""
         self._has_stopped = isinstance(features, SignalledBatch) and features.is_stop
         if isinstance(features, SignalledBatch):
-            turn, features = current_turn(), {} if features.is_stop else features.features
-            if turn is not None:
-                turn.features = features  # what was read ahead is for what the model sees
+            batch_context, features = current_batch_context(), {} if features.is_stop else features.features
+            if batch_context is not None:
+                batch_context.features = features  # what was read ahead is for what the model sees
         return Spec(train_op=lambda: None) if self._has_stopped else self.compiled(features, mode)
 
     def make_model(self) -> nn.Module:

@@ -6,14 +6,14 @@ from typing import Final
 
 from monolith.config import Config, config, require_at_least
 
-__all__ = ["MODES", "TpuOptions"]
+__all__ = ["MODES", "TpuConfig"]
 
 MODES: Final = ("train", "eval", "train_and_eval")
 PARTITION_STRATEGIES: Final = ("mod", "div")
 
 
 @config
-class TpuOptions(Config):
+class TpuConfig(Config):
     """Options of a run on TPUs."""
 
     task: str | None = None
@@ -51,23 +51,23 @@ class TpuOptions(Config):
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise ValueError(f"TpuOptions: mode must be one of {', '.join(MODES)}, got {self.mode!r}")
+            raise ValueError(f"TpuConfig: mode must be one of {', '.join(MODES)}, got {self.mode!r}")
         require_at_least(self, 1, "iterations_per_loop")
         require_at_least(self, 0, "host_call_every_n_steps")
         if self.save_checkpoints_steps is not None:
             require_at_least(self, 1, "save_checkpoints_steps")
         if self.partition_strategy not in PARTITION_STRATEGIES:
             raise ValueError(
-                f"TpuOptions: partition_strategy must be one of {', '.join(PARTITION_STRATEGIES)}, got"
+                f"TpuConfig: partition_strategy must be one of {', '.join(PARTITION_STRATEGIES)}, got"
                 f" {self.partition_strategy!r}"
             )
         if self.partition_strategy == "div":
             raise ValueError(
-                "TpuOptions: partition_strategy='div', ranges of ids side by side, is refused: tables spread rows over"
+                "TpuConfig: partition_strategy='div', ranges of ids side by side, is refused: tables spread rows over"
                 " their buckets by the ids, which is 'mod'; leave it out"
             )
         if self.tpu is not None and "://" in self.tpu:
             raise ValueError(
-                f"TpuOptions: tpu={self.tpu!r} is an address, but JAX computes on the TPUs of the machine that it runs"
+                f"TpuConfig: tpu={self.tpu!r} is an address, but JAX computes on the TPUs of the machine that it runs"
                 " on; start the command on the TPU VM, and give the name of the Cloud TPU, or leave it out"
             )

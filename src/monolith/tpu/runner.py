@@ -15,7 +15,7 @@ from monolith.tpu.devices import Devices, cpu_devices, tpu_devices
 from monolith.tpu.embedding_task import EmbeddingTask
 from monolith.tpu.estimator import EmbeddingConfigSpec, TPUEstimator
 from monolith.tpu.jax_task import JaxTask
-from monolith.tpu.options import TpuOptions
+from monolith.tpu.options import TpuConfig
 from monolith.tpu.torchax_shim import load_backend
 from monolith.train import PipelineConfig
 from monolith.train.config.trainer_config import ReportingConfig, SavingConfig, TrainerConfig
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.hook import Hook
-    from monolith.hooks.summaries import RecordWriter
+    from monolith.hooks.summaries import RunRecordWriter
     from monolith.tpu.cloud_client import TpuClient
     from monolith.train.parameters.params import Params
     from monolith.train.session import SessionState
@@ -101,13 +101,13 @@ class TPURunner:
     def __init__(
         self,
         task_param: Params,
-        options: TpuOptions | None = None,
+        options: TpuConfig | None = None,
         *,
         devices: Sequence[Any] | None = None,
         client: TpuClient | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.options = TpuOptions() if options is None else options
+        self.options = TpuConfig() if options is None else options
         self._devices = devices
         self._client = client
         self._clock = clock
@@ -223,7 +223,7 @@ class TPURunner:
             return self._evaluate(estimator, total_replicas)
         return estimator.train(max_steps=self.task_param.train.max_steps, hooks=hooks)
 
-    def write_summary(self, logs: Mapping[str, float], writer: RecordWriter, step: int) -> None:
+    def write_summary(self, logs: Mapping[str, float], writer: RunRecordWriter, step: int) -> None:
         """Writes results of a step, one scalar each."""
         writer.write(step, logs)
 
@@ -346,7 +346,7 @@ class TPURunner:
         )
 
 
-def main(options: TpuOptions, *, hooks: Sequence[Hook] = ()) -> SessionState | dict[str, float]:
+def main(options: TpuConfig, *, hooks: Sequence[Hook] = ()) -> SessionState | dict[str, float]:
     """Finds the task that the flags name, and runs it; ``monolith tpu`` is this.
 
     Raises:

@@ -6,8 +6,9 @@ step. `trainer.py` is the comfortable way to use one.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from monolith._deprecated import former_names as _former_names
 from monolith.hooks.current_session import get_current_session
 from monolith.train._training_loop import enable_monkey_patch, preemption_errors
 from monolith.train.async_function import AsyncFunctionMgr
@@ -17,9 +18,9 @@ from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig
 from monolith.train.compat.run_config import RunConfig
-from monolith.train.config.input_options import InputOptions
+from monolith.train.config.input_options import InputConfig
 from monolith.train.config.job_config import JobConfig
-from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.job_settings import JobProgramConfig
 from monolith.train.config.trainer_config import (
     ControlConfig,
     DeviceConfig,
@@ -76,11 +77,11 @@ __all__ = [
     "ExportMode",
     "ExportingConfig",
     "History",
-    "InputOptions",
+    "InputConfig",
     "InstantiableParams",
     "ItemVectors",
     "JobConfig",
-    "JobSettings",
+    "JobProgramConfig",
     "MarkerFilesConfig",
     "Mode",
     "Origin",
@@ -142,3 +143,9 @@ def __getattr__(name: str) -> Any:
     if name == "PREEMPTION_ERRORS":
         return preemption_errors()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(
+        __name__, {"InputOptions": "InputConfig", "JobSettings": "JobProgramConfig"}, __getattr__
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.train._dense_step import DenseHere
+from monolith.train._dense_step import LocalDense
 from monolith.train.rank_part import RankPart, RankUpdate
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DenseAveraged"]
 
 
-class DenseAveraged(DenseHere):
+class DenseAveraged(LocalDense):
     """Dense weights that every rank updates by its own optimizers, with averaged gradients.
 
     A weight that the batches of some ranks did not use has the gradients of the others; one that no rank has used has

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from monolith.ps.dense.push import PreparedPush
     from monolith.tables.batch import BatchStamp, Pending
 
-__all__ = ["DenseConfig", "DenseHere", "DenseStep", "DenseThere", "StepGradients", "require_servers"]
+__all__ = ["DenseConfig", "DenseStep", "LocalDense", "ServerDense", "StepGradients", "require_servers"]
 
 
 @config
@@ -116,7 +116,7 @@ class DenseStep(Protocol):
         ...
 
 
-class DenseHere:
+class LocalDense:
     """The optimizers of this process move the weights of this process."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
@@ -151,7 +151,7 @@ class DenseHere:
         """Does nothing: updates are synchronous."""
 
 
-class DenseThere:
+class ServerDense:
     """Dense weights that servers update; this process has copies of them.
 
     Args:

@@ -14,7 +14,7 @@ from monolith.errors import CancelledError, DeadlineExceededError, OutOfRangeErr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from monolith.nn import BatchTurn
+    from monolith.nn import BatchContext
 
 __all__ = ["BatchFeed"]
 
@@ -30,7 +30,7 @@ class BatchFeed:
     Args:
         source: A `Dataset`, or anything that can be iterated.
         position: Where to resume; None: from the beginning.
-        make_turn: Called with each batch and its position, in the reading thread.
+        make_context: Called with each batch and its position, in the reading thread.
         ahead: Number of batches to prefetch; 0: none, and no thread.
         when_empty: Called by the reading thread if there is no batch although it started at the beginning.
     """
@@ -40,11 +40,11 @@ class BatchFeed:
         source: Dataset[Any] | Iterable[Any],
         *,
         position: bytes | None,
-        make_turn: Callable[[Any, bytes | None], BatchTurn],
+        make_context: Callable[[Any, bytes | None], BatchContext],
         ahead: int = 0,
         when_empty: Callable[[], None] = lambda: None,
     ) -> None:
-        self._make_turn = make_turn
+        self._make_context = make_context
         self._when_empty: Callable[[], None] | None = when_empty if position is None else None
         """Until the first batch, or the end."""
         self._reading: Reading[Any] | None = None
@@ -53,14 +53,14 @@ class BatchFeed:
             self._batches: Iterator[Any] = self._reading
         else:
             self._batches = iter(source)
-        self._next: BatchTurn | None = None
+        self._next: BatchContext | None = None
         """Waited for, and not taken yet."""
-        self._queue: BoundedQueue[BatchTurn] | None = None
+        self._queue: BoundedQueue[BatchContext] | None = None
         self._thread: threading.Thread | None = None
         if ahead > 0:
             self._start(ahead)
 
-    def take(self) -> BatchTurn:
+    def take(self) -> BatchContext:
         """Returns the next batch.
 
         Raises:
@@ -77,7 +77,7 @@ class BatchFeed:
         if self._next is None:
             self._next = self._read()
 
-    def take_if_there(self) -> BatchTurn | None:
+    def take_if_there(self) -> BatchContext | None:
         """Returns the next batch if it is ready, else None. Raises as `take` does."""
         if self._next is not None:
             return self.take()
@@ -105,10 +105,10 @@ class BatchFeed:
         if reading is not None:
             reading.close()
 
-    def _read(self) -> BatchTurn:
+    def _read(self) -> BatchContext:
         return self._make() if self._queue is None else self._queue.get()
 
-    def _make(self) -> BatchTurn:
+    def _make(self) -> BatchContext:
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -118,16 +118,16 @@ class BatchFeed:
             raise OutOfRangeError("the input has no more batches") from None
         self._when_empty = None
         position = None if self._reading is None else self._reading.position
-        return self._make_turn(batch, position)
+        return self._make_context(batch, position)
 
     def _start(self, ahead: int) -> None:
-        queue: BoundedQueue[BatchTurn] = BoundedQueue(ahead, name="session/input")
+        queue: BoundedQueue[BatchContext] = BoundedQueue(ahead, name="session/input")
         run = contextvars.copy_context().run
         self._queue = queue
         self._thread = threading.Thread(target=lambda: run(self._fill, queue), name="session/input", daemon=True)
         self._thread.start()
 
-    def _fill(self, queue: BoundedQueue[BatchTurn]) -> None:
+    def _fill(self, queue: BoundedQueue[BatchContext]) -> None:
         try:
             while not queue.closed:
                 queue.put(self._make())

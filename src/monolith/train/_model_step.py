@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
     from monolith.checkpoint import TrainState
-    from monolith.nn import BatchTurn, Embeddings
+    from monolith.nn import BatchContext, Embeddings
     from monolith.nn.embeddings.gradient_step import GradientStep
     from monolith.tables.batch import BatchStamp
     from monolith.train._dense_step import DenseStep
@@ -65,33 +65,33 @@ class ModelStep:
         """Whether the state is consistent (no partially applied step); False from the first update of a step to its
         last, which is that of the position: one saved too early loses a batch, one saved too late counts it twice."""
 
-    def train(self, turn: BatchTurn) -> StepResult:
+    def train(self, batch_context: BatchContext) -> StepResult:
         """Learns from one batch."""
-        with turn:
+        with batch_context:
             self._dense.begin()
             with self._pipeline.explained():
-                spec = self._spec(turn, "train")
+                spec = self._spec(batch_context, "train")
             self.is_whole = False
             if spec.train_op is not None:
                 self._require_own_weights()
                 self._pipeline.wait_for_push()
                 self._run_train_op(spec.train_op)
             else:
-                self._learn(spec, turn.stamp)
-            if turn.stamp is not None:
-                self._state.applied[turn.stamp.worker] = turn.stamp
+                self._learn(spec, batch_context.stamp)
+            if batch_context.stamp is not None:
+                self._state.applied[batch_context.stamp.worker] = batch_context.stamp
             self.is_whole = True
-        return StepResult.of(spec, turn.features)
+        return StepResult.of(spec, batch_context.features)
 
     @torch.no_grad()
-    def look(self, turn: BatchTurn, mode: Mode) -> StepResult:
+    def look(self, batch_context: BatchContext, mode: Mode) -> StepResult:
         """Evaluates or predicts one batch, and changes nothing."""
-        with turn:
-            spec = self._spec(turn, mode)
-        return StepResult.of(spec, turn.features)
+        with batch_context:
+            spec = self._spec(batch_context, mode)
+        return StepResult.of(spec, batch_context.features)
 
-    def _spec(self, turn: BatchTurn, mode: Mode) -> Spec:
-        spec = self._task.model_fn(turn.features, mode)
+    def _spec(self, batch_context: BatchContext, mode: Mode) -> Spec:
+        spec = self._task.model_fn(batch_context.features, mode)
         if not isinstance(spec, Spec):
             raise TypeError(
                 f"{type(self._task).__name__}.model_fn: expected Spec(loss, predictions, label), got"
@@ -148,7 +148,7 @@ class ModelStep:
         """Takes the gradients of rows, once all that train in step with this process have theirs, too."""
         if not self._dense.in_step:
             return self._take_rows(scale, step)
-        found = Refusal(loss, self._state, scale)
+        found = NonFiniteCheck(loss, self._state, scale)
         taken = self._take_rows(scale if found.has_scale else 1.0, step)
         gradients = StepGradients(
             weights=self.weights,
@@ -220,7 +220,7 @@ def _clipping(task: Task) -> Callable[[int], tuple[float, float]] | None:
     return lambda step: (float(limit), ramp(step))
 
 
-class Refusal:
+class NonFiniteCheck:
     """Checks loss and gradients of one batch for NaN and infinity.
 
     Args:

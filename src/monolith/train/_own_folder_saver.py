@@ -25,16 +25,16 @@ from monolith.errors import FailedPreconditionError, OpError
 from monolith.files import join
 from monolith.tables.history import ALL_BUCKETS, OwnerClock
 from monolith.train._rank_saver import RankSaver
-from monolith.train._rank_words import RankWords
+from monolith.train._rank_words import RankAgreement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.checkpoint import RestoreOptions, SavedCheckpoint, Saver, TrainState
+    from monolith.checkpoint import RestoreConfig, SavedCheckpoint, Saver, TrainState
     from monolith.checkpoint.cut import StateCut, StoreCut
     from monolith.checkpoint.model_dir_lock import GenerationClaim
     from monolith.checkpoint.staging import Staging
-    from monolith.checkpoint.writing import WriteOrder
+    from monolith.checkpoint.writing import CheckpointWriteConfig
     from monolith.train.rank_part import RankPart
 
 __all__ = ["OwnFolderSaver"]
@@ -62,13 +62,13 @@ class OwnFolderSaver(RankSaver):
         model_dir: Has the directories of the ranks.
         part: The run.
         name: A folder inside the directory of each rank, for other checkpoints; empty: that directory.
-        options: The fields of `SaverOptions`, by name.
+        options: The fields of `SaverConfig`, by name.
     """
 
     def __init__(self, model_dir: str, part: RankPart, *, name: str = "", **options: Any) -> None:
         self._place = _Place(model_dir, name)
         super().__init__(self._place.of(part.rank), part, **options)
-        self._saving_words = RankWords(self._saving, "saving")
+        self._saving_words = RankAgreement(self._saving, "saving")
         self._order_words = self._words
         self._above = 0
         self._is_told = False
@@ -94,8 +94,8 @@ class OwnFolderSaver(RankSaver):
         if self._is_begun and not self._save_failed and preparing is None:
             return
         if not self._is_begun:
-            self._above = max(self._words.together("generations", self._generation_here))
-        self._words.together(
+            self._above = max(self._words.run_on_all("generations", self._generation_here))
+        self._words.run_on_all(
             "taking the directories of ranks", lambda: super(RankSaver, self).begin(preparing=preparing)
         )
         self._is_begun, self._save_failed = True, False
@@ -109,18 +109,18 @@ class OwnFolderSaver(RankSaver):
 
     def create_state_file(self) -> None:
         """Creates the state file, on every rank."""
-        self._words.together("the state files", super(RankSaver, self).create_state_file)
+        self._words.run_on_all("the state files", super(RankSaver, self).create_state_file)
 
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
         cut = super()._take_cut(state, staging=staging)
         return replace(cut, stores=_own_parts(cut.stores))
 
-    def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
+    def _order(self, state: TrainState, *, in_background: bool) -> CheckpointWriteConfig:
         self._order_words = self._saving_words if in_background else self._words
-        created = float(self._words.decide("the time of a checkpoint", self._wanted.clock.now))
+        created = float(self._words.broadcast("the time of a checkpoint", self._wanted.clock.now))
         return replace(super()._order(state, in_background=in_background), created=created)
 
-    def _write(self, cut: StateCut, order: WriteOrder) -> SavedCheckpoint:
+    def _write(self, cut: StateCut, order: CheckpointWriteConfig) -> SavedCheckpoint:
         self._is_told = False
         try:
             saved = super(RankSaver, self)._write(cut, order)
@@ -148,7 +148,7 @@ class OwnFolderSaver(RankSaver):
                 raise error
 
         try:
-            self._order_words.together("how a save goes", told)  # the same words whether it fails or not
+            self._order_words.run_on_all("how a save goes", told)  # the same words whether it fails or not
         except BaseException:
             self._is_told = True
             raise
@@ -156,7 +156,7 @@ class OwnFolderSaver(RankSaver):
     # Restoring
 
     def restore(
-        self, state: TrainState, path: str | None = None, *, options: RestoreOptions | None = None
+        self, state: TrainState, path: str | None = None, *, options: RestoreConfig | None = None
     ) -> SavedCheckpoint | None:
         """Restores as `Saver.restore`; a path in rank 0's directory means that of the same name on each rank."""
         if path is not None:
@@ -175,19 +175,19 @@ class OwnFolderSaver(RankSaver):
             own.update(_identities(self._catalog))
             return list(own.values())
 
-        of_ranks: list[list[list[Any]]] = self._words.together("the checkpoints of ranks", look)
+        of_ranks: list[list[list[Any]]] = self._words.run_on_all("the checkpoints of ranks", look)
         merged = Catalog(open_folder(self._place.model_dir), self._wanted.basename)
-        others: list[str] = self._words.decide("the checkpoints of all ranks", merged.newest_first)
+        others: list[str] = self._words.broadcast("the checkpoints of all ranks", merged.newest_first)
         if not any(of_ranks):
             return others
         common = [each for each in of_ranks[0] if all(each in has for has in of_ranks)]
         paths = {tuple(each): path for path, each in own.items()}
         found = [paths[tuple(each)] for each in common]
         if not common:  # another number of ranks has saved them
-            found = self._words.decide("the checkpoints of rank 0", lambda: list(own))
+            found = self._words.broadcast("the checkpoints of rank 0", lambda: list(own))
         if not found and not others:
             raise FailedPreconditionError(self._without_any(of_ranks))
-        is_newer = bool(others) and self._words.decide("the newest", lambda: _is_newer(others[0], found))
+        is_newer = bool(others) and self._words.broadcast("the newest", lambda: _is_newer(others[0], found))
         return [*others, *found] if is_newer else [*found, *others]
 
     def _without_any(self, of_ranks: list[list[list[Any]]]) -> str:
@@ -198,7 +198,7 @@ class OwnFolderSaver(RankSaver):
             f" ranks {there}, none of ranks {missing}; bring their directories back, or begin with another model_dir"
         )
 
-    def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
+    def _restore(self, path: str, state: TrainState, options: RestoreConfig | None) -> SavedCheckpoint:
         self._rows = {}
         self._is_told = True  # until all have read and checked theirs, what one raises all raise
         restored: list[SavedCheckpoint] = []
@@ -230,9 +230,9 @@ class OwnFolderSaver(RankSaver):
                 raise failed
             return value
 
-        return self._words.together(what, tell)
+        return self._words.run_on_all(what, tell)
 
-    def _require_readable(self, path: str, state: TrainState, options: RestoreOptions | None) -> None:
+    def _require_readable(self, path: str, state: TrainState, options: RestoreConfig | None) -> None:
         """Ranks read their tables by themselves, too, and agree afterwards."""
 
     def _parts(self, state: TrainState) -> Parts:

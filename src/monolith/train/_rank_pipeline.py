@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.nn import Embeddings
-    from monolith.nn.embeddings.batch_context import BatchTurn
+    from monolith.nn.embeddings.batch_context import BatchContext
     from monolith.nn.embeddings.gradient_step import GradientStep
     from monolith.train._feed import BatchFeed
     from monolith.train.rank_part import RankPart
@@ -60,7 +60,7 @@ class RankPipeline(TablePipeline):
         """Starts another input after the previous one has ended."""
         self._has_ended = False
 
-    def next_batch(self, feed: BatchFeed) -> BatchTurn | None:
+    def next_batch(self, feed: BatchFeed) -> BatchContext | None:
         """Returns the next batch; None: this rank has none, and follows the others in this step."""
         if not self._is_ahead:
             return self._take(feed)
@@ -73,10 +73,10 @@ class RankPipeline(TablePipeline):
             self._read(waiting)
         first = self._window.popleft()
         self._start_due_pushes()
-        if first.turn is None:
+        if first.batch_context is None:
             return None
         self._wait_for(first)
-        return first.turn
+        return first.batch_context
 
     def push_nothing(self, number: int, step: int) -> None:
         """Follows the updates of a step of other ranks: now, or when they were postponed to.
@@ -91,7 +91,7 @@ class RankPipeline(TablePipeline):
         else:
             self._begin(followed)
 
-    def _take(self, feed: BatchFeed) -> BatchTurn | None:
+    def _take(self, feed: BatchFeed) -> BatchContext | None:
         if self._has_ended:
             return None
         try:
@@ -101,7 +101,7 @@ class RankPipeline(TablePipeline):
             return None
 
     def _is_engaged(self) -> bool:
-        has_batch = any(each.turn is not None for each in self._window)
+        has_batch = any(each.batch_context is not None for each in self._window)
         return has_batch or any(each and not isinstance(each, _Followed) for each in self._postponed)
 
     def _leave_to_others(self) -> None:
@@ -116,8 +116,8 @@ class RankPipeline(TablePipeline):
     def _read(self, waiting: Waiting) -> None:
         if waiting.reads is not None:
             return
-        if waiting.turn is not None:
-            self._modules = waiting.turn.planned
+        if waiting.batch_context is not None:
+            self._modules = waiting.batch_context.planned
             super()._read(waiting)
         else:
             for each in self._modules if self._part.shares_rows else ():

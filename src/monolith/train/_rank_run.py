@@ -186,7 +186,7 @@ def _lines_of(plain: object, name: str = "config") -> list[str]:
 def config_of_rank(config: TrainerConfig, part: RankPart) -> TrainerConfig:
     """Returns the config of a rank: only rank 0 reports; intervals are those of its environment."""
     reporting = config.reporting
-    summary, log = part.words.decide("intervals", lambda: [_interval(SUMMARY_INTERVAL), _interval(LOG_INTERVAL)])
+    summary, log = part.words.broadcast("intervals", lambda: [_interval(SUMMARY_INTERVAL), _interval(LOG_INTERVAL)])
     summary = reporting.summary_every_steps if summary is None else summary or None
     reporting = dataclasses.replace(
         reporting,

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from monolith.checkpoint import RestoreOptions, TrainState
+    from monolith.checkpoint import RestoreConfig, TrainState
     from monolith.checkpoint.cut import StateCut
     from monolith.checkpoint.staging import Staging
-    from monolith.checkpoint.writing import WriteOrder
+    from monolith.checkpoint.writing import CheckpointWriteConfig
     from monolith.collective.lock_step import Agreed
-    from monolith.train.rank_part import RankPart, Wish
+    from monolith.train.rank_part import CollectiveFlag, RankPart
 
 __all__ = ["RankSaver"]
 
@@ -56,7 +56,7 @@ class RankSaver(Saver):
     Args:
         model_dir: The same on all ranks, on a file system that all of them see.
         part: The run.
-        options: The fields of `SaverOptions`, by name.
+        options: The fields of `SaverConfig`, by name.
     """
 
     def __init__(self, model_dir: str, part: RankPart, **options: Any) -> None:
@@ -83,13 +83,13 @@ class RankSaver(Saver):
         if self._is_begun and not self._save_failed and preparing is None:
             return
         began = super().begin
-        self._words.decide("taking the model directory", lambda: began(preparing=preparing))
+        self._words.broadcast("taking the model directory", lambda: began(preparing=preparing))
         self._is_begun, self._save_failed = True, False
 
     def create_state_file(self) -> None:
         """Creates the state file, on rank 0."""
         created = super().create_state_file
-        self._words.decide("the state file", created)
+        self._words.broadcast("the state file", created)
 
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
         cut = self._own_cut(state, staging if self._writes_dense else None)
@@ -107,12 +107,12 @@ class RankSaver(Saver):
     def _own_cut(self, state: TrainState, staging: Staging | None) -> StateCut:
         return super()._take_cut(state, staging=staging)
 
-    def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
+    def _order(self, state: TrainState, *, in_background: bool) -> CheckpointWriteConfig:
         if not self._part.is_first and self._claim is None:
             self._claim = _NO_CLAIM  # type: ignore[assignment]  # rank 0 has it
         return super()._order(state, in_background=in_background)
 
-    def _write(self, cut: StateCut, order: WriteOrder) -> SavedCheckpoint:
+    def _write(self, cut: StateCut, order: CheckpointWriteConfig) -> SavedCheckpoint:
         if not self._part.is_first:
             return self._follow_write()
         try:
@@ -163,25 +163,25 @@ class RankSaver(Saver):
 
     def _candidates(self) -> list[str]:
         look = super()._candidates
-        found: list[str] = self._words.decide("the checkpoints to resume from", look)
+        found: list[str] = self._words.broadcast("the checkpoints to resume from", look)
         return found
 
-    def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
+    def _restore(self, path: str, state: TrainState, options: RestoreConfig | None) -> SavedCheckpoint:
         self.wait()
         asked = self._wanted.restoring if options is None else options
-        is_applied = self._words.decide("leave_out", lambda: is_left_out_already(self._folder, path, asked))
+        is_applied = self._words.broadcast("leave_out", lambda: is_left_out_already(self._folder, path, asked))
         options = without_leave_out(path, asked) if is_applied else asked
-        clears = options.clear_nn and not self._words.decide("clear_nn", lambda: self._folder.exists(CLEAR_NN))
+        clears = options.clear_nn and not self._words.broadcast("clear_nn", lambda: self._folder.exists(CLEAR_NN))
         self._require_readable(path, state, None if clears else options)
         if clears:
             restored = restore_without_dense(path, state, options, parts=self._parts(state), checked=self._all_or_none)
-            self._words.decide("clear_nn", lambda: self._folder.replace(CLEAR_NN, b"clear_nn"))
+            self._words.broadcast("clear_nn", lambda: self._folder.replace(CLEAR_NN, b"clear_nn"))
             return restored
         restored = restore_all(path, state, options, self._parts(state), checked=self._all_or_none)
-        self._words.decide("leave_out", lambda: record_left_out(self._folder, path, options))
+        self._words.broadcast("leave_out", lambda: record_left_out(self._folder, path, options))
         return restored
 
-    def _require_readable(self, path: str, state: TrainState, options: RestoreOptions | None) -> None:
+    def _require_readable(self, path: str, state: TrainState, options: RestoreConfig | None) -> None:
         """Refuses, on all ranks alike, what one of them cannot read; before they read tables, which they do together.
 
         Raises:
@@ -201,7 +201,7 @@ class RankSaver(Saver):
         """Returns what every rank has read and checked; raises the error of any rank on all."""
         made: list[P] = []
         try:
-            self._words.together("restoring", lambda: made.append(prepare()))
+            self._words.run_on_all("restoring", lambda: made.append(prepare()))
         except BaseException:
             for each in made:
                 each.close()
@@ -212,7 +212,7 @@ class RankSaver(Saver):
 class _RankPending(PendingSave):
     """A save that is done when it is on all ranks, as all of them knew at the last step."""
 
-    def __init__(self, future: Future[SavedCheckpoint], writing: Wish) -> None:
+    def __init__(self, future: Future[SavedCheckpoint], writing: CollectiveFlag) -> None:
         super().__init__(future)
         self._writing = writing
         writing.is_granted = True  # until the next step changes it

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from monolith.collective.lock_step import Agreed, LockStep
     from monolith.collective.wire import Wire
 
-__all__ = ["RankWords", "gather_texts"]
+__all__ = ["RankAgreement", "gather_texts"]
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _SHOWN = 400
 """Characters of a text that a message shows."""
 
 
-class RankWords:
+class RankAgreement:
     """Messages over one serial connection. Any thread may use it, one at a time.
 
     Args:
@@ -59,16 +59,16 @@ class RankWords:
         call = Call("words", f"about {what} of {self._subject}")
         return [json.loads(each) for each in self._lock_step.run(call, sizes=sizes, work=work)]
 
-    def decide(self, what: str, look: Callable[[], Any]) -> Any:
+    def broadcast(self, what: str, look: Callable[[], Any]) -> Any:
         """Returns on every rank what `look` returns on rank 0, or raises its error on every rank.
 
         Args:
             what: Description of the value, for error messages.
             look: Called on rank 0 only; returns a JSON value.
         """
-        return self.together(what, look if self.rank == 0 else lambda: None)[0]
+        return self.run_on_all(what, look if self.rank == 0 else lambda: None)[0]
 
-    def together(self, what: str, work: Callable[[], Any]) -> list[Any]:
+    def run_on_all(self, what: str, work: Callable[[], Any]) -> list[Any]:
         """Returns what `work` returns on each rank; if it raises on any rank, every rank raises that error.
 
         Args:

@@ -20,9 +20,9 @@ from monolith.train.local_job import LocalJob
 from monolith.train.session import SessionState
 
 if TYPE_CHECKING:
-    from monolith.checkpoint import RestoreOptions, TrainState
+    from monolith.checkpoint import RestoreConfig, TrainState
     from monolith.clock import Clock
-    from monolith.train._rank_words import RankWords
+    from monolith.train._rank_words import RankAgreement
     from monolith.train.config.trainer_config import TrainerConfig
 
 __all__ = ["go_on", "restore_to_look"]
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def go_on(
-    config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock, words: RankWords | None = None
+    config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock, words: RankAgreement | None = None
 ) -> bool:
     """Restores what a run has saved, to continue training. Returns False if there is nothing to restore.
 
@@ -52,7 +52,7 @@ def go_on(
     if words is None:
         path = _named_checkpoint(config, saver.model_dir, training=True)
     else:
-        path = words.decide("the checkpoint", lambda: _named_checkpoint(config, saver.model_dir, training=True))
+        path = words.broadcast("the checkpoint", lambda: _named_checkpoint(config, saver.model_dir, training=True))
     restored = saver.restore(state, path, options=_left_by_the_task(state))
     if restored is None:
         return False
@@ -82,11 +82,11 @@ def _copy(config: TrainerConfig, saver: Saver) -> None:
     copy_checkpoint_state(source, saver.model_dir, restore_ckpt=config.restoring.checkpoint)
 
 
-def _copy_for_ranks(config: TrainerConfig, saver: Saver, words: RankWords) -> None:
+def _copy_for_ranks(config: TrainerConfig, saver: Saver, words: RankAgreement) -> None:
     if isinstance(saver, OwnFolderSaver):
-        words.together("copying checkpoints", lambda: _copy(config, saver))
+        words.run_on_all("copying checkpoints", lambda: _copy(config, saver))
     else:
-        words.decide("copying a checkpoint", lambda: _copy(config, saver))
+        words.broadcast("copying a checkpoint", lambda: _copy(config, saver))
 
 
 def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> None:
@@ -113,7 +113,7 @@ def _named_checkpoint(config: TrainerConfig, model_dir: str, *, training: bool) 
     return path if path is not None and _base_name(path) == _base_name(name) else None
 
 
-def _left_by_the_task(state: TrainState) -> RestoreOptions | None:
+def _left_by_the_task(state: TrainState) -> RestoreConfig | None:
     """Returns what `build` has put into the collection ``CUSTOM_RESTORE_OP``; None: use the config."""
     session = state.session if isinstance(state, SessionState) else None
     return None if session is None else custom_restore_options(session)

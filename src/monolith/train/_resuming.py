@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp
 
-__all__ = ["Known", "Resumed", "resume"]
+__all__ = ["OwnerProgress", "Resumed", "resume"]
 
 
-class Known(NamedTuple):
+class OwnerProgress(NamedTuple):
     """The state of a worker at one owner."""
 
     server: int
@@ -42,7 +42,7 @@ class Resumed(NamedTuple):
     """Lost batches of its dense weights: a batch may be pushed to them later than to the rows."""
 
 
-def resume(known: Sequence[Known], acknowledged: BatchStamp | None) -> Resumed:
+def resume(known: Sequence[OwnerProgress], acknowledged: BatchStamp | None) -> Resumed:
     """Decides where a worker resumes.
 
     Args:
@@ -52,9 +52,9 @@ def resume(known: Sequence[Known], acknowledged: BatchStamp | None) -> Resumed:
 
     >>> from monolith.tables.batch import BatchStamp
     >>> stamps = [BatchStamp(worker=0, seq=seq, position=b"at %d" % seq) for seq in range(10)]
-    >>> resume([Known(0, stamps[7]), Known(1, stamps[5])], None)[1:]
+    >>> resume([OwnerProgress(0, stamps[7]), OwnerProgress(1, stamps[5])], None)[1:]
     (6, {}, {})
-    >>> resume([Known(0, stamps[7]), Known(1, stamps[3])], stamps[6])[1:]
+    >>> resume([OwnerProgress(0, stamps[7]), OwnerProgress(1, stamps[3])], stamps[6])[1:]
     (7, {1: 3}, {})
     """
     behind = _behind(known, acknowledged)
@@ -68,7 +68,7 @@ def resume(known: Sequence[Known], acknowledged: BatchStamp | None) -> Resumed:
     return Resumed(behind, seq + 1, *lost)
 
 
-def _behind(known: Sequence[Known], acknowledged: BatchStamp | None) -> BatchStamp | None:
+def _behind(known: Sequence[OwnerProgress], acknowledged: BatchStamp | None) -> BatchStamp | None:
     candidates = [each.stamp for each in known]
     if acknowledged is not None and acknowledged.position:
         return acknowledged

@@ -13,7 +13,7 @@ from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
 from monolith.train._rank_saver import RankSaver
 
 if TYPE_CHECKING:
-    from monolith.checkpoint import RestoreOptions, SavedCheckpoint, TrainState
+    from monolith.checkpoint import RestoreConfig, SavedCheckpoint, TrainState
     from monolith.checkpoint.cut import StateCut
     from monolith.checkpoint.staging import Staging
 
@@ -24,7 +24,7 @@ class ServerRankSaver(RankSaver):
     """The checkpoints of such a run, in the form of every other one. Used as `RankSaver` is."""
 
     def _own_cut(self, state: TrainState, staging: Staging | None) -> StateCut:
-        self._words.together("bringing all updates to the servers", state.settle)
+        self._words.run_on_all("bringing all updates to the servers", state.settle)
         taken: list[StateCut] = []
         own_cut = super()._own_cut
 
@@ -33,18 +33,18 @@ class ServerRankSaver(RankSaver):
             taken.append(own_cut(state, staging) if is_first else take_cut(state, staging=None, dense_only=True))
 
         try:
-            self._words.together("freezing the rows of the servers", take)
+            self._words.run_on_all("freezing the rows of the servers", take)
         except BaseException:
             for cut in taken:
                 cut.release()
             raise
         return taken[0]
 
-    def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
+    def _restore(self, path: str, state: TrainState, options: RestoreConfig | None) -> SavedCheckpoint:
         """Restores everything on rank 0; if the servers fail to load their rows, no rank continues."""
         restored: list[SavedCheckpoint] = []
         restore = super()._restore
-        self._words.together("restoring", lambda: restored.append(restore(path, state, options)))
+        self._words.run_on_all("restoring", lambda: restored.append(restore(path, state, options)))
         return restored[0]
 
     def _parts(self, state: TrainState) -> Parts:

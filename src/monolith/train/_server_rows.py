@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from monolith.ps.client.cluster import PsCluster
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
-    from monolith.train._rank_words import RankWords
+    from monolith.train._rank_words import RankAgreement
 
 __all__ = ["begin_rows_of_ranks", "empty_rows", "owners_of", "server_stores", "set_initialized"]
 
@@ -51,7 +51,7 @@ def empty_rows(state: TrainState) -> None:
         store.resume(applied=[], generation=0)
 
 
-def begin_rows_of_ranks(words: RankWords, state: TrainState, *, is_restored: bool) -> None:
+def begin_rows_of_ranks(words: RankAgreement, state: TrainState, *, is_restored: bool) -> None:
     """Sets the rows of ranks to those saved with their weights, or to none; never to newer ones.
 
     Servers that kept running while the ranks restarted have rows of batches that the ranks will train again.
@@ -67,7 +67,7 @@ def begin_rows_of_ranks(words: RankWords, state: TrainState, *, is_restored: boo
             empty_rows(state)
         set_initialized(owners_of(state))
 
-    words.decide("the rows of the servers", begin)
+    words.broadcast("the rows of the servers", begin)
     for store in state.stores.values():
         if store.traits.remote:
             cast("PsStore", store).refresh_newest_time()  # it may have the times of removed rows

@@ -9,7 +9,7 @@ import torch
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps.dense.client import DenseClient
 from monolith.train._dense_averaging import DenseAveraged
-from monolith.train._dense_step import DenseConfig, DenseHere, DenseStep, DenseThere
+from monolith.train._dense_step import DenseConfig, DenseStep, LocalDense, ServerDense
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,7 +76,7 @@ def open_dense(
     if ranks is not None:
         return DenseAveraged(optimizers, ranks)
     if servers is None or state.model is None or not optimizers:
-        return DenseHere(optimizers)
+        return LocalDense(optimizers)
     client = DenseClient(state.model, state.optimizers, servers, partition=settings.partition)
     state.dense = client
 
@@ -85,4 +85,4 @@ def open_dense(
         client.close()
 
     on_close(close)
-    return DenseThere(client, optimizers, settings)
+    return ServerDense(client, optimizers, settings)

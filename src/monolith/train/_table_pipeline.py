@@ -26,7 +26,7 @@ from monolith.config import Config, config, require_at_least
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from monolith.nn.embeddings.batch_context import BatchTurn
+    from monolith.nn.embeddings.batch_context import BatchContext
     from monolith.nn.embeddings.gradient_step import GradientStep
     from monolith.train._feed import BatchFeed
 
@@ -78,10 +78,10 @@ class _Here(Executor):
 class Waiting:
     """A batch before its turn, and its reads if they were begun."""
 
-    __slots__ = ("reads", "turn")
+    __slots__ = ("batch_context", "reads")
 
-    def __init__(self, turn: BatchTurn | None) -> None:
-        self.turn = turn
+    def __init__(self, batch_context: BatchContext | None) -> None:
+        self.batch_context = batch_context
         """None: a place without a batch, see `_rank_pipeline`."""
         self.reads: list[Future[None]] | None = None
         """Reads that are done, or started at stores of other processes, when the future is done."""
@@ -94,14 +94,14 @@ class Waiting:
     def forget(self) -> None:
         """Rows that were read are read again when they are needed."""
         self.wait()
-        if self.turn is not None:
-            self.turn.wait_for_rows()
+        if self.batch_context is not None:
+            self.batch_context.wait_for_rows()
         self.reads = None
 
     def drop(self) -> None:
         """Discards the batch."""
-        if self.turn is not None:
-            self.turn.drop()
+        if self.batch_context is not None:
+            self.batch_context.drop()
 
 
 class _Push(NamedTuple):
@@ -172,7 +172,7 @@ class TablePipeline:
         """Number of steps whose updates are postponed, or in flight with an unread outcome."""
         return len(self._pushes) + sum(map(bool, self._postponed))
 
-    def next_batch(self, feed: BatchFeed) -> BatchTurn | None:
+    def next_batch(self, feed: BatchFeed) -> BatchContext | None:
         """Returns the next batch; its rows are read or in flight if rows are read ahead.
 
         Returns:
@@ -187,7 +187,7 @@ class TablePipeline:
         first = self._window.popleft()
         self._start_due_pushes()
         self._wait_for(first)
-        return first.turn
+        return first.batch_context
 
     def begin_step(self) -> None:
         """Submits postponed updates, for a batch that did not come from `next_batch`."""
@@ -246,14 +246,14 @@ class TablePipeline:
         while len(self._window) <= self._settings.prefetch:
             must_wait = not self._window or self._settings.wait_for_batches
             try:
-                turn = feed.take() if must_wait else feed.take_if_there()
+                batch_context = feed.take() if must_wait else feed.take_if_there()
             except BaseException:
                 if not self._window:
                     raise
                 return  # it is raised again when the batches before it are trained
-            if turn is None:
+            if batch_context is None:
                 return
-            waiting = Waiting(turn)
+            waiting = Waiting(batch_context)
             self._window.append(waiting)
             self._read(waiting)
 
@@ -266,10 +266,11 @@ class TablePipeline:
             raise
 
     def _read(self, waiting: Waiting) -> None:
-        turn = waiting.turn
-        if waiting.reads is None and turn is not None:
+        batch_context = waiting.batch_context
+        if waiting.reads is None and batch_context is not None:
             waiting.reads = [
-                self._runner(is_remote=each.store.traits.remote).submit(turn.read_ahead, each) for each in turn.planned
+                self._runner(is_remote=each.store.traits.remote).submit(batch_context.read_ahead, each)
+                for each in batch_context.planned
             ]
 
     def _start_due_pushes(self) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from monolith.hook import HookedSession
-    from monolith.hooks.summaries import RecordWriter
+    from monolith.hooks.summaries import RunRecordWriter
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.history import History
     from monolith.train.stop_at_step import StopAtStep
@@ -28,7 +28,7 @@ def record_hooks(config: TrainerConfig, history: History) -> list[Hook]:
     counts = [_ExpiredRows(history)] if config.worker_index == 0 or config.sync is not None else []
     if every_steps is None:
         return [*counts]
-    writers: list[RecordWriter] = [history]
+    writers: list[RunRecordWriter] = [history]
     is_wanted = has_tensorboard() if config.reporting.tensorboard is None else config.reporting.tensorboard
     if is_wanted and config.model_dir is not None and config.worker_index == 0:
         writers.append(TensorBoardRecords(config.model_dir))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from monolith.data.dataset import Dataset
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.train.async_function import AsyncFunctionMgr
-from monolith.train.config.input_options import InputOptions
+from monolith.train.config.input_options import InputConfig
 from monolith.train.input_shares import InputShares
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def current_context() -> Context:
 class TaskContext:
     """What a runner offers to its task: functions that run concurrently with the next step, and input options."""
 
-    def __init__(self, input_options: InputOptions | None = None, *, training: InputShares | None = None) -> None:
-        self.input = InputOptions() if input_options is None else input_options
+    def __init__(self, input_options: InputConfig | None = None, *, training: InputShares | None = None) -> None:
+        self.input = InputConfig() if input_options is None else input_options
         """Input options of the run."""
         self.training = InputShares() if training is None else training
         """Share of the input that this process reads in training."""
@@ -135,7 +135,7 @@ class TaskContext:
         if self.input.stream is None:
             raise FailedPreconditionError(
                 "self.ctx.examples: the task reads a stream, and the run was given none; run it with `monolith train"
-                " TASK --stream PLACE`, or give InputOptions(stream=ExampleStream(PLACE))"
+                " TASK --stream PLACE`, or give InputConfig(stream=ExampleStream(PLACE))"
             )
         return self.input.stream.blocks(batch_size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.hooks.end_of_data import EofHook, flag_last, split_flag
-from monolith.nn.embeddings.batch_context import current_turn
+from monolith.nn.embeddings.batch_context import current_batch_context
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ class EofAwareTask(Task):
     def model_fn(self, features: Any, mode: Mode) -> Spec:
         """Calls the task with its own features, and remembers the flag."""
         features, self._last = split_flag(features)
-        turn = current_turn()
-        if turn is not None:
-            turn.features = features  # what was read ahead for this batch is for what the task sees
+        batch_context = current_batch_context()
+        if batch_context is not None:
+            batch_context.features = features  # what was read ahead for this batch is for what the task sees
         return self._task.model_fn(features, mode)
 
     def training_hooks(self) -> Sequence[Hook]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.checkpoint import TrainState
 from monolith.cluster import monolith_discovery
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.files import join
 from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.refusal import option_of_a_job
 from monolith.train.compat.run_config import RunConfig
-from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.job_settings import JobProgramConfig
 from monolith.train.export.exports_of_run import num_shards
 from monolith.train.roles.distributed_runner import distributed_train
 from monolith.train.roles.local_runner import make_trainer
@@ -106,7 +106,7 @@ class Estimator:
                 discovery,
                 self._params,
                 user_hooks=hooks,
-                settings=JobSettings(max_steps=max_steps),
+                settings=JobProgramConfig(max_steps=max_steps),
             )
         return TrainState(global_step=0 if self._trainer is None else self._trainer.global_step)
 
@@ -114,7 +114,7 @@ class Estimator:
         if steps is not None:
             raise ValueError(f"Estimator.train: ranks end at a global step, got steps={steps}; give max_steps")
         self._trainer = distributed_sync_train(
-            self._options, self._params, user_hooks=hooks, settings=JobSettings(max_steps=max_steps)
+            self._options, self._params, user_hooks=hooks, settings=JobProgramConfig(max_steps=max_steps)
         )
         return TrainState(global_step=self._trainer.global_step)
 
@@ -146,7 +146,7 @@ class Estimator:
         shards = num_shards(
             self._params, config, share_rows=config.sync is not None and not self._options.enable_partial_sync_training
         )
-        options = ExportOptions(
+        options = ExportConfig(
             version=version, shards=shards, dense_only=dense_only, skip_zero=config.exporting.skip_zero
         )
         return self.trainer.export(join(self._options.model_dir or ".", folder), example=example, options=options)

@@ -11,7 +11,7 @@ from monolith.errors import AbortedError, DeadlineExceededError, OpError
 from monolith.job.lost_updates import LostUpdates
 from monolith.observe import MetricClient
 from monolith.stop_request import StopRequest
-from monolith.train._resuming import Known, resume
+from monolith.train._resuming import OwnerProgress, resume
 from monolith.train._server_rows import server_stores
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from monolith.tables.table_config import TableConfig
     from monolith.train._resuming import Resumed
     from monolith.train.config.job_config import JobConfig
-    from monolith.train.roles.servers_back import ServersBack
+    from monolith.train.roles.servers_back import ServerReconnector
 
 __all__ = ["JobPart", "steps_of_others"]
 
@@ -57,7 +57,7 @@ class JobPart:
         client: JobClient,
         settings: JobConfig,
         *,
-        servers_back: ServersBack,
+        servers_back: ServerReconnector,
         clock: Clock,
         stop: StopRequest | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class JobPart:
 
     # Resuming a worker
 
-    def resume(self, worker: int, known: Sequence[Known]) -> Resumed:
+    def resume(self, worker: int, known: Sequence[OwnerProgress]) -> Resumed:
         """Returns the batch after which a worker that has joined resumes, and reports lost batches."""
         state = self.client.state
         is_same = self._generation == state.generation and self._acknowledged is not None

@@ -19,14 +19,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monolith import collective
-from monolith.collective.averaging_options import AveragingOptions
+from monolith.collective.averaging_options import AveragingConfig
 from monolith.collective.gradient_averaging import average_gradients, told
 from monolith.collective.lock_step import Call, LockStep
 from monolith.collective.serial_executor import RaisedByAllError
 from monolith.collective.sharded.store import ShardedStore
 from monolith.errors import InvalidArgumentError
 from monolith.nn import without_rows
-from monolith.train._rank_words import RankWords, gather_texts
+from monolith.train._rank_words import RankAgreement, gather_texts
 from monolith.train._server_rows import server_stores
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from monolith.train.config.sync_config import SyncConfig
     from monolith.train.rank_inputs import RankInputs
 
-__all__ = ["RankPart", "RankUpdate", "Wish"]
+__all__ = ["CollectiveFlag", "RankPart", "RankUpdate"]
 
 UPDATE = "update"
 """Kind of the call that ends what a step computes."""
@@ -72,7 +72,7 @@ class RankUpdate(NamedTuple):
         return cls(*json.loads(text))
 
 
-class Wish:
+class CollectiveFlag:
     """Something that one rank may want to happen on all of them at the same step."""
 
     def __init__(self, asks: Callable[[int], bool]) -> None:
@@ -103,11 +103,11 @@ class RankPart:
         self.lock_step = lock_step
         self.settings = settings
         self.servers = servers
-        self.words = RankWords(lock_step, "synchronous training")
+        self.words = RankAgreement(lock_step, "synchronous training")
         self.rank, self.size = self.words.rank, self.words.size
-        self.averaging = AveragingOptions.from_environment(deterministic=deterministic)
+        self.averaging = AveragingConfig.from_environment(deterministic=deterministic)
         """How dense gradients are exchanged."""
-        self._wishes: list[Wish] = []
+        self._wishes: list[CollectiveFlag] = []
         self._wants_to_stop = False
         self.stops = False
         """Whether all ranks end after the present step."""
@@ -174,9 +174,9 @@ class RankPart:
 
     # Steps
 
-    def add_wish(self, asks: Callable[[int], bool]) -> Wish:
+    def add_wish(self, asks: Callable[[int], bool]) -> CollectiveFlag:
         """Adds a request that all ranks share at each step. All ranks must add the same requests, in the same order."""
-        wish = Wish(asks)
+        wish = CollectiveFlag(asks)
         self._wishes.append(wish)
         return wish
 

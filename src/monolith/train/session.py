@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from monolith.hooks.current_session import close_session, open_session
-from monolith.nn import BatchTurn
+from monolith.nn import BatchContext
 from monolith.optim.global_step import global_step_from
 from monolith.tables.store import BatchStamp
 from monolith.train._dense_averaging import DenseAveraged
@@ -19,7 +19,7 @@ from monolith.train._feed import BatchFeed
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
 from monolith.train._rank_pipeline import RankPipeline
-from monolith.train._resuming import Known
+from monolith.train._resuming import OwnerProgress
 from monolith.train._session_checks import embeddings_of, require_training
 from monolith.train._session_parts import build_parts, open_dense
 from monolith.train._table_pipeline import PipelineConfig, TablePipeline
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.hook import Call, Hook
-    from monolith.ps.client.joined import PsJoined
+    from monolith.ps.client.joined import PsWorkerSession
     from monolith.ps.dense.wire import DenseServers
     from monolith.train.device_placement import DevicePlacement
     from monolith.train.history import History
@@ -194,10 +194,10 @@ class Session:
             position: Position of the input after this batch; saved with the next checkpoint.
         """
         with self.step_lock:
-            turn = self._make_turn(batch, position)
+            batch_context = self._make_context(batch, position)
             if self.mode == "train":
                 self._pipeline.begin_step()
-            return self._around(turn)
+            return self._around(batch_context)
 
     def run_next(self, feed: BatchFeed) -> StepResult | None:
         """Runs one step on the next batch of a feed made by `feed`; without a batch, follows the other ranks.
@@ -208,8 +208,8 @@ class Session:
         if self._pipeline.is_empty and (self._ranks is None or self._ranks.is_alone):
             feed.wait()  # outside the lock, so that a stalled input does not block checkpoints
         with self.step_lock:
-            turn = self._pipeline.next_batch(feed)
-            return self._around(turn) if turn is not None else self._calls.around(self._follow, self)
+            batch_context = self._pipeline.next_batch(feed)
+            return self._around(batch_context) if batch_context is not None else self._calls.around(self._follow, self)
 
     @contextlib.contextmanager
     def feed(self, source: Any, *, when_empty: Callable[[], None] = lambda: None) -> Iterator[BatchFeed]:
@@ -226,7 +226,7 @@ class Session:
         made = BatchFeed(
             source,
             position=self._position() if self.mode == "train" else None,
-            make_turn=self._make_planned_turn if self._is_ahead else self._make_turn,
+            make_context=self._make_planned_context if self._is_ahead else self._make_context,
             ahead=self._settings.prefetch,
             when_empty=when_empty,
         )
@@ -363,18 +363,18 @@ class Session:
         self._pipeline.push_nothing(update.num_pushes, update.reached - 1)
         self.collections.end_step()
 
-    def _around(self, turn: BatchTurn) -> StepResult:
+    def _around(self, batch_context: BatchContext) -> StepResult:
         """Runs a step on a batch with its hooks, which read its values from the collections."""
         self.collections.begin_step()
-        if turn.time:  # 0: unknown, in a deterministic run
-            self.collections.add(REQUEST_TIME, turn.time)
-        return self._calls.around(lambda: self._run(turn), self)
+        if batch_context.time:  # 0: unknown, in a deterministic run
+            self.collections.add(REQUEST_TIME, batch_context.time)
+        return self._calls.around(lambda: self._run(batch_context), self)
 
-    def _run(self, turn: BatchTurn) -> StepResult:
+    def _run(self, batch_context: BatchContext) -> StepResult:
         if self.mode == "train":
-            self.last = self._step.train(turn)
+            self.last = self._step.train(batch_context)
         else:
-            self.last = self._step.look(turn, self.mode)
+            self.last = self._step.look(batch_context, self.mode)
             if self._placement is not None:
                 self._placement.bring_back(self.last)
         self.collections.end_step()
@@ -386,7 +386,7 @@ class Session:
         inputs = None if self._ranks is None else self._ranks.inputs
         return own if inputs is None else inputs.position(self._worker_index, own)
 
-    def _make_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
+    def _make_context(self, batch: Any, position: bytes | None) -> BatchContext:
         if self._next_batch == _UNKNOWN:
             self._begin_batches()
         last = self.state.applied.get(self._worker_index)
@@ -403,9 +403,9 @@ class Session:
         )
         self._next_batch += self.mode == "train"
         if self._placement is None:
-            return BatchTurn(batch, time=time, stamp=stamp)
+            return BatchContext(batch, time=time, stamp=stamp)
         staged = self._placement.stage(batch, host=[name for each in self._embeddings for name in each.slots])
-        return BatchTurn(staged.features, time=time, stamp=stamp, begin=staged.receive)
+        return BatchContext(staged.features, time=time, stamp=stamp, begin=staged.receive)
 
     def _begin_batches(self) -> None:
         """Makes this session the one that trains the rows as its worker, from its first batch on."""
@@ -424,20 +424,20 @@ class Session:
             self._next_batch = max([self._next_batch, *dense, *(each.next_batch for each in self._embeddings)])
         self._clock = BatchClock(0 if last is None else last.event_time)
 
-    def _join_servers(self) -> list[Known]:
+    def _join_servers(self) -> list[OwnerProgress]:
         """Joins at every server, of every store and of the dense weights; what each of them has."""
-        rows = [cast("PsJoined", each.join(self._worker_index)).applied_by_server for each in self._embeddings]
-        known = [Known(server, stamp) for stamps in rows for server, stamp in enumerate(stamps)]
+        rows = [cast("PsWorkerSession", each.join(self._worker_index)).applied_by_server for each in self._embeddings]
+        known = [OwnerProgress(server, stamp) for stamps in rows for server, stamp in enumerate(stamps)]
         dense = self._dense.join(self._worker_index)
-        return known + [Known(server, stamp, is_dense=True) for server, stamp in dense.items()]
+        return known + [OwnerProgress(server, stamp, is_dense=True) for server, stamp in dense.items()]
 
     def _count(self, stamp: BatchStamp) -> int:
         """Returns the global step of the job after the step of a batch."""
         assert self._job is not None  # noqa: S101 - only called in a job
         return self._job.count(stamp, under_way=max(self._pipeline.under_way, self._dense.under_way))
 
-    def _make_planned_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
-        turn = self._make_turn(batch, position)
+    def _make_planned_context(self, batch: Any, position: bytes | None) -> BatchContext:
+        batch_context = self._make_context(batch, position)
         for embeddings in self._embeddings:
-            turn.plan(embeddings)
-        return turn
+            batch_context.plan(embeddings)
+        return batch_context

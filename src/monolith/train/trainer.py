@@ -7,10 +7,10 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, overload
 
-from monolith.checkpoint import Saver, SaverOptions, keep_best
+from monolith.checkpoint import Saver, SaverConfig, keep_best
 from monolith.checkpoint.catalog import prefix_of
 from monolith.clock import SystemClock
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.files import join
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.evaluation import Evaluation
@@ -243,7 +243,7 @@ class Trainer:
             means = evaluation.means() | {"global_step": session.global_step}
         saving = self.config.saving
         if saving.best_metric is not None and self.config.model_dir is not None:
-            checkpoint = prefix_of(SaverOptions().basename, session.global_step)
+            checkpoint = prefix_of(SaverConfig().basename, session.global_step)
             keep_best(
                 self.config.model_dir,
                 means,
@@ -313,7 +313,7 @@ class Trainer:
         """
         return self._looking("predict", ())
 
-    def export(self, path: str, *, example: Any = None, options: ExportOptions | None = None) -> str:
+    def export(self, path: str, *, example: Any = None, options: ExportConfig | None = None) -> str:
         """Writes a version of the model that needs no code of the task, see ``docs/formats/export.md``.
 
         `monolith.serving.Predictor` serves it.
@@ -331,7 +331,7 @@ class Trainer:
             InvalidArgumentError: a model that cannot be exported, or a signature that it cannot answer; names the
                 source line. Nothing is written.
         """
-        wanted = ExportOptions(skip_zero=self.config.exporting.skip_zero) if options is None else options
+        wanted = ExportConfig(skip_zero=self.config.exporting.skip_zero) if options is None else options
         with self._looking("predict", ()) as session:
             return export_session(session, path, example=example, options=wanted)
 
@@ -420,7 +420,7 @@ class Trainer:
         with looking._looking("predict", ()) as session:  # noqa: SLF001 - of its own class
             cached = cache_items(session, items)
             write_item_cache(cached, join(model_dir, ITEM_CACHE))
-            options = ExportOptions(skip_zero=self.config.exporting.skip_zero)
+            options = ExportConfig(skip_zero=self.config.exporting.skip_zero)
             path = join(model_dir, str(serving.export_dir_base), TWO_STAGE)
             export_two_stage(session, cached, path, options=options)
 

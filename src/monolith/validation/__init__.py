@@ -7,10 +7,13 @@ for users without a task, and `traffic.py` provides examples for it.
 
 from __future__ import annotations
 
-from monolith.validation.outcome import CopyOutcome, Outcome
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
+from monolith.validation.outcome import CopyOutcome, ValidationOutcome
 from monolith.validation.page import write_page
 from monolith.validation.ranker import Ranker
-from monolith.validation.run import ValidationOptions, validate
+from monolith.validation.run import ValidationConfig, validate
 from monolith.validation.sync_rule import SyncRule
 from monolith.validation.traffic import HashedIds, Traffic, clicks, criteo, movielens
 from monolith.validation.windows import Scores, Window
@@ -18,12 +21,12 @@ from monolith.validation.windows import Scores, Window
 __all__ = [
     "CopyOutcome",
     "HashedIds",
-    "Outcome",
     "Ranker",
     "Scores",
     "SyncRule",
     "Traffic",
-    "ValidationOptions",
+    "ValidationConfig",
+    "ValidationOutcome",
     "Window",
     "clicks",
     "criteo",
@@ -31,3 +34,6 @@ __all__ = [
     "validate",
     "write_page",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"Outcome": "ValidationOutcome", "ValidationOptions": "ValidationConfig"})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from monolith.validation.sync_rule import SyncRule
     from monolith.validation.windows import Scores, Window
 
-__all__ = ["CopyOutcome", "Outcome"]
+__all__ = ["CopyOutcome", "ValidationOutcome"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class CopyOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Mapping[str, CopyOutcome]):
+class ValidationOutcome(Mapping[str, CopyOutcome]):
     """Results of one trained model: its serving copies by name. `str` returns a table of them."""
 
     copies: dict[str, CopyOutcome]

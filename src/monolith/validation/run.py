@@ -22,7 +22,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.train.batch_time import REQUEST_TIME, times_of
 from monolith.train.session import Session
-from monolith.validation.outcome import CopyOutcome, Outcome
+from monolith.validation.outcome import CopyOutcome, ValidationOutcome
 from monolith.validation.serving_copy import ServingCopy
 from monolith.validation.sync_rule import SyncClock, SyncRule
 from monolith.validation.windows import WindowedScores
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from monolith.train.task import Task
 
-__all__ = ["ValidationOptions", "validate"]
+__all__ = ["ValidationConfig", "validate"]
 
 
 @config
-class ValidationOptions(Config):
+class ValidationConfig(Config):
     """Keyword arguments of `validate`."""
 
     copies: Mapping[str, SyncRule] = field(default_factory=lambda: {"served": SyncRule()})
@@ -78,20 +78,20 @@ class ValidationOptions(Config):
                 )
 
 
-def validate(make_task: Callable[[], Task], batches: Iterable[Any] | None = None, **options: Any) -> Outcome:
+def validate(make_task: Callable[[], Task], batches: Iterable[Any] | None = None, **options: Any) -> ValidationOutcome:
     """Predicts every example before training on it, and returns the metrics of the predictions.
 
     Args:
         make_task: Class or function that creates the task, once for training and once for each copy. The predictions of
             its `model_fn` must be probabilities, and labels 0 or 1.
         batches: Batches in the order of time, with the column ``req_time``; None: the input of the task.
-        options: The fields of `ValidationOptions`, by name.
+        options: The fields of `ValidationConfig`, by name.
 
     Raises:
         InvalidArgumentError: batches have no times, are too far out of order, or end before anything was measured; or
             predictions are not probabilities.
     """
-    wanted = ValidationOptions(**options)
+    wanted = ValidationConfig(**options)
     with torch.random.fork_rng(devices=[]), ExitStack() as closing:
         torch.manual_seed(wanted.seed)
         task = make_task()
@@ -139,7 +139,7 @@ class _Copy:
 class _Run:
     """One pass over the stream. Owned by the training thread."""
 
-    def __init__(self, make_task: Callable[[], Task], session: Session, wanted: ValidationOptions) -> None:
+    def __init__(self, make_task: Callable[[], Task], session: Session, wanted: ValidationConfig) -> None:
         self._make_task = make_task
         self._session = session
         self._wanted = wanted
@@ -169,7 +169,7 @@ class _Run:
         if self._wanted.on_batch is not None:
             self._wanted.on_batch(len(times))
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ValidationOutcome:
         """Returns the metrics."""
         if not self._copies:
             last = "the stream has no examples" if self._begin is None else f"the last example is of {self._newest}"
@@ -178,7 +178,7 @@ class _Run:
                 " more examples, or a smaller warm_up_seconds"
             )
         self._measure_tables()
-        return Outcome(
+        return ValidationOutcome(
             copies={name: each.outcome() for name, each in self._copies.items()},
             examples=self.examples,
             rows=self._rows,

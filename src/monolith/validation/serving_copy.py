@@ -11,7 +11,7 @@ from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError
 from monolith.nn.embeddings.row_anchor import RowAnchor
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.tables.history import NUM_BUCKETS, Mark
+from monolith.tables.history import NUM_BUCKETS, ChangePosition
 from monolith.tables.local.store import LocalStore
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ServingCopy:
         store = self._trained.stores[name]
         now = store.open_reader(self._name).mark
         # Epoch 0: all rows of the tables count as changed.
-        self._readers[name] = store.open_reader(self._name, at=Mark(now.generation, now.life, 0))
+        self._readers[name] = store.open_reader(self._name, at=ChangePosition(now.generation, now.life, 0))
         firsts = range(0, NUM_BUCKETS, _BUCKETS_AT_A_TIME)
         return self._readers[name], [range(first, first + _BUCKETS_AT_A_TIME) for first in firsts]
 

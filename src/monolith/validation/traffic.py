@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from monolith.data.batch import ColumnValues
-    from monolith.data.click_world import ClickWorld
+    from monolith.data.click_world import SyntheticClicks
     from monolith.data.dataset import Dataset
 
 __all__ = ["HashedIds", "Traffic", "clicks", "criteo", "movielens"]
@@ -54,7 +54,7 @@ class Traffic:
         return replace(self, batches=_Mapped(self.batches, HashedIds(columns=ranker.ids, rows=rows)), ranker=ranker)
 
 
-def clicks(world: ClickWorld, *, days: int = 7, batch_size: int = 500, seed: int = 0) -> Traffic:
+def clicks(world: SyntheticClicks, *, days: int = 7, batch_size: int = 500, seed: int = 0) -> Traffic:
     """Generates clicks over several days, with users and items that appear and disappear, and drifting tastes."""
     count = days * world.examples_per_day
     return Traffic(

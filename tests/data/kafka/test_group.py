@@ -10,7 +10,7 @@ import pytest
 
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
 from monolith.data.kafka import KafkaConfig, KafkaDataset, KafkaPosition, KafkaReading, Partition, merge_positions
-from monolith.data.kafka.client import Client
+from monolith.data.kafka.client import KafkaClient
 from monolith.data.kafka.dataset import Membership, run_mark
 from monolith.data.kafka.fetching import Fetching
 from monolith.errors import CancelledError
@@ -97,8 +97,8 @@ def test_where_a_partition_goes_on(cluster: KafkaCluster) -> None:
     one, two, three, four = (Partition("goes-on", number) for number in range(NUM_PARTITIONS))
     config = KafkaConfig(group="goes-on", assignment="group")
 
-    def connect(mark: str) -> Client:
-        client = Client(cluster.brokers, ["goes-on"], config)
+    def connect(mark: str) -> KafkaClient:
+        client = KafkaClient(cluster.brokers, ["goes-on"], config)
         client.mark = mark
         return client
 

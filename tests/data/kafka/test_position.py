@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from monolith.data.kafka import KafkaPosition, Partition, merge_positions
 from monolith.data.kafka.fetching import fresh
-from monolith.data.kafka.gathering import Gathering, Piece
+from monolith.data.kafka.gathering import FetchedRecords, RecordGatherer
 from monolith.data.kafka.messages import Chunk
 from monolith.data.kafka.ordering import FixedOrder
 from monolith.data.records.records import Places, Records
@@ -185,7 +185,7 @@ class Arriving:
         self.next = dict(following)
         self.to_skip = {(each, following[each]): count for each, count in inside.items()}
 
-    def piece(self) -> Piece | None:
+    def piece(self) -> FetchedRecords | None:
         left = [each for each, sizes in self.contents.items() if self.next[each] < len(sizes)]
         if not left:
             return None
@@ -211,7 +211,7 @@ class Arriving:
         )
         whole = Records(records.buffer, records.spans, places=places)
         through = {partition: offsets.stop for partition, offsets in chunks}
-        piece = Piece(whole, tuple(partition for partition, _ in chunks), through)
+        piece = FetchedRecords(whole, tuple(partition for partition, _ in chunks), through)
         return piece.without_first(self.to_skip) if self.to_skip else piece
 
 
@@ -229,7 +229,7 @@ def test_exact_blocks_go_on_behind_any_of_them_in_any_order_of_arrival(
     following, inside = dict.fromkeys(contents, 0), dict[Partition, int]()
     for attempt in range(4):
         arriving = Arriving(contents, seed + attempt, following=following, inside=inside)
-        gathering = Gathering(size, drop_remainder=False)
+        gathering = RecordGatherer(size, drop_remainder=False)
         for _ in range(data.draw(st.integers(0, 4)) if attempt < 3 else 1000):
             if (made := gathering.next_block(arriving.piece, lambda: 0)) is None:
                 break
@@ -244,7 +244,7 @@ def test_what_was_gathered_is_dropped_when_partitions_move() -> None:
     """The third piece comes after a change; what was gathered before it is fetched again by whoever has it now."""
     partition = Partition("clicks", 0)
     pieces = [
-        Piece(
+        FetchedRecords(
             Records(one.buffer, one.spans, places=Places(("x",), np.zeros(1, np.int64), np.array([n]))),
             (partition,),
             {partition: n + 1},
@@ -254,12 +254,12 @@ def test_what_was_gathered_is_dropped_when_partitions_move() -> None:
     ]
     fetched = 0
 
-    def piece() -> Piece:
+    def piece() -> FetchedRecords:
         nonlocal fetched
         fetched += 1
         return pieces[fetched - 1]
 
-    made = Gathering(3, drop_remainder=False).next_block(piece, lambda: int(fetched > 2))
+    made = RecordGatherer(3, drop_remainder=False).next_block(piece, lambda: int(fetched > 2))
     assert made is not None
     assert list(made[0]) == [b"0", b"1", b"2"]
     assert made[1].following == {partition: 3}

@@ -126,7 +126,7 @@ def test_start_at_a_time(cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch)
         asked.append((len(partitions), milliseconds))
         return dict.fromkeys(partitions, 9)
 
-    monkeypatch.setattr("monolith.data.kafka.client.Client.offsets_at", offsets_at)
+    monkeypatch.setattr("monolith.data.kafka.client.KafkaClient.offsets_at", offsets_at)
     start = datetime(2024, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
     dataset = KafkaDataset("times", cluster.brokers, start=start, stop="end", config=plain())
     assert sorted(map(int, rest_of(dataset.read()))) == [36, 37, 38, 39]

@@ -22,8 +22,8 @@ from monolith.data.operators import (
     NegativeSample,
     NegativeSampling,
     NegativeWeights,
+    PoolConfig,
     PoolEntry,
-    PoolLimits,
     RankLabel,
     ScatterLabel,
     SpecialStrategy,
@@ -112,9 +112,9 @@ def test_rates_of_the_whole_range_are_taken_and_others_are_not() -> None:
     ],
 )
 def test_limits_of_a_pool(accepted: dict[str, int], refused: dict[str, int]) -> None:
-    PoolLimits(**accepted)
-    with pytest.raises(ValueError, match="PoolLimits"):
-        PoolLimits(**refused)
+    PoolConfig(**accepted)
+    with pytest.raises(ValueError, match="PoolConfig"):
+        PoolConfig(**refused)
 
 
 def test_powers_from_minus_four_to_four() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from data.operators.item_pool_reference import ReferencePool
 from data.operators.sample_rows import few, rows_of
 from monolith.data import Batch
-from monolith.data.operators import Draws, ItemPool, PoolLimits
+from monolith.data.operators import Draws, ItemPool, PoolConfig
 from monolith.errors import ResourceExhaustedError
 from monolith.tensors import Ragged
 
@@ -57,7 +57,7 @@ def state_of(pool: ItemPool) -> dict[int, list[Any]]:
 def test_queues_are_bounded_and_the_first_version_of_an_item_stays(
     pushes: list[list[tuple[int, int]]], max_items: int
 ) -> None:
-    pool = ItemPool(COLUMNS, PoolLimits(max_items=max_items, start_items=0))
+    pool = ItemPool(COLUMNS, PoolConfig(max_items=max_items, start_items=0))
     reference = ReferencePool(max_items, 0)
     first = 0
     for rows in pushes:
@@ -71,7 +71,7 @@ def test_queues_are_bounded_and_the_first_version_of_an_item_stays(
     }
     assert state_of(pool) == expected
     assert len(pool) == sum(map(len, expected.values()))
-    again = ItemPool(COLUMNS, PoolLimits(max_items=max_items, start_items=0))
+    again = ItemPool(COLUMNS, PoolConfig(max_items=max_items, start_items=0))
     again.load_state_dict(pool.state_dict())
     assert state_of(again) == expected
 
@@ -85,7 +85,7 @@ def test_queues_are_bounded_and_the_first_version_of_an_item_stays(
 def test_draws_are_uniform_over_the_other_items_of_the_channel(
     pushes: list[list[tuple[int, int]]], start: int, wanted: list[tuple[int, int, float]]
 ) -> None:
-    pool = ItemPool((), PoolLimits(max_items=5, start_items=start))
+    pool = ItemPool((), PoolConfig(max_items=5, start_items=start))
     reference = ReferencePool(5, start)
     for rows in pushes:
         push(pool, rows)
@@ -120,7 +120,7 @@ def draw(
 
 @pytest.mark.parametrize("alpha", [0.0, 0.75, 1.0, -0.5])
 def test_items_come_out_in_proportion_to_a_power_of_how_often_they_were_seen(alpha: float) -> None:
-    pool = ItemPool((), PoolLimits(max_items=10, start_items=0))
+    pool = ItemPool((), PoolConfig(max_items=10, start_items=0))
     seen = {10: 1, 20: 4, 30: 16, 40: 9}
     push(pool, [(3, item) for item, count in seen.items() for _ in range(count)])
     count = 60_000
@@ -136,7 +136,7 @@ def test_items_come_out_in_proportion_to_a_power_of_how_often_they_were_seen(alp
 
 
 def test_easy_draws_come_from_all_channels_in_proportion_to_their_size() -> None:
-    pool = ItemPool((), PoolLimits(max_items=100, start_items=5))
+    pool = ItemPool((), PoolConfig(max_items=100, start_items=5))
     push(pool, [(1, item) for item in range(10)] + [(2, 100 + item) for item in range(30)] + [(5, 7)])
     count = 60_000
     drawn = draw(pool, [1] * count, [3] * count, [], easy_share=0.4, seed=2)
@@ -153,7 +153,7 @@ def test_easy_draws_come_from_all_channels_in_proportion_to_their_size() -> None
 
 
 def test_nothing_but_the_own_item_is_no_draw() -> None:
-    pool = ItemPool((), PoolLimits(max_items=10, start_items=0))
+    pool = ItemPool((), PoolConfig(max_items=10, start_items=0))
     push(pool, [(3, 7)])
     for alpha in (0.0, 1.0):
         assert not draw(pool, [3, 3], [7, 7], [0.0, 0.99], alpha=alpha).found.any()
@@ -162,7 +162,7 @@ def test_nothing_but_the_own_item_is_no_draw() -> None:
 
 
 def test_the_extremes_of_a_draw_stay_inside_the_queue() -> None:
-    pool = ItemPool((), PoolLimits(max_items=10, start_items=0))
+    pool = ItemPool((), PoolConfig(max_items=10, start_items=0))
     push(pool, [(3, item) for item in range(6)])
     below_one = float(np.nextafter(1.0, 0.0))
     for alpha in (0.0, 1.0):
@@ -173,7 +173,7 @@ def test_the_extremes_of_a_draw_stay_inside_the_queue() -> None:
 
 
 def test_memory_stays_bounded_however_many_items_pass() -> None:
-    pool = ItemPool(COLUMNS, PoolLimits(max_items=50, start_items=0))
+    pool = ItemPool(COLUMNS, PoolConfig(max_items=50, start_items=0))
     for first in range(0, 40_000, 400):
         push(pool, [(3, first + item) for item in range(400)], first)
     assert pool.sizes() == {3: 50}
@@ -182,7 +182,7 @@ def test_memory_stays_bounded_however_many_items_pass() -> None:
 
 
 def test_too_many_channels_are_an_error() -> None:
-    pool = ItemPool((), PoolLimits(max_items=5, start_items=0, max_channels=2))
+    pool = ItemPool((), PoolConfig(max_items=5, start_items=0, max_channels=2))
     push(pool, [(1, 1), (2, 1)])
     with pytest.raises(ResourceExhaustedError, match=r"more than 2 channels, the next one is 9; is the channel column"):
         push(pool, [(9, 1)])
@@ -190,9 +190,9 @@ def test_too_many_channels_are_an_error() -> None:
 
 
 def test_a_smaller_pool_restores_the_newest() -> None:
-    pool = ItemPool(COLUMNS, PoolLimits(max_items=10, start_items=0))
+    pool = ItemPool(COLUMNS, PoolConfig(max_items=10, start_items=0))
     push(pool, [(3, item) for item in range(10)])
-    small = ItemPool(COLUMNS, PoolLimits(max_items=4, start_items=0))
+    small = ItemPool(COLUMNS, PoolConfig(max_items=4, start_items=0))
     small.load_state_dict(pool.state_dict())
     assert state_of(small) == {3: state_of(pool)[3][-4:]}
     with pytest.raises(ValueError, match="saved with the columns price, tags, title, this one has brand"):
@@ -200,7 +200,7 @@ def test_a_smaller_pool_restores_the_newest() -> None:
 
 
 def test_features_of_another_kind_are_refused_before_anything_changes() -> None:
-    pool = ItemPool(("tags", "price"), PoolLimits(max_items=10, start_items=0))
+    pool = ItemPool(("tags", "price"), PoolConfig(max_items=10, start_items=0))
     push(pool, [(3, 1)])
     wrong = Batch({"tags": Ragged.from_lists([[1]]), "price": torch.ones(1, 2)}, num_rows=1)
     with pytest.raises(TypeError, match=r"'price' are kept as a tensor of torch.float32 \[0, 1\], got .* \[1, 2\]"):
@@ -213,5 +213,5 @@ def test_features_of_another_kind_are_refused_before_anything_changes() -> None:
 
 @pytest.mark.parametrize("options", [{"max_items": 0}, {"start_items": -1}, {"max_items": 5, "start_items": 5}])
 def test_limits_that_leave_nothing_to_draw_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="PoolLimits"):
-        PoolLimits(**options)
+    with pytest.raises(ValueError, match="PoolConfig"):
+        PoolConfig(**options)

@@ -18,14 +18,14 @@ from monolith.data.operators import (
     NegativeGen,
     NegativeSampling,
     NegativeWeights,
+    PoolConfig,
     PoolEntry,
-    PoolLimits,
     Positives,
 )
 from monolith.data.operators.item_pool import Draws
 from monolith.tensors import Ragged
 
-LIMITS = PoolLimits(max_items=1000, start_items=0)
+LIMITS = PoolConfig(max_items=1000, start_items=0)
 
 
 def clicks(count: int, *, seed: int = 0, num_items: int = 50) -> Batch:
@@ -127,7 +127,7 @@ def test_the_same_data_gives_the_same_negatives_also_after_a_restart() -> None:
 
 def test_a_pool_that_is_not_ready_gives_the_positive_alone() -> None:
     batch = clicks(40)
-    made = gen(num_negatives=3, limits=PoolLimits())(batch)
+    made = gen(num_negatives=3, limits=PoolConfig())(batch)
     assert made is not None
     assert made.num_rows == 40
     assert made[SAMPLED].sum() == 0  # type: ignore[union-attr]
@@ -143,7 +143,7 @@ def test_what_was_read_may_be_left_out() -> None:
     some = gen(keep="positives")(batch)
     assert some is not None
     assert some.num_rows == 2 * positives
-    assert gen(keep="none", limits=PoolLimits())(batch) is None
+    assert gen(keep="none", limits=PoolConfig())(batch) is None
 
 
 def test_hard_negatives_come_from_the_channel_and_channel_zero_takes_no_part() -> None:
@@ -181,7 +181,7 @@ def test_actions_are_different_numbers_of_32_bits(name: str) -> None:
 def test_a_share_of_the_negatives_enters() -> None:
     batch = clicks(4000, num_items=100_000)
     operator = gen(
-        entry=PoolEntry(negative_share=0.25), limits=PoolLimits(max_items=10_000, start_items=0), num_negatives=0
+        entry=PoolEntry(negative_share=0.25), limits=PoolConfig(max_items=10_000, start_items=0), num_negatives=0
     )
     operator(batch)
     labels = batch["label"]

@@ -10,14 +10,14 @@ import torch
 
 from data.operators.sample_rows import rows_of
 from monolith.data import Batch, Framing, read_examples, write_examples
-from monolith.data.operators import ItemPool, PoolLimits, restore_pool, save_pool
+from monolith.data.operators import ItemPool, PoolConfig, restore_pool, save_pool
 from monolith.data.protos.example_pb2 import ChannelCache
 from monolith.errors import DataLossError, NotFoundError
 from monolith.ids import pack_v2
 from monolith.tensors import Ragged
 
 COLUMNS = ("tags", "price", "size", "vector", "title", "scores", "counts")
-LIMITS = PoolLimits(max_items=100, start_items=0)
+LIMITS = PoolConfig(max_items=100, start_items=0)
 
 
 def filled(seed: int = 0) -> ItemPool:

@@ -19,13 +19,13 @@ from monolith.online.joiner.examples import ExampleWriter
 from monolith.online.joiner.files import FileInput, FileOutput
 from monolith.online.joiner.numbered import NumberedExample, split_examples
 from monolith.online.joiner.partition import JoinPartition
-from monolith.online.joiner.rules import JoinRules
+from monolith.online.joiner.rules import JoinRuleConfig
 from monolith.online.joiner.state import PartitionState
 from monolith.testing import FakeClock
 
 START_MS = 1_700_000_000_000
 CLICK = 1
-RULES = JoinRules(window_seconds=1.0, disorder_seconds=0.05, idle_seconds=5.0)
+RULES = JoinRuleConfig(window_seconds=1.0, disorder_seconds=0.05, idle_seconds=5.0)
 
 
 def sample(number: int) -> bytes:
@@ -72,7 +72,7 @@ def outcome(examples: Iterable[NumberedExample]) -> Counter[tuple[int, float]]:
 class FolderJoin:
     """One partition over files of a folder; may be opened again and again."""
 
-    def __init__(self, folder: Path, rules: JoinRules = RULES, **options: Any) -> None:
+    def __init__(self, folder: Path, rules: JoinRuleConfig = RULES, **options: Any) -> None:
         self.impressions, self.actions = folder / "impressions", folder / "actions"
         self.output, self.state = folder / "examples", folder / "state.sqlite"
         self.rules = rules

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
-from monolith.online.joiner import JoinerConfig, JoinRules
+from monolith.online.joiner import JoinerConfig, JoinRuleConfig
 from monolith.online.joiner.events import decode_event, request_of
 from monolith.online.joiner.numbered import NumberedExample, split_examples
 from monolith.online.joiner.topics import NUMBER_HEADER
@@ -42,7 +42,7 @@ def folder_config(folder: Path, partitions: int, **options: Any) -> JoinerConfig
         output=str(folder / "examples-{partition}"),
         state_dir=str(folder / "state"),
         partitions=partitions,
-        **{"rules": JoinRules(**RULES), "stop_at_end": True, **options},
+        **{"rules": JoinRuleConfig(**RULES), "stop_at_end": True, **options},
     )
 
 
@@ -85,5 +85,5 @@ def topic_config(cluster: KafkaCluster, folder: Path, **options: Any) -> JoinerC
         name: f"kafka://{cluster.brokers}/{folder.name}-{name}" for name in ("impressions", "actions", "output")
     }
     return JoinerConfig(
-        **places, state_dir=str(folder), **{"rules": JoinRules(**RULES), "stop_at_end": True, **options}
+        **places, state_dir=str(folder), **{"rules": JoinRuleConfig(**RULES), "stop_at_end": True, **options}
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monolith import cli
-from monolith.online.joiner import JoinCounts, JoinRules
+from monolith.online.joiner import JoinCounts, JoinRuleConfig
 
 PAGE = "joiner.md"
 
@@ -33,5 +33,5 @@ def test_the_page_runs(
 
 def test_every_rule_and_every_count_is_on_the_page(project_root: Path) -> None:
     text = (project_root / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
-    names = [field.name for kind in (JoinRules, JoinCounts) for field in fields(kind)]
+    names = [field.name for kind in (JoinRuleConfig, JoinCounts) for field in fields(kind)]
     assert [name for name in names if not re.search(rf"`{name}\b", text)] == []

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
-from monolith.online.joiner.entry import Entry, Held, Stage, pack_entries, unpack_entries
+from monolith.online.joiner.entry import Entry, EntryStage, Held, pack_entries, unpack_entries
 from monolith.online.joiner.events import Event, action_record, decode_event, impression_record, key_of
 from monolith.online.joiner.examples import ExampleWriter
-from monolith.online.joiner.machine import Joined, JoinMachine
+from monolith.online.joiner.machine import JoinedExample, JoinMachine
 from monolith.online.joiner.partition import Watermark
-from monolith.online.joiner.rules import JoinRules
+from monolith.online.joiner.rules import JoinRuleConfig
 
 WINDOW = 100
 SKIP = 75
 CLICK, LIKE = 1, 2
 
 
-def rules(**options: Any) -> JoinRules:
-    return JoinRules(
+def rules(**options: Any) -> JoinRuleConfig:
+    return JoinRuleConfig(
         **{"window_seconds": WINDOW / 1000, "late_seconds": WINDOW / 1000, "negative_action": SKIP, **options}
     )
 
@@ -38,7 +38,7 @@ def done(request: bytes, time_ms: int, *actions: int) -> Event:
     return Event(key_of(request, 7), time_ms, b"", actions)
 
 
-def outcome(each: Joined) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
+def outcome(each: JoinedExample) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
     return each.key[:-8], each.actions, each.pre_actions
 
 
@@ -59,7 +59,7 @@ def test_wait_gives_a_positive_with_its_action_and_a_negative_when_its_window_cl
     assert run(machine, 1099) == []
     machine.advance(1100)
     (negative,) = machine.take_outgoing()
-    assert negative == Joined(key_of(b"b", 7), 1000, 1100, b"sample of b", (SKIP,), ())
+    assert negative == JoinedExample(key_of(b"b", 7), 1000, 1100, b"sample of b", (SKIP,), ())
     assert run(machine, 1200) == []
     assert (machine.entries, machine.num_bytes) == ({}, 0)
 
@@ -94,7 +94,7 @@ def test_an_action_without_an_impression_is_counted_and_forgotten() -> None:
 )
 def test_late_actions_are_dropped_counted_or_correct_their_example(policy: str, expected: list[Any], late: int) -> None:
     options: dict[str, Any] = {} if policy == "drop" else {"late_seconds": 0.1}
-    machine = JoinMachine(JoinRules(window_seconds=0.1, late_actions=policy, negative_action=SKIP, **options))
+    machine = JoinMachine(JoinRuleConfig(window_seconds=0.1, late_actions=policy, negative_action=SKIP, **options))
     assert run(machine, shown(b"a", 1000), 1150) == [(b"a", (SKIP,), ())]
     assert run(machine, done(b"a", 1090, CLICK)) == expected
     assert machine.counts.late_actions == late
@@ -150,7 +150,7 @@ def test_negatives_are_drawn_by_key_and_every_example_carries_the_rate() -> None
     assert 900 < len(one) < 1100
     differently = rules(negative_rate=0.25, seed=4)
     assert one != {key for key, *_ in run(JoinMachine(differently), *(shown(each, 1000) for each in requests), 2000)}
-    joined = Joined(key_of(b"r", 7), 1000, 1010, b"", (CLICK,), ())
+    joined = JoinedExample(key_of(b"r", 7), 1000, 1010, b"", (CLICK,), ())
     example = Example.FromString(ExampleWriter(chosen).example(joined))
     assert example.line_id.sample_rate == 0.25
 
@@ -168,7 +168,9 @@ def test_an_example_is_its_sample_with_labels_and_what_happened(kind: Any) -> No
     sample.line_id.req_time = 1
     sample.line_id.actions.append(-3)
     writer = ExampleWriter(rules(tasks=((CLICK,), (LIKE, 3)), negative_label=-1.0), kind.__name__)
-    joined = Joined(key_of(b"r", 2**63 + 5), 1_700_000_000_999, 0, sample.SerializeToString(), (LIKE, -7), (SKIP,))
+    joined = JoinedExample(
+        key_of(b"r", 2**63 + 5), 1_700_000_000_999, 0, sample.SerializeToString(), (LIKE, -7), (SKIP,)
+    )
     found = kind.FromString(writer.example(joined))
     assert list(found.label) == [0.5, -1.0, 1.0]
     line = found.line_id
@@ -213,7 +215,7 @@ def test_rules_that_contradict_each_other_are_refused(options: dict[str, Any], t
 
 ENTRIES = st.builds(
     Entry,
-    st.sampled_from(Stage),
+    st.sampled_from(EntryStage),
     st.integers(1, 2**40),
     st.integers(1, 2**40),
     st.binary(max_size=9),
@@ -250,7 +252,7 @@ def test_every_impression_in_time_goes_out_and_every_event_is_counted(
     history: list[Event | int], mode: str, policy: str
 ) -> None:
     options: dict[str, Any] = {} if policy == "drop" else {"late_seconds": 0.1}
-    chosen = JoinRules(window_seconds=0.1, mode=mode, late_actions=policy, negative_action=SKIP, **options)
+    chosen = JoinRuleConfig(window_seconds=0.1, mode=mode, late_actions=policy, negative_action=SKIP, **options)
     machine = JoinMachine(chosen)
     found = run(machine, *history, 10**6)
     counts = machine.counts
@@ -351,10 +353,10 @@ def test_entries_that_are_kept_elsewhere_take_no_memory_here() -> None:
     machine.take([shown(b"r%d" % number, 1000) for number in range(100)])
     keys = list(machine.entries)[:90]
     kept = {key: machine.entries[key] for key in keys}
-    machine.put_out(keys)
+    machine.evict(keys)
     assert sum(map(len, machine._timers.values())) == len(machine.entries) == 10
     for key, entry in kept.items():
-        machine.bring_in(key, entry)
+        machine.insert(key, entry)
     machine.advance(1100)
     assert machine.counts.negatives == 100
     machine.advance(1200)

@@ -21,7 +21,7 @@ from monolith.online.joiner.events import action_record, impression_record
 from monolith.online.joiner.files import FileOutput
 from monolith.online.joiner.machine import JoinMachine
 from monolith.online.joiner.numbered import NumberedExample, pack_examples, split_examples
-from monolith.online.joiner.rules import JoinRules
+from monolith.online.joiner.rules import JoinRuleConfig
 from monolith.online.joiner.state import PartitionState
 from online.joiner.joins import CLICK, RULES, START_MS, FolderJoin, append, framed, outcome, sample, traffic
 
@@ -125,7 +125,7 @@ def test_every_event_counts_once_wherever_it_dies(tmp_path: Path, monkeypatch: p
 
 
 def test_a_window_larger_than_memory_goes_to_disk_and_comes_out_the_same(tmp_path: Path) -> None:
-    rules = JoinRules(window_seconds=1.0, disorder_seconds=0.05, late_actions="correct", negative_action=75)
+    rules = JoinRuleConfig(window_seconds=1.0, disorder_seconds=0.05, late_actions="correct", negative_action=75)
     impressions, actions, _ = traffic(300)
     late = [action_record(b"request-%d" % 290, 290, time_ms=START_MS + 2900, actions=[7])]
     found = {}
@@ -178,7 +178,7 @@ def test_a_window_on_disk_is_closed_in_pieces_also_after_a_kill_between_two(
 ) -> None:
     monkeypatch.setattr(partition_module, "_MOST_EXAMPLES", 100)
     monkeypatch.setattr(state_module, "_AT_ONCE", 40)
-    join = FolderJoin(tmp_path, JoinRules(window_seconds=1000.0), memory_bytes=20_000)
+    join = FolderJoin(tmp_path, JoinRuleConfig(window_seconds=1000.0), memory_bytes=20_000)
     impressions, actions, expected = traffic(1000)
     append(join.impressions, impressions)
     append(join.actions, actions)
@@ -455,7 +455,7 @@ def test_what_waits_long_does_not_keep_all_that_came_since_on_disk(tmp_path: Pat
 
 
 def test_a_state_is_loaded_as_it_was_left_after_any_step(tmp_path: Path) -> None:
-    rules = JoinRules(window_seconds=1.0, disorder_seconds=0.05, late_actions="correct", negative_action=75)
+    rules = JoinRuleConfig(window_seconds=1.0, disorder_seconds=0.05, late_actions="correct", negative_action=75)
     join = FolderJoin(tmp_path, rules, batch_records=15, memory_bytes=1 << 16)
     impressions, actions, _ = traffic(300)
     append(join.impressions, impressions)

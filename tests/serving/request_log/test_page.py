@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from monolith.cli import main
-from monolith.data import Dense, Ids, Label, Parser, read_examples
+from monolith.data import DenseColumn, Ids, Label, Parser, read_examples
 from serving.server.serving_process import serve_while
 
 PAGE = "request-log.md"
@@ -52,7 +52,7 @@ def test_the_page_runs(
     told = capsys.readouterr().out
     assert "positives 1, negatives 4" in told
     assert "5 examples of 2 requests" in told
-    columns = [Ids("user"), Ids("item"), Label(), Dense("__SERVED__/predictions")]
+    columns = [Ids("user"), Ids("item"), Label(), DenseColumn("__SERVED__/predictions")]
     joined: Any = Parser("example", columns).parse(list(read_examples("examples-00000", "sort_id")))
     found = {
         (user, item): label

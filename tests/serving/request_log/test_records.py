@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.data import Dense, FirstBytes, Floats, Ids, Ints, Parser
+from monolith.data import DenseColumn, FirstBytes, Floats, Ids, Ints, Parser
 from monolith.data.protos.example_pb2 import Example, ExampleBatch
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
@@ -61,14 +61,14 @@ def test_every_kind_of_column_is_read_back_by_the_parser_of_training() -> None:
         [
             Ids("user"),
             Ids("tags"),
-            Dense("price", width=2),
-            Dense("square", width=4),
+            DenseColumn("price", width=2),
+            DenseColumn("square", width=4),
             Floats("floats"),
-            Dense("count", dtype="int64"),
+            DenseColumn("count", dtype="int64"),
             Ints("flag"),
-            Dense("half"),
+            DenseColumn("half"),
             FirstBytes("text"),
-            Dense("__SERVED__/predictions"),
+            DenseColumn("__SERVED__/predictions"),
         ],
     )
     batch: Any = parser.parse([each.SerializeToString() for each in _samples(request)])

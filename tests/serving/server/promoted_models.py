@@ -12,7 +12,7 @@ from torch import nn
 
 import monolith as ml
 from monolith.data.batch import Batch
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.online import DeltaPublisher
 from monolith.tables.compressors import Fp32
 from monolith.train import Spec, Trainer
@@ -69,7 +69,7 @@ class Versions:
 
     def export(self, version: int, slope: float, *, dense_only: bool = False) -> None:
         self.set_slope(slope)
-        options = ExportOptions(version=version, dense_only=dense_only)
+        options = ExportConfig(version=version, dense_only=dense_only)
         self.trainer.export(str(self.folder), example=batch(), options=options)
 
     def publisher(self, log: Path) -> DeltaPublisher:

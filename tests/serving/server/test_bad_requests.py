@@ -20,11 +20,11 @@ import torch
 from monolith.cli import main
 from monolith.errors import OpError
 from monolith.export.export_folder import ExportFolder
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.rpc.credentials import ServerCredentials
 from monolith.serving import Predictor
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.server import Limits, ModelRegistry, ModelServer
+from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer
 from monolith.serving.server.grpc_service import GrpcService, service_handlers
 from monolith.serving.server.http.error import HttpError, error_response
 from monolith.serving.server.http.message import HttpRequest, HttpResponse
@@ -44,7 +44,7 @@ NOT_FINITE = "the model answered NaN or an infinity"
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported")
-    trained(2).export(str(folder / "1"), example=make_batch(0), options=ExportOptions(version=1))
+    trained(2).export(str(folder / "1"), example=make_batch(0), options=ExportConfig(version=1))
     return folder / "1" / "1"
 
 
@@ -227,7 +227,7 @@ class _Details:
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_a_client_that_drips_is_sent_away_by_the_limit(server: ModelServer, part: str) -> None:
     """Bytes that keep coming give no more time than bytes that do not come."""
-    limits = Limits(head_seconds=0.3, body_seconds=0.3)
+    limits = LimitsConfig(head_seconds=0.3, body_seconds=0.3)
     head = f"POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n".encode()
     told = None
     with (

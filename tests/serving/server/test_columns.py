@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.serving.server import Limits
+from monolith.serving.server import LimitsConfig
 from monolith.serving.server.columns import fit
 from monolith.serving.server.grpc_service import columns_of
 from monolith.serving.server.http.json_request import parse_request
@@ -98,7 +98,9 @@ def test_rest_and_grpc_take_the_same_values_for_a_column(
 
     sent = [each.encode() for each in values] if dtype is None else torch.tensor(values, dtype=dtype)
     by_grpc = found(lambda: columns_of({"x": message_of(sent)}, asked))
-    by_rest = found(lambda: parse_request(json.dumps({"inputs": {"x": values}}).encode(), Limits()).columns(asked))
+    by_rest = found(
+        lambda: parse_request(json.dumps({"inputs": {"x": values}}).encode(), LimitsConfig()).columns(asked)
+    )
     assert by_grpc == by_rest
     is_whole = dtype in {torch.int64, torch.uint64}
     assert (by_rest == "refused") == (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from monolith.serving.server import Limits, ServerConfig
+from monolith.serving.server import LimitsConfig, ServerConfig
 from monolith.serving.server.http.front import HttpFront
 from monolith.serving.server.http.message import HttpRequest, HttpResponse, Reply
 from monolith.serving.server.http.protocol import HttpConnection
@@ -63,7 +63,9 @@ def connect(application: Application) -> Iterator[Callable[..., socket.socket]]:
 
         def opened(**limits: Any) -> socket.socket:
             if not fronts:
-                fronts.append(HttpFront(application, ServerConfig(port=0, limits=Limits(**limits), drain_seconds=5.0)))
+                fronts.append(
+                    HttpFront(application, ServerConfig(port=0, limits=LimitsConfig(**limits), drain_seconds=5.0))
+                )
                 stack.callback(fronts[0].close)
             return stack.enter_context(socket.create_connection(("127.0.0.1", fronts[0].port), timeout=PATIENCE))
 

@@ -15,7 +15,7 @@ import pytest
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.serving import Predictor, version_watch
-from monolith.serving.promotion import Gate, Promotion, PromotionConfig
+from monolith.serving.promotion import Promotion, PromotionConfig, PromotionGate
 from monolith.serving.server import ModelRegistry
 from serving.server.promoted_models import Versions, batch, score, wait_until, write_gate
 
@@ -30,7 +30,7 @@ class Gated:
         self.promotion = Promotion(self.registry, PromotionConfig(**options))
         try:
             log = None if follow is None else str(follow)
-            self.promotion.add(str(path), name="ranker", follow=log, gate=Gate.from_file(str(gate)))
+            self.promotion.add(str(path), name="ranker", follow=log, gate=PromotionGate.from_file(str(gate)))
         except BaseException:
             self.close()
             raise
@@ -215,7 +215,7 @@ def test_a_rollback_of_a_model_that_follows_is_as_it_was_exported(
 
 def test_a_predictor_alone_keeps_the_gate(versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
-    gate = Gate.from_file(str(write_gate(tmp_path / "gate.json", min_auc=0.9)))
+    gate = PromotionGate.from_file(str(write_gate(tmp_path / "gate.json", min_auc=0.9)))
     versions.export(1, ALL_RIGHT)
     with Predictor(str(versions.folder), gate=gate) as predictor:
         versions.export(2, ALL_WRONG)
@@ -248,19 +248,21 @@ def test_a_newer_export_answers_with_weights_of_the_log_from_its_first_answer_on
             served = serve(versions.folder, gate, follow=tmp_path / "log")
             predict = partial(asked, served.registry)
         else:
-            alone = Predictor(str(versions.folder), follow=str(tmp_path / "log"), gate=Gate.from_file(str(gate)))
+            alone = Predictor(
+                str(versions.folder), follow=str(tmp_path / "log"), gate=PromotionGate.from_file(str(gate))
+            )
             predict = stack.enter_context(alone).predict
         inputs = {"user": [100], "x": [1.0]}
         wait_until(lambda: predict(inputs).version.dense >= 0)
-        judging, judge, pause = threading.Event(), Gate.judge, threading.Event()
+        judging, judge, pause = threading.Event(), PromotionGate.judge, threading.Event()
 
-        def slow(gate: Gate, model: Any, *, kind: str, against: Any) -> Any:
+        def slow(gate: PromotionGate, model: Any, *, kind: str, against: Any) -> Any:
             if kind == "dense":
                 judging.set()
                 pause.wait(0.3)  # in which a version that did not wait would be seen
             return judge(gate, model, kind=kind, against=against)
 
-        monkeypatch.setattr(Gate, "judge", slow)
+        monkeypatch.setattr(PromotionGate, "judge", slow)
         versions.export(2, 3.0, dense_only=dense_only)
         seen = [predict(inputs).version]
         while seen[-1].export == 1 or not judging.is_set():
@@ -318,13 +320,13 @@ def test_a_wrong_gate_is_refused_with_a_sentence(tmp_path: Path, text: str, said
     gate = tmp_path / "gate.toml"
     gate.write_text(text)
     with pytest.raises((InvalidArgumentError, NotFoundError)) as caught:
-        Gate.from_file(str(gate))
+        PromotionGate.from_file(str(gate))
     assert said in caught.value.message
 
 
 def test_figures_are_those_of_the_metrics(versions: Versions, tmp_path: Path) -> None:
     versions.export(1, 0.5)
-    gate = Gate.from_file(str(write_gate(tmp_path / "gate.json")))
+    gate = PromotionGate.from_file(str(write_gate(tmp_path / "gate.json")))
     with Predictor(str(versions.folder)) as predictor:
         verdict = gate.judge(predictor, kind="export")
     columns: Any = batch()

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from monolith.errors import UnavailableError
-from monolith.serving.server.request_queue import CostModel, OverloadedError, QueueRules, RequestQueue, Ticket, WaitSlip
+from monolith.serving.server.request_queue import (
+    CostModel,
+    OverloadedError,
+    RequestQueue,
+    RequestQueueConfig,
+    Ticket,
+    WaitSlip,
+)
 
 FAR = 1e9
 
@@ -14,7 +21,7 @@ def ticket(rows: int = 1, *, likeness: object = "a", cost: object = "m", deadlin
     return Ticket(likeness=likeness, cost=cost, rows=rows, deadline=deadline, work=None)
 
 
-def learned(rules: QueueRules, *, seconds: float, rows: int = 1) -> RequestQueue:
+def learned(rules: RequestQueueConfig, *, seconds: float, rows: int = 1) -> RequestQueue:
     """A queue that has seen one call."""
     queue = RequestQueue(rules)
     assert queue.offer(ticket(rows), 0.0) is None
@@ -25,7 +32,7 @@ def learned(rules: QueueRules, *, seconds: float, rows: int = 1) -> RequestQueue
 
 
 def test_requests_that_wait_are_put_together_in_order() -> None:
-    queue = RequestQueue(QueueRules(batch_examples=10))
+    queue = RequestQueue(RequestQueueConfig(batch_examples=10))
     tickets = [ticket(4), ticket(4), ticket(4), ticket(1)]
     assert [queue.offer(each, 0.0) for each in tickets] == [None] * 4
     assert queue.take(0.0).batch == tickets[:2]
@@ -35,7 +42,7 @@ def test_requests_that_wait_are_put_together_in_order() -> None:
 
 
 def test_unlike_requests_and_large_ones_go_alone_oldest_first() -> None:
-    queue = RequestQueue(QueueRules(batch_examples=10))
+    queue = RequestQueue(RequestQueueConfig(batch_examples=10))
     first, alone, large, other = ticket(likeness="b"), ticket(likeness=None), ticket(10), ticket(likeness="b")
     for now, each in enumerate([first, alone, large, other]):
         queue.offer(each, float(now))
@@ -43,7 +50,7 @@ def test_unlike_requests_and_large_ones_go_alone_oldest_first() -> None:
 
 
 def test_a_request_waits_for_others_no_longer_than_the_delay() -> None:
-    queue = RequestQueue(QueueRules(batch_examples=3, batch_delay_seconds=0.05))
+    queue = RequestQueue(RequestQueueConfig(batch_examples=3, batch_delay_seconds=0.05))
     one, two, three = ticket(), ticket(), ticket()
     queue.offer(one, 1.0)
     assert queue.take(1.0).wait_seconds == pytest.approx(0.05)
@@ -56,7 +63,7 @@ def test_a_request_waits_for_others_no_longer_than_the_delay() -> None:
 
 
 def test_a_queue_that_drains_waits_for_nobody_and_takes_nothing_in() -> None:
-    queue = RequestQueue(QueueRules(batch_delay_seconds=0.05))
+    queue = RequestQueue(RequestQueueConfig(batch_delay_seconds=0.05))
     one = ticket()
     queue.offer(one, 0.0)
     queue.is_draining = True
@@ -65,7 +72,7 @@ def test_a_queue_that_drains_waits_for_nobody_and_takes_nothing_in() -> None:
 
 
 def test_a_request_past_its_deadline_leaves_the_queue_unanswered() -> None:
-    queue = RequestQueue(QueueRules())
+    queue = RequestQueue(RequestQueueConfig())
     late, other = ticket(deadline=1.0), ticket(deadline=2.0)
     queue.offer(late, 0.0)
     queue.offer(other, 0.0)
@@ -74,13 +81,13 @@ def test_a_request_past_its_deadline_leaves_the_queue_unanswered() -> None:
 
 
 def test_a_waiting_thread_wakes_for_the_nearest_deadline() -> None:
-    queue = RequestQueue(QueueRules(batch_delay_seconds=0.1))
+    queue = RequestQueue(RequestQueueConfig(batch_delay_seconds=0.1))
     queue.offer(ticket(deadline=0.03), 0.0)
     assert queue.take(0.0).wait_seconds == pytest.approx(0.03)
 
 
 def test_what_would_wait_too_long_is_refused_and_told_when_to_come_back() -> None:
-    queue = learned(QueueRules(max_wait_seconds=0.1, batch_examples=1), seconds=0.04)
+    queue = learned(RequestQueueConfig(max_wait_seconds=0.1, batch_examples=1), seconds=0.04)
     running = ticket(likeness=None)
     assert queue.offer(running, 1.0) is None
     batch = queue.take(1.0).batch
@@ -96,14 +103,14 @@ def test_what_would_wait_too_long_is_refused_and_told_when_to_come_back() -> Non
 
 
 def test_what_could_only_be_answered_too_late_is_refused_at_once() -> None:
-    queue = learned(QueueRules(max_wait_seconds=10.0), seconds=1.0)
+    queue = learned(RequestQueueConfig(max_wait_seconds=10.0), seconds=1.0)
     queue.begin([ticket()], 5.0)
     assert queue.offer(ticket(deadline=5.9), 5.0) is not None
     assert queue.offer(ticket(deadline=6.1), 5.0) is None
 
 
 def test_a_free_thread_means_no_wait_whatever_runs_beside_it() -> None:
-    queue = learned(QueueRules(threads=2, max_wait_seconds=0.1), seconds=60.0)
+    queue = learned(RequestQueueConfig(threads=2, max_wait_seconds=0.1), seconds=60.0)
     queue.begin([ticket()], 100.0)
     assert queue.expected_wait(100.0) == 0.0
     assert queue.offer(ticket(), 100.0) is None
@@ -111,7 +118,7 @@ def test_a_free_thread_means_no_wait_whatever_runs_beside_it() -> None:
 
 
 def test_the_number_of_waiting_requests_has_a_bound_of_its_own() -> None:
-    queue = RequestQueue(QueueRules(max_waiting=3))
+    queue = RequestQueue(RequestQueueConfig(max_waiting=3))
     refusals = [queue.offer(ticket(), 0.0) for _ in range(4)]
     assert refusals[:3] == [None] * 3
     assert isinstance(refusals[3], OverloadedError)
@@ -119,7 +126,7 @@ def test_the_number_of_waiting_requests_has_a_bound_of_its_own() -> None:
 
 def test_a_queue_that_is_slower_than_its_calls_refuses_earlier() -> None:
     """Calls take 10 ms each, and are begun every 15 ms: what lies between them counts, too."""
-    queue = learned(QueueRules(max_wait_seconds=0.1, batch_examples=1), seconds=0.01)
+    queue = learned(RequestQueueConfig(max_wait_seconds=0.1, batch_examples=1), seconds=0.01)
     now, waits, most = 1.0, list[float](), list[int]()
     for _ in range(300):
         while queue.offer(ticket(likeness=None), now) is None:
@@ -155,7 +162,7 @@ def test_small_waits_tell_nothing() -> None:
 
 
 def test_a_failure_says_nothing_about_the_time_that_answers_take() -> None:
-    queue = RequestQueue(QueueRules(batch_examples=1))
+    queue = RequestQueue(RequestQueueConfig(batch_examples=1))
     queue.offer(ticket(), 0.0)
     batch = queue.take(0.0).batch
     queue.done(queue.begin(batch, 0.0), batch, 100.0, counts=False)
@@ -176,4 +183,4 @@ def test_costs_are_a_constant_and_so_much_an_example() -> None:
 
 def test_rules_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="batch_delay_seconds must be from 0 to max_wait_seconds"):
-        QueueRules(batch_delay_seconds=2.0, max_wait_seconds=1.0)
+        RequestQueueConfig(batch_delay_seconds=2.0, max_wait_seconds=1.0)

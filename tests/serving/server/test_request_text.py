@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from monolith.data.protos.example_pb2 import ExampleBatch
 from monolith.errors import InternalError, InvalidArgumentError
-from monolith.serving.server import Limits
+from monolith.serving.server import LimitsConfig
 from monolith.serving.server.columns import num_examples
 from monolith.serving.server.http import json_request
 from monolith.serving.server.http.json_answer import encode_answer
@@ -38,7 +38,7 @@ ROWS = st.lists(
 
 
 def columns_of(body: bytes, signature: Any = SIGNATURE) -> dict[str, Any]:
-    return json_request.parse_request(body, Limits()).columns(signature)
+    return json_request.parse_request(body, LimitsConfig()).columns(signature)
 
 
 @settings(max_examples=200, deadline=None)

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from hooks.server.certificates import make_certificate
-from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
+from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer, RequestQueueConfig
 from monolith.serving.server.http.front import _listen
 from monolith.testing import SmallModel
 from serving.server.test_grpc import RAGGED
@@ -130,7 +130,7 @@ def test_a_wrong_request_spoils_none_that_is_answered_with_it(
 
 
 def test_overload_is_refused_at_once_with_a_hint(start: Callable[..., ModelServer], model: SmallModel) -> None:
-    server = start(grpc_port=0, queue=QueueRules(max_waiting=1))
+    server = start(grpc_port=0, queue=RequestQueueConfig(max_waiting=1))
     held = Held(model)
     threads, replies = in_threads(1, lambda _: ask(server, body=ONE))
     assert held.begun.acquire(timeout=PATIENCE)
@@ -214,7 +214,7 @@ def read_all(client: socket.socket) -> bytes:
 def test_clients_that_are_slow_or_talkative_are_sent_away(
     start: Callable[..., ModelServer], sent: bytes, status: bytes, sentence: bytes
 ) -> None:
-    server = start(limits=Limits(head_seconds=0.2, body_seconds=0.2, body_bytes=1000))
+    server = start(limits=LimitsConfig(head_seconds=0.2, body_seconds=0.2, body_bytes=1000))
     with socket.create_connection(("127.0.0.1", server.port or 0), timeout=PATIENCE) as client:
         client.sendall(sent)
         reply = read_all(client)
@@ -224,7 +224,7 @@ def test_clients_that_are_slow_or_talkative_are_sent_away(
 
 
 def test_a_client_that_never_reads_is_dropped(start: Callable[..., ModelServer]) -> None:
-    server = start(limits=Limits(write_seconds=0.2))
+    server = start(limits=LimitsConfig(write_seconds=0.2))
     body = json.dumps({"inputs": {"examples": [""] * 10_000}}).encode()
     head = f"POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
 
@@ -243,7 +243,7 @@ def test_a_client_that_never_reads_is_dropped(start: Callable[..., ModelServer])
 
 
 def test_a_connection_too_many_ends_the_oldest_that_rests_or_is_sent_away(start: Callable[..., ModelServer]) -> None:
-    server = start(limits=Limits(connections=2))
+    server = start(limits=LimitsConfig(connections=2))
     address = ("127.0.0.1", server.port or 0)
     with socket.create_connection(address) as one, socket.create_connection(address) as two:
         one.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")

@@ -22,7 +22,7 @@ from monolith.errors import OpError
 from monolith.export.export_folder import ExportFolder
 from monolith.export.held_folder import HeldFolder
 from monolith.export.opened import OpenedExport
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.serving import Predictor
 from monolith.tables.local.store import LocalStore
 from monolith.tables.snapshot.manifest import canonical as canonical_snapshot
@@ -156,7 +156,7 @@ def _export_targets(folder: Path) -> list[_Target]:
     trainer = Trainer(ExampleTask())
     trainer.train(steps=2)
     batch = next(iter(trainer.task.input_fn("train")))
-    place = Path(trainer.export(str(folder), example=batch, options=ExportOptions(version=1)))
+    place = Path(trainer.export(str(folder), example=batch, options=ExportConfig(version=1)))
     manifest_text = (place / "manifest.json").read_bytes()
     held = HeldFolder.of(ExportFolder(str(place)))
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.server import Limits, ModelRegistry, ModelServer
+from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer
 from monolith.serving.tensor_messages import message_of
 from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
 from monolith.testing.small_model import SmallModel
@@ -61,7 +61,7 @@ def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
     grpc = importlib.import_module("grpc")
     registry = ModelRegistry()
     registry.add("ranker", SmallModel())
-    limits = Limits(head_seconds=0.1, body_seconds=0.1, body_bytes=100_000)
+    limits = LimitsConfig(head_seconds=0.1, body_seconds=0.1, body_bytes=100_000)
     with ModelServer(registry, grpc_port=0, limits=limits) as server:
         port = server.port or 0
         with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from monolith.data import ClickStream, ClickWorld
+from monolith.data import ClickStream, SyntheticClicks
 from monolith.nn import Embeddings, Slot
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
 from monolith.train import InstantiableParams, Mode, Spec, Task
 
-WORLD = ClickWorld(num_users=4_000, num_items=1_000, num_tags=50, examples_per_day=2_000, item_life_days=2.0)
+WORLD = SyntheticClicks(num_users=4_000, num_items=1_000, num_tags=50, examples_per_day=2_000, item_life_days=2.0)
 
 
 class CrashTask(Task):

@@ -77,23 +77,23 @@ class CountingJob:
 
     def work(self, store: Store, worker: int, *, life: int, limit: BatchLimit, tell: Tell) -> dict[str, Any]:
         """Counts to the end, from the last batch of this worker on the servers; reports every submitted batch."""
-        joined = store.join(worker)
-        first = 0 if joined.applied is None else int(joined.applied.position)
-        tell({"resumed": first, "torn": joined.next_seq - first})
+        session = store.join(worker)
+        first = 0 if session.applied is None else int(session.applied.position)
+        tell({"resumed": first, "torn": session.next_seq - first})
         pushes: deque[Pending[Applied]] = deque()
         try:
             for number in range(first, self.num_batches):
                 limit.wait_below(number)
                 ids = self.batch(worker, number, life)
                 stamp = BatchStamp(worker=worker, seq=number, position=str(number + 1).encode())
-                plan = joined.plan(ids, torch.tensor([0, len(ids)]), stamp=stamp)
-                joined.read(plan, after=number - 1 - len(pushes), step=number, train=True).result()
+                plan = session.plan(ids, torch.tensor([0, len(ids)]), stamp=stamp)
+                session.read(plan, after=number - 1 - len(pushes), step=number, train=True).result()
                 rule = Update(step=number, learning_rates=torch.ones(1), times=0, previous=number - 1)
-                pushes.append(joined.apply([(plan, plan.counts.float())], rule))
+                pushes.append(session.apply([(plan, plan.counts.float())], rule))
                 while len(pushes) >= self.in_flight:
                     pushes.popleft().result()
                 tell({"batch": number})
-            joined.flush(timeout_seconds=_FLUSH_SECONDS)
+            session.flush(timeout_seconds=_FLUSH_SECONDS)
         except FailedPreconditionError as error:
             return {"refused": str(error)}
         return {"batches": self.num_batches - first}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from monolith.cluster import RunnerSettings
+from monolith.cluster import DiscoveryConfig
 from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.train import (
     CpuTrainingConfig,
@@ -22,7 +22,7 @@ from monolith.train import (
     TrainerConfig,
     trainer_config_of,
 )
-from monolith.train.compat.effects import Effect, InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
+from monolith.train.compat.effects import Effect, InDiscoveryConfig, Makes, ReadBy, Refused, Sets, effects_of
 from monolith.train.compat.flat_config import _kinds_of, flat_config
 from monolith.train.compat.refusal import REFUSED_VARIABLES
 from monolith.train.parameters import flags
@@ -156,8 +156,8 @@ class TestTheTable:
         assert {field for effects in TABLE.values() for field in fields_set_by(effects)} <= known.keys()
 
     def test_everything_that_identifies_a_runner_is_told(self) -> None:
-        told = {name for name, effects in TABLE.items() if InRunnerSettings() in effects}
-        assert told == {field.name for field in dataclasses.fields(RunnerSettings)} & TABLE.keys()
+        told = {name for name, effects in TABLE.items() if InDiscoveryConfig() in effects}
+        assert told == {field.name for field in dataclasses.fields(DiscoveryConfig)} & TABLE.keys()
 
     def test_the_short_list_repeats_nothing(self) -> None:
         lines = effects_of(RunConfig)
@@ -184,7 +184,7 @@ class TestEffects:
         set_too = {**beside, **NEEDED.get(name, {})}
         before, after = RunnerConfig(**beside), RunnerConfig(**{**set_too, name: other_value(name)})
         settings = changed(before.runner_settings(), after.runner_settings())
-        assert settings == ({name} if InRunnerSettings() in TABLE[name] else set())
+        assert settings == ({name} if InDiscoveryConfig() in TABLE[name] else set())
         if name != "server_type":  # any other role is refused
             assert changed(trainer_config_of(before), trainer_config_of(after)) == fields_set_by(TABLE[name])
 

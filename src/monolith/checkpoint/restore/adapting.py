@@ -17,7 +17,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.nn.embeddings.row_state import EXTRA_STATE, saved_slots, without_slots
 
 if TYPE_CHECKING:
-    from monolith.checkpoint.restore.options import RestoreOptions
+    from monolith.checkpoint.restore.options import RestoreConfig
     from monolith.checkpoint.restore.store_restore import RestoredRows
     from monolith.checkpoint.train_state import TrainState
 
@@ -60,7 +60,7 @@ class Parts:
 ALL_PARTS = Parts()
 
 
-def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, keeps: Keeps) -> dict[str, Any]:
+def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreConfig, keeps: Keeps) -> dict[str, Any]:
     """Returns the saved trees as the state can take them; the check that follows rejects what no option covers."""
     if state.model is None or saved["model"] is None:
         return dict(saved)
@@ -103,7 +103,7 @@ def _saved_slots(weights: Mapping[str, Any], state: TrainState) -> dict[str, tup
     }
 
 
-def _left_out(names: set[str], options: RestoreOptions) -> set[str]:
+def _left_out(names: set[str], options: RestoreConfig) -> set[str]:
     """Returns the weights and slots that are not restored.
 
     Raises:
@@ -124,7 +124,7 @@ def _without(optimizer: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]
     return {**optimizer, "state": state}
 
 
-def _aliases(saved: Mapping[str, Any], own: Mapping[str, Any], options: RestoreOptions) -> Mapping[str, str] | None:
+def _aliases(saved: Mapping[str, Any], own: Mapping[str, Any], options: RestoreConfig) -> Mapping[str, str] | None:
     if options.alias_map:
         return {name: options.alias_map.get(name, name) for name in own if name in options.alias_map or name in saved}
     if options.auto_alias and any(name not in saved for name in own):

@@ -1,4 +1,4 @@
-"""Applies `RestoreOptions.leave_out` once to a model directory.
+"""Applies `RestoreConfig.leave_out` once to a model directory.
 
 A run repeats its command when it resumes. Weights that were not restored at first are in its own checkpoints later, and
 must not be reset to their initial values again.
@@ -15,7 +15,7 @@ from monolith.checkpoint.catalog import step_of
 
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder
-    from monolith.checkpoint.restore.options import RestoreOptions
+    from monolith.checkpoint.restore.options import RestoreConfig
 
 __all__ = ["is_left_out_already", "record_left_out", "without_leave_out"]
 
@@ -25,7 +25,7 @@ MARKER = "leave_out"
 """File of the model directory: the patterns, and the step of the checkpoint that they were applied to."""
 
 
-def is_left_out_already(folder: Folder, path: str, options: RestoreOptions) -> bool:
+def is_left_out_already(folder: Folder, path: str, options: RestoreConfig) -> bool:
     """Returns whether the checkpoint at `path` was written after the same `leave_out` was applied to an earlier one."""
     if not options.leave_out or not folder.exists(MARKER):
         return False
@@ -33,14 +33,14 @@ def is_left_out_already(folder: Folder, path: str, options: RestoreOptions) -> b
     return list(options.leave_out) == applied["leave_out"] and step_of(path) > int(applied["step"])
 
 
-def record_left_out(folder: Folder, path: str, options: RestoreOptions) -> None:
+def record_left_out(folder: Folder, path: str, options: RestoreConfig) -> None:
     """Records that `leave_out` was applied to the checkpoint at `path`."""
     if options.leave_out:
         document = {"leave_out": list(options.leave_out), "step": step_of(path)}
         folder.replace(MARKER, json.dumps(document).encode())
 
 
-def without_leave_out(path: str, options: RestoreOptions) -> RestoreOptions:
+def without_leave_out(path: str, options: RestoreConfig) -> RestoreConfig:
     """Returns the options for a checkpoint that has the weights already, and logs a warning."""
     logger.warning(
         "restore: leave_out=%s was applied to an earlier checkpoint of this directory; '%s' is restored in full. To"

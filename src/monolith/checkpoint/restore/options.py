@@ -15,7 +15,7 @@ AliasRule: TypeAlias = tuple[str, str]
 
 
 @config
-class RestoreOptions(Config):
+class RestoreConfig(Config):
     """What may differ between the run that was saved and the one that is restored."""
 
     alias_map: Mapping[str, str] | None = None

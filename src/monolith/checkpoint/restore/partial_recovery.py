@@ -17,7 +17,7 @@ from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
 from monolith.checkpoint.restore.part_owners import PartOwners, part_owners
 from monolith.checkpoint.saver import Saver
-from monolith.checkpoint.saver_options import SaverOptions
+from monolith.checkpoint.saver_options import SaverConfig
 from monolith.checkpoint.state_files import get_monolith_checkpoint_state
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.config import config, keywords_of
@@ -190,7 +190,7 @@ class SaverBuilder:
 
 
 @config
-class PartialRecoveryOptions(SaverOptions):
+class PartialRecoveryConfig(SaverConfig):
     """Keyword arguments of `PartialRecoverySaver`."""
 
     ps_monitor: PsMonitor | None = None
@@ -198,7 +198,7 @@ class PartialRecoveryOptions(SaverOptions):
 
     def of_saver(self) -> dict[str, Any]:
         """Returns the options that a plain `Saver` has, too."""
-        return {each.name: getattr(self, each.name) for each in fields(SaverOptions)}
+        return {each.name: getattr(self, each.name) for each in fields(SaverConfig)}
 
 
 class PartialRecoverySaver(Saver):
@@ -206,11 +206,11 @@ class PartialRecoverySaver(Saver):
 
     Args:
         model_dir: The model directory.
-        options: The fields of `PartialRecoveryOptions`, by name.
+        options: The fields of `PartialRecoveryConfig`, by name.
     """
 
-    @keywords_of(PartialRecoveryOptions)
-    def __init__(self, model_dir: FolderPath, options: PartialRecoveryOptions) -> None:
+    @keywords_of(PartialRecoveryConfig)
+    def __init__(self, model_dir: FolderPath, options: PartialRecoveryConfig) -> None:
         super().__init__(model_dir, **options.of_saver())
         self._ps_monitor = options.ps_monitor
 

@@ -28,7 +28,7 @@ from monolith.nn.embeddings.row_state import EXTRA_STATE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.checkpoint.restore.options import RestoreOptions
+    from monolith.checkpoint.restore.options import RestoreConfig
     from monolith.checkpoint.restore.store_restore import RestoredRows
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables.store import Store
@@ -122,7 +122,7 @@ def _by_itself(prepare: Callable[[], T]) -> T:
 def restore_all(
     path: str,
     state: TrainState,
-    options: RestoreOptions,
+    options: RestoreConfig,
     parts: Parts = ALL_PARTS,
     *,
     checked: Callable[[Callable[[], Prepared]], Prepared] = _by_itself,
@@ -156,7 +156,7 @@ def restore_all(
     return checkpoint.saved
 
 
-def restore_model(path: str, state: TrainState, options: RestoreOptions, parts: Parts = ALL_PARTS) -> SavedCheckpoint:
+def restore_model(path: str, state: TrainState, options: RestoreConfig, parts: Parts = ALL_PARTS) -> SavedCheckpoint:
     """Restores tables, weights and optimizers, and keeps the rest of the run. Raises like `restore_all`."""
     checkpoint, _ = _restore_model(path, state, options, parts, _by_itself)
     return checkpoint.saved
@@ -165,7 +165,7 @@ def restore_model(path: str, state: TrainState, options: RestoreOptions, parts: 
 def _restore_model(
     path: str,
     state: TrainState,
-    options: RestoreOptions,
+    options: RestoreConfig,
     parts: Parts,
     checked: Callable[[Callable[[], Prepared]], Prepared],
 ) -> tuple[LoadedCheckpoint, dict[str, Any]]:
@@ -183,7 +183,7 @@ def _restore_model(
     return checkpoint, saved
 
 
-def _prepare(path: str, state: TrainState, options: RestoreOptions, parts: Parts) -> Prepared:
+def _prepare(path: str, state: TrainState, options: RestoreConfig, parts: Parts) -> Prepared:
     """Reads and checks everything, and changes nothing."""
     parts = replace(parts, ignore_unknown_tables=options.ignore_unknown_tables)
     with ExitStack() as undone:
@@ -198,7 +198,7 @@ def _prepare(path: str, state: TrainState, options: RestoreOptions, parts: Parts
     return Prepared(checkpoint, saved, optimizers)
 
 
-def require_readable(path: str, state: TrainState, options: RestoreOptions | None) -> None:
+def require_readable(path: str, state: TrainState, options: RestoreConfig | None) -> None:
     """Reads and checks everything except the tables, and changes nothing. Raises like `restore_all`.
 
     Args:
@@ -216,7 +216,7 @@ def require_readable(path: str, state: TrainState, options: RestoreOptions | Non
 def restore_without_dense(
     path: str,
     state: TrainState,
-    options: RestoreOptions,
+    options: RestoreConfig,
     *,
     parts: Parts = ALL_PARTS,
     checked: Callable[[Callable[[], LoadedCheckpoint]], LoadedCheckpoint] = _by_itself,
@@ -291,7 +291,7 @@ def _require_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         left_out = f"{next(iter(changed))!r}, ..."
     raise FailedPreconditionError(
         f"restore: the model is not the one that was saved: {'; '.join(lines)}. Build it as it was; or have these"
-        f" weights start from their initial values by RestoreOptions(leave_out=[{left_out}]) or --leave_out"
+        f" weights start from their initial values by RestoreConfig(leave_out=[{left_out}]) or --leave_out"
         f" '{','.join(changed)}', all dense weights by clear_nn=True, and everything by another model directory;"
         " weights that were renamed are found by alias_map, and those of which only the shape differs by reshape=True"
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import OwnerClock
     from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.snapshot.restore import RestoreReport
     from monolith.tables.store import LoadReport, PreparedRestore
 
@@ -38,7 +38,7 @@ class RestoredRows(Protocol):
         ...
 
     def prepare_restore(
-        self, folder: str, manifest: Manifest, *, buckets: range, ignore_unknown_tables: bool = False
+        self, folder: str, manifest: SnapshotManifest, *, buckets: range, ignore_unknown_tables: bool = False
     ) -> PreparedRestore:
         """Reads and checks the files of some buckets."""
         ...
@@ -116,7 +116,7 @@ class StoreRestore:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def _lost_ranges(self, manifest: Manifest) -> list[range]:
+    def _lost_ranges(self, manifest: SnapshotManifest) -> list[range]:
         """Returns the buckets to load from one snapshot."""
         wanted = [ALL_BUCKETS]
         if self._owners is not None and self._lost is not None:
@@ -140,7 +140,7 @@ class StoreRestore:
         for folder, manifest in self._parts.items():
             self._read_filters_of(folder, manifest)
 
-    def _read_filters_of(self, folder: str, manifest: Manifest) -> None:
+    def _read_filters_of(self, folder: str, manifest: SnapshotManifest) -> None:
         if self._owners is None or self._lost is None:
             return
         tables = self._store.schema.tables

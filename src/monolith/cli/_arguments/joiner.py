@@ -21,7 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         allow_abbrev=False,
         description="Joins impressions and actions by request and item into examples, each exactly once. A place is"
         " kafka://HOST:PORT[,HOST:PORT]/TOPIC or a path with {partition} in it. It ends on SIGTERM or SIGINT, and"
-        " resumes where it left off when restarted. Options default to the values of JoinRules and JoinerConfig.",
+        " resumes where it left off when restarted. Options default to the values of JoinRuleConfig and JoinerConfig.",
         epilog="example: monolith joiner --impressions kafka://10.0.0.7:9092/shown --actions"
         " kafka://10.0.0.7:9092/done --output kafka://10.0.0.7:9092/examples --state_dir /data/joiner",
     )

@@ -1,4 +1,4 @@
-"""The arguments of ``monolith tpu``: a flag for each field of `monolith.tpu.TpuOptions`."""
+"""The arguments of ``monolith tpu``: a flag for each field of `monolith.tpu.TpuConfig`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TEXTS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag, with its default as `TpuOptions` has it."""
+    """One flag, with its default as `TpuConfig` has it."""
 
     name: str
     kind: type

@@ -16,7 +16,7 @@ from monolith.cli._data.samples import examples_of
 from monolith.cli._data.statistics import Statistics, table_bytes_per_id
 from monolith.cli._data.table_files import LineTables
 from monolith.cli._data.writing import ParquetSink, check_output, open_sink
-from monolith.data.click_world import ClickWorld
+from monolith.data.click_world import SyntheticClicks
 from monolith.data.clicks import ClickStream
 from monolith.data.conversions import LABEL_FEATURE, WEIGHT_FEATURE
 from monolith.data.protos.example_pb2 import Example
@@ -109,7 +109,7 @@ def generate(args: argparse.Namespace) -> int:
     finish_output(args)
     if args.examples < 1:
         raise InvalidArgumentError(f"--examples must be >= 1, got {args.examples}")
-    world = ClickWorld(num_users=args.users, num_items=args.items, examples_per_day=args.examples_per_day)
+    world = SyntheticClicks(num_users=args.users, num_items=args.items, examples_per_day=args.examples_per_day)
     stream = ClickStream(args.examples, seed=args.seed, world=world)
     with open_sink(args) as sink, _shown(Progress(total=args.examples, unit="samples")) as bar:
         for batch in stream:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.data import Batch, ClickWorld
+    from monolith.data import Batch, SyntheticClicks
     from monolith.tensors import Ragged
 
     Ids = dict[str, Tensor | Ragged]
@@ -89,7 +89,7 @@ class Hashed:
         seed: Of the first weights.
     """
 
-    def __init__(self, memory_bytes: int, world: ClickWorld, seed: int) -> None:
+    def __init__(self, memory_bytes: int, world: SyntheticClicks, seed: int) -> None:
         self.num_rows = memory_bytes // BYTES_PER_BARE_ROW - world.num_tags - NUM_CONTEXTS
         """Rows that users and items share."""
         slots = {

@@ -1,4 +1,4 @@
-"""The race: traffic in time order, every model judged before it learns, one `Window` of measurements after another."""
+"""The race: traffic in time order, every model judged before it learns, measured by `RaceWindow`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 from monolith.cli._demo.contestants import Frozen, Hashed, Online
 from monolith.cli._demo.stages import FROZEN, HASHED, MEASURING, ONLINE, TRAFFIC, Stopwatch
 from monolith.clock import SystemClock
-from monolith.data import ClickStream, ClickWorld
+from monolith.data import ClickStream, SyntheticClicks
 from monolith.metrics import ExactAUC
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.data import Batch
 
-WORLD: Final = ClickWorld(
+WORLD: Final = SyntheticClicks(
     num_users=10_000, num_items=3_000, num_tags=200, examples_per_day=40_000, visitors=0.5, zipf=1.0, drift_days=80.0
 )
 MEMORY_BYTES: Final = 5_500_000
@@ -35,7 +35,7 @@ MODELS: Final = ("online", "hashed", "frozen", "best")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RaceConfig:
     """A race ends with its last example; a limit in seconds stops it before, and then nothing is compared."""
 
     examples: int
@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RaceWindow:
     """What was measured over some consecutive examples, and where things stood at their end."""
 
     day: float
@@ -74,12 +74,12 @@ class Window:
 
 
 @dataclass(slots=True)
-class Progress:
+class RaceProgress:
     """Where a race stands."""
 
-    limits: Limits
+    limits: RaceConfig
     seed: int
-    windows: list[Window] = field(default_factory=list)
+    windows: list[RaceWindow] = field(default_factory=list)
     examples: int = 0
     seconds: float = 0.0
     stages: dict[str, float] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Progress:
         return self.examples / self.seconds if self.seconds else 0.0
 
     @property
-    def last_quarter(self) -> list[Window]:
+    def last_quarter(self) -> list[RaceWindow]:
         """The windows that the result is the mean of."""
         return self.windows[-max(1, len(self.windows) // 4) :]
 
@@ -133,8 +133,8 @@ class Progress:
 class Race:
     """Three models on one stream. Belongs to one thread."""
 
-    def __init__(self, limits: Limits, *, seed: int, clock: Clock | None = None) -> None:
-        self.progress = Progress(limits=limits, seed=seed)
+    def __init__(self, limits: RaceConfig, *, seed: int, clock: Clock | None = None) -> None:
+        self.progress = RaceProgress(limits=limits, seed=seed)
         self._clock = SystemClock() if clock is None else clock
         self._watch = Stopwatch(self._clock)
         self.progress.stages = self._watch.seconds
@@ -146,7 +146,7 @@ class Race:
         self._counted = (0, 0)
         self.progress.hashed_rows = self._hashed.num_rows
 
-    def run(self, after_batch: Callable[[Progress], bool]) -> Progress:
+    def run(self, after_batch: Callable[[RaceProgress], bool]) -> RaceProgress:
         """Races until a limit, or until `after_batch` returns False."""
         progress, limits = self.progress, self.progress.limits
         start = self._clock.monotonic()
@@ -197,7 +197,7 @@ class Race:
         inserted, expired = self._counted
         self._counted = (online.inserted, stats.evicted)
         progress.windows.append(
-            Window(
+            RaceWindow(
                 day=progress.day,
                 examples=progress.examples,
                 seconds=progress.seconds,

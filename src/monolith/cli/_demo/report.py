@@ -21,13 +21,13 @@ from monolith.observe import charts
 from monolith.observe.charts import Axes, Series, line_chart
 
 if TYPE_CHECKING:
-    from monolith.cli._demo.race import Progress
+    from monolith.cli._demo.race import RaceProgress
 
 _MEANS = "The numbers, here and above, are means of the shaded last\nquarter of the run: one day alone means little."
 _PAGE = Path(__file__).with_name("page.html")
 
 
-def summary_of(progress: Progress) -> dict[str, Any]:
+def summary_of(progress: RaceProgress) -> dict[str, Any]:
     """Returns the race as plain values; None for missing measurements, and for the result of an aborted race."""
     windows = progress.windows
     return {
@@ -65,7 +65,7 @@ def summary_of(progress: Progress) -> dict[str, Any]:
     }
 
 
-def conclusion_of(progress: Progress) -> str:
+def conclusion_of(progress: RaceProgress) -> str:
     """Returns the result in one or two sentences."""
     auc = progress.final_auc()
     if not progress.is_complete:
@@ -84,7 +84,7 @@ def conclusion_of(progress: Progress) -> str:
     return f"{span} the online model reaches an AUC of {auc['online']:.3f}: {', and '.join(against)}."
 
 
-def html_of(progress: Progress, *, docs: str | None = None) -> str:
+def html_of(progress: RaceProgress, *, docs: str | None = None) -> str:
     """Returns the complete page; `docs` is the relative path to the folder of documents, if known."""
     summary = summary_of(progress)
     fields = {
@@ -118,7 +118,7 @@ def html_of(progress: Progress, *, docs: str | None = None) -> str:
     return page
 
 
-def write_report(path: Path, progress: Progress) -> None:
+def write_report(path: Path, progress: RaceProgress) -> None:
     """Writes the page atomically."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -166,7 +166,7 @@ def _gap(difference: float) -> str:
     return f"{abs(difference):.3f} {'above' if difference >= 0 else 'below'}"
 
 
-def _tiles(progress: Progress) -> str:
+def _tiles(progress: RaceProgress) -> str:
     auc, names = progress.final_auc(), names_of(progress)
     expired = sum(window.expired for window in progress.windows)
     rows = progress.windows[-1].rows if progress.windows else 0
@@ -189,7 +189,7 @@ def _colour(key: str) -> str:
     return f' style="color:var(--series-{key})"' if key else ""
 
 
-def _auc_chart(progress: Progress) -> str:
+def _auc_chart(progress: RaceProgress) -> str:
     labels = {"online": "online", "hashed": "hashed ids", "frozen": "frozen", "best": "best possible"}
     final = progress.final_auc()
     series = [
@@ -214,13 +214,13 @@ def _auc_chart(progress: Progress) -> str:
     return line_chart(series, axes)
 
 
-def _first_of_last_quarter(progress: Progress) -> float | None:
+def _first_of_last_quarter(progress: RaceProgress) -> float | None:
     """Returns the day on which the windows begin that the result is the mean of."""
     before = len(progress.windows) - len(progress.last_quarter)
     return progress.windows[before - 1].day if before else 0.0
 
 
-def _rows_chart(progress: Progress) -> str:
+def _rows_chart(progress: RaceProgress) -> str:
     rows = [(0.0, 0.0), *((window.day, float(window.rows)) for window in progress.windows)]
     met = [(0.0, 0.0)]
     for window in progress.windows:
@@ -235,7 +235,7 @@ def _rows_chart(progress: Progress) -> str:
     return line_chart(series, axes)
 
 
-def _flow_chart(progress: Progress) -> str:
+def _flow_chart(progress: RaceProgress) -> str:
     windows = progress.windows
     days = [window.day - (windows[number - 1].day if number else 0.0) for number, window in enumerate(windows)]
     new = [(window.day, window.inserted / day) for window, day in zip(windows, days, strict=True)]
@@ -258,7 +258,7 @@ def _memory_note(most: int) -> str:
     return used
 
 
-def _settings(progress: Progress) -> str:
+def _settings(progress: RaceProgress) -> str:
     online = progress.online_seconds
     rows = {
         "command": _command(progress),
@@ -275,14 +275,14 @@ def _settings(progress: Progress) -> str:
     return "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
 
 
-def _command(progress: Progress) -> str:
+def _command(progress: RaceProgress) -> str:
     limits = progress.limits
     given = {"examples": limits.examples, "seconds": limits.seconds, "seed": progress.seed}
     flags = [f"--{name} {value}" for name, value in given.items() if value is not None]
     return " ".join(["monolith demo", *flags])
 
 
-def _table(progress: Progress) -> str:
+def _table(progress: RaceProgress) -> str:
     rows = []
     for window in progress.windows:
         auc = "".join(f"<td>{window.auc[name]:.4f}</td>" for name in MODELS)

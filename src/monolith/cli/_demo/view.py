@@ -9,7 +9,7 @@ from monolith import environment
 from monolith.clock import SystemClock
 
 if TYPE_CHECKING:
-    from monolith.cli._demo.race import Progress, Window
+    from monolith.cli._demo.race import RaceProgress, RaceWindow
     from monolith.clock import Clock
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
@@ -18,7 +18,7 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 _HIDE_CURSOR, _SHOW_CURSOR, _ERASE_BELOW = "\x1b[?25l", "\x1b[?25h", "\x1b[J"
 
 
-def names_of(progress: Progress) -> dict[str, str]:
+def names_of(progress: RaceProgress) -> dict[str, str]:
     """How each model is called in front of a user."""
     day = progress.frozen_day
     return {
@@ -29,7 +29,7 @@ def names_of(progress: Progress) -> dict[str, str]:
     }
 
 
-def line_of(window: Window) -> str:
+def line_of(window: RaceWindow) -> str:
     """Returns a window in one line."""
     auc = ", ".join(f"{name} {window.auc[name]:.3f}" for name in ("online", "hashed", "frozen", "best"))
     return (
@@ -39,7 +39,7 @@ def line_of(window: Window) -> str:
     )
 
 
-def screen_of(progress: Progress, *, width: int, is_unicode: bool = True) -> list[str]:
+def screen_of(progress: RaceProgress, *, width: int, is_unicode: bool = True) -> list[str]:
     """Returns the lines that a terminal of this width shows."""
     filled = int(_BAR_CELLS * progress.done)
     full, empty = ("█", "░") if is_unicode else ("#", ".")
@@ -57,7 +57,7 @@ def screen_of(progress: Progress, *, width: int, is_unicode: bool = True) -> lis
     return [line[: width - 1] for line in lines]  # a full line would wrap, and could not be erased
 
 
-def _auc_lines(progress: Progress, *, is_unicode: bool) -> list[str]:
+def _auc_lines(progress: RaceProgress, *, is_unicode: bool) -> list[str]:
     windows = progress.windows
     lines = ["AUC of the last day" if windows else "AUC: measured at the end of the first day"]
     values = [value for window in windows for value in window.auc.values()]
@@ -69,7 +69,7 @@ def _auc_lines(progress: Progress, *, is_unicode: bool) -> list[str]:
     return lines
 
 
-def _table_lines(progress: Progress) -> list[str]:
+def _table_lines(progress: RaceProgress) -> list[str]:
     if not progress.windows:
         return ["table of the online model: growing"]
     last, expired = progress.windows[-1], sum(window.expired for window in progress.windows)
@@ -105,7 +105,7 @@ class View:
         self._num_lines = 0
         self._next_drawing = 0.0
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RaceProgress) -> None:
         """Redraws if it is time, or prints new windows."""
         if not self._is_terminal:
             self._tell(progress)
@@ -113,7 +113,7 @@ class View:
             self._next_drawing = self._clock.monotonic() + _SECONDS_BETWEEN_DRAWINGS
             self._draw(progress)
 
-    def close(self, progress: Progress) -> None:
+    def close(self, progress: RaceProgress) -> None:
         """Shows the last state and gives the terminal back."""
         if not self._is_terminal:
             self._tell(progress)
@@ -122,14 +122,14 @@ class View:
         self._file.write(f"{_SHOW_CURSOR}\n")
         self._file.flush()
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, progress: RaceProgress) -> None:
         for window in progress.windows[self._num_told :]:
             self._file.write(f"{line_of(window)}\n")
         if len(progress.windows) > self._num_told:
             self._num_told = len(progress.windows)
             self._file.flush()
 
-    def _draw(self, progress: Progress) -> None:
+    def _draw(self, progress: RaceProgress) -> None:
         size = shutil.get_terminal_size()
         lines = screen_of(progress, width=size.columns, is_unicode=self._is_unicode)[: max(1, size.lines - 1)]
         up = f"\x1b[{self._num_lines}F" if self._num_lines else _HIDE_CURSOR

@@ -58,7 +58,7 @@ class UnixHTTPConnection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """Status and body of an HTTP response."""
 
     status: int
@@ -223,7 +223,7 @@ class Client:
         host: str | None = None,
         body: bytes | None = None,
         timeout: float = AGENT_TIMEOUT_SECONDS,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Sends an HTTP request to an agent, the client's own if ``host`` is None.
 
         Raises:
@@ -246,7 +246,7 @@ class Client:
                 )
             if response.length:  # a read with a size does not raise on a truncated body
                 raise http.client.IncompleteRead(found, response.length)
-            return Answer(response.status, found)
+            return HttpAnswer(response.status, found)
         except http.client.HTTPException as err:  # a connection that broke inside an answer
             raise ConnectionError(f"consul agent {target}: broken answer to {method} {path}: {err!r}") from err
         finally:

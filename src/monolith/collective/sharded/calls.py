@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.collective.lock_step import Agreed
-    from monolith.collective.serial_executor import Line
+    from monolith.collective.serial_executor import SerialExecutor
     from monolith.collective.wire import Wire
 
 __all__ = ["RankCalls"]
@@ -24,7 +24,7 @@ class RankCalls:
     follows). It makes the same exchanges on all ranks, and raises its errors on all of them (`RaisedByAllError`).
     """
 
-    def __init__(self, line: Line, name: str) -> None:
+    def __init__(self, line: SerialExecutor, name: str) -> None:
         self.lock_step = LockStep(line)
         self._name = name
         self._methods: dict[str, Callable[[bytes, Any], Any]] = {}

@@ -11,7 +11,14 @@ from monolith.collective.serial_executor import RaisedByAllError
 from monolith.collective.sharded.outcome import settled
 from monolith.collective.sharded.values import pack, stamps_from_plain, stamps_to_plain, unpack
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock, WriteRules, WrittenRows, bucket_bounds
+from monolith.tables.history import (
+    ALL_BUCKETS,
+    ChangePosition,
+    OwnerClock,
+    SnapshotWriteConfig,
+    WrittenRows,
+    bucket_bounds,
+)
 from monolith.tables.owners_cut import OwnersCut
 from monolith.tables.snapshot.location import remove_written
 from monolith.tables.snapshot.manifest import FileEntry
@@ -54,7 +61,7 @@ class CutCalls:
     def cut(self, wire: Any) -> ShardedCut:
         """Takes a consistent cut of all ranks. Runs in a call of all ranks."""
         number = next(self._numbers)
-        marks: list[Mark] = []
+        marks: list[ChangePosition] = []
 
         def take() -> bytes:
             # Another rank may write and release it as soon as it has the answers, before this one continues.
@@ -85,7 +92,7 @@ class CutCalls:
         written: list[WrittenRows] = []
 
         def write() -> bytes:
-            written.append(self._write_own(number, folder, WriteRules(**rules), transfer))
+            written.append(self._write_own(number, folder, SnapshotWriteConfig(**rules), transfer))
             files = [asdict(file) for file in written[0].files]
             return pack([files, dict(written[0].rows), dict(written[0].newest_times)])
 
@@ -100,7 +107,9 @@ class CutCalls:
             newest_times={table: max(times[table] for _, _, times in answers) for table in answers[0][2]},
         )
 
-    def _write_own(self, number: int, folder: str, rules: WriteRules, transfer: _core.Transfer | None) -> WrittenRows:
+    def _write_own(
+        self, number: int, folder: str, rules: SnapshotWriteConfig, transfer: _core.Transfer | None
+    ) -> WrittenRows:
         cut = self._own(number)
         if not self._owned[self.saving.wire.rank]:
             return WrittenRows([], dict.fromkeys(cut.rows, 0), cut.newest_times)
@@ -108,7 +117,7 @@ class CutCalls:
 
     def _blocks(self, arguments: bytes, _: object) -> int:
         (number, begin, end, state, since), _blobs = unpack(arguments)
-        mark = None if since is None else Mark(*since)
+        mark = None if since is None else ChangePosition(*since)
         return self.streams.open(lambda: self._own(number).blocks(range(begin, end), state=state, since=mark))
 
     def _release(self, arguments: bytes, _: object) -> None:
@@ -140,7 +149,7 @@ class ShardedCut(OwnersCut):
         calls: CutCalls,
         number: int,
         *,
-        mark: Mark,
+        mark: ChangePosition,
         applied: Sequence[OwnerClock],
         rows: Mapping[str, int],
     ) -> None:
@@ -151,7 +160,7 @@ class ShardedCut(OwnersCut):
         self._is_released = False
 
     def blocks(
-        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
+        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: ChangePosition | None = None
     ) -> Iterator[RowBlock]:
         """Yields each bucket once per cut; every rank gets the blocks of all."""
         begin, end = bucket_bounds(buckets)
@@ -165,7 +174,7 @@ class ShardedCut(OwnersCut):
             raise
         return self._calls.streams.blocks(number)
 
-    def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
+    def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> WrittenRows:
         """Writes the bucket files of all ranks concurrently, each rank its own; every rank gets all entries."""
         self._require_open()
         written: WrittenRows = self._calls.saving.run(

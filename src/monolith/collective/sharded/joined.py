@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
 
-__all__ = ["ShardedJoined"]
+__all__ = ["ShardedWorkerSession"]
 
 _SUBJECT = "sharded store"
 
 
-class ShardedJoined:
-    """`monolith.tables.store.Joined` at a `ShardedStore`. Thread-safe.
+class ShardedWorkerSession:
+    """`monolith.tables.store.WorkerSession` at a `ShardedStore`. Thread-safe.
 
     Reads and updates are submitted to the line and return; there they run in order, together with the reads and updates
     of the other ranks. Joining and discarding make no call to other ranks.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import OwnerClock
     from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.store import Cut, LoadReport, Store
 
 __all__ = ["OwnRows", "own_cut", "sharded_stores"]
@@ -58,7 +58,7 @@ class OwnRows:
     def prepare_restore(
         self,
         folder: str,
-        manifest: Manifest,
+        manifest: SnapshotManifest,
         *,
         buckets: range = ALL_BUCKETS,
         ignore_unknown_tables: bool = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from monolith.tables.batch import BatchStamp
-from monolith.tables.local.plan import KeptPlan
+from monolith.tables.local.plan import RemotePlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ _STAMP_WORDS = 4
 _WORD_BYTES = 8
 
 
-class ShardedPlan(KeptPlan):
+class ShardedPlan(RemotePlan):
     """A plan, and its part for each owner."""
 
     __slots__ = ("message",)

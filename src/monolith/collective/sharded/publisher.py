@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from monolith.deltalog import DeltaLog
     from monolith.deltalog.publish.examples_tally import Trained
-    from monolith.tables.history import Mark
+    from monolith.tables.history import ChangePosition
     from monolith.tables.local.store import LocalStore
 
 __all__ = ["RankPublisher", "RankWithoutRows"]
@@ -54,7 +54,7 @@ class RankWithoutRows:
         """Returns nothing: the other ranks report it."""
         return {}
 
-    def after_cut(self, mark: Mark) -> dict[str, Mark]:  # noqa: ARG002 - the same
+    def after_cut(self, mark: ChangePosition) -> dict[str, ChangePosition]:  # noqa: ARG002 - the same
         """Returns nothing: the other ranks report it."""
         return {}
 

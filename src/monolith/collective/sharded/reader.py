@@ -9,7 +9,7 @@ from monolith.collective.sharded.outcome import settled
 from monolith.collective.sharded.values import pack, unpack
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds
 from monolith.tables.local.history import LocalChangeReader, LocalHistory
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class ReaderCalls:
         training.define("close reader of", self._close)
         saving.define("changes of", self._changes)
 
-    def open(self, name: str, at: Mark | None) -> ShardedReader:
+    def open(self, name: str, at: ChangePosition | None) -> ShardedReader:
         """Opens a reader; see `Store.open_reader`."""
-        if at is not None and not isinstance(at, Mark):
+        if at is not None and not isinstance(at, ChangePosition):
             raise TypeError(f"sharded store: expected a Mark, as a cut or a reader gives it, got {at!r}")
         mark = self._training.run("open reader of", pack([name, None if at is None else list(at)]))
         return ShardedReader(self, LocalChangeReader(self._history, name, mark))
@@ -62,20 +62,20 @@ class ReaderCalls:
 
     # In the line
 
-    def _open(self, arguments: bytes, _: object) -> Mark:
+    def _open(self, arguments: bytes, _: object) -> ChangePosition:
         (name, at), _blobs = unpack(arguments)
-        found: list[Mark] = []
+        found: list[ChangePosition] = []
 
         def opened() -> bytes:
-            found.append(self._history.open_reader(name, None if at is None else Mark(*at)).opened_at)
+            found.append(self._history.open_reader(name, None if at is None else ChangePosition(*at)).opened_at)
             return b""
 
         settled(self._training.wire, opened)
         return found[0]
 
-    def _next_mark(self, arguments: bytes, _: object) -> Mark:
+    def _next_mark(self, arguments: bytes, _: object) -> ChangePosition:
         reader, _rest = self._reader(arguments)
-        found: list[Mark] = []
+        found: list[ChangePosition] = []
 
         def marked() -> bytes:
             found.append(reader.next_mark())
@@ -86,7 +86,7 @@ class ReaderCalls:
 
     def _advance(self, arguments: bytes, _: object) -> None:
         reader, (to,) = self._reader(arguments)
-        settled(self._training.wire, partial(_done, partial(reader.advance, Mark(*to))))
+        settled(self._training.wire, partial(_done, partial(reader.advance, ChangePosition(*to))))
 
     def _close(self, arguments: bytes, _: object) -> None:
         reader, _rest = self._reader(arguments)
@@ -98,7 +98,7 @@ class ReaderCalls:
 
     def _reader(self, arguments: bytes) -> tuple[LocalChangeReader, list[Any]]:
         (name, opened_at, *rest), _blobs = unpack(arguments)
-        return LocalChangeReader(self._history, name, Mark(*opened_at)), rest
+        return LocalChangeReader(self._history, name, ChangePosition(*opened_at)), rest
 
 
 class ShardedReader:
@@ -110,13 +110,13 @@ class ShardedReader:
         self.name = local.name
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Position of the reader: all changes up to it were read; the same on all ranks."""
         return self._local.mark
 
-    def next_mark(self) -> Mark:
+    def next_mark(self) -> ChangePosition:
         """Ends the current epoch of all ranks."""
-        mark: Mark = self._calls.run("next mark of", self._local)
+        mark: ChangePosition = self._calls.run("next mark of", self._local)
         return mark
 
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
@@ -127,9 +127,9 @@ class ShardedReader:
         """Returns the blocks of `changes`, in one piece."""
         return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
-    def advance(self, to: Mark) -> None:
+    def advance(self, to: ChangePosition) -> None:
         """Records that everything up to `to` was read."""
-        if not isinstance(to, Mark):
+        if not isinstance(to, ChangePosition):
             raise InvalidArgumentError(f"reader {self.name!r}: expected a Mark, got {to!r}")
         self._calls.run("advance reader of", self._local, list(to))
 

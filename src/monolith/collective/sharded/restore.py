@@ -13,7 +13,7 @@ from monolith.errors import FailedPreconditionError, OpError
 from monolith.tables.bucket_owners import emptied_by
 from monolith.tables.history import shared_buckets
 from monolith.tables.local.restore import LocalRestore
-from monolith.tables.snapshot.manifest import Manifest
+from monolith.tables.snapshot.manifest import SnapshotManifest
 from monolith.tables.store import PreparedRestore
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class RestoreCalls:
         training.define("end restore of", self._end)
 
     def prepare(
-        self, folder: str, manifest: Manifest, buckets: range, *, ignore_unknown_tables: bool
+        self, folder: str, manifest: SnapshotManifest, buckets: range, *, ignore_unknown_tables: bool
     ) -> ShardedRestore:
         """Reads and checks the files; see `Store.prepare_restore`."""
         head = [folder, buckets.start, buckets.stop, ignore_unknown_tables]
@@ -64,7 +64,7 @@ class RestoreCalls:
             self._open[number] = LocalRestore(
                 self._native,
                 folder,
-                Manifest.from_bytes(text, origin=f"folder '{folder}'"),
+                SnapshotManifest.from_bytes(text, origin=f"folder '{folder}'"),
                 own,
                 emptied=emptied_by(own, buckets),
                 ignore_unknown_tables=ignore_unknown_tables,

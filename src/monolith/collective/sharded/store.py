@@ -13,7 +13,7 @@ from monolith.collective.sharded.blocks import BlockStreams
 from monolith.collective.sharded.calls import RankCalls
 from monolith.collective.sharded.cut import CutCalls, ShardedCut
 from monolith.collective.sharded.exchange import RowExchange
-from monolith.collective.sharded.joined import ShardedJoined
+from monolith.collective.sharded.joined import ShardedWorkerSession
 from monolith.collective.sharded.metrics import AlltoallMetrics, alltoall_metrics
 from monolith.collective.sharded.owner import RowOwner
 from monolith.collective.sharded.plan import IdMessage, ShardedPlan
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
     from monolith import _core
     from monolith.collective.lock_step import Agreed
-    from monolith.collective.serial_executor import Line, LineCall
+    from monolith.collective.serial_executor import LineCall, SerialExecutor
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish.store_publisher import PartWishes, StorePublisher
+    from monolith.deltalog.publish.store_publisher import StorePublisher, StorePublishingConfig
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import Mark, OwnerClock
+    from monolith.tables.history import ChangePosition, OwnerClock
     from monolith.tables.local.plan import LocalRows
     from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.table_config import TableConfig
 
 __all__ = ["ShardedStore"]
@@ -85,8 +85,8 @@ class ShardedStore:
         name: str = "rows",
         combine: Literal["sum", "mean"] = "sum",
         spare_first_rank: bool | None = None,
-        training: Line | None = None,
-        saving: Line | None = None,
+        training: SerialExecutor | None = None,
+        saving: SerialExecutor | None = None,
     ) -> None:
         if combine not in {"sum", "mean"}:
             raise InvalidArgumentError(f"{_SUBJECT}: combine must be 'sum' or 'mean', got {combine!r}")
@@ -162,11 +162,11 @@ class ShardedStore:
 
     # Batches
 
-    def join(self, worker: int) -> ShardedJoined:
+    def join(self, worker: int) -> ShardedWorkerSession:
         """Begins an incarnation of a worker, at this rank."""
         if worker < 0:
             raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
-        return ShardedJoined(self, worker)
+        return ShardedWorkerSession(self, worker)
 
     def plan(
         self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
@@ -212,11 +212,11 @@ class ShardedStore:
         cut: ShardedCut = self._calls.run("cut of")
         return cut
 
-    def open_reader(self, name: str, *, at: Mark | None = None) -> ShardedReader:
+    def open_reader(self, name: str, *, at: ChangePosition | None = None) -> ShardedReader:
         """Opens a reader of the changes of all ranks."""
         return self._readers.open(name, at)
 
-    def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> StorePublisher:
+    def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> StorePublisher:
         """Returns a publisher of the changes of this rank; see `deltalog.publish.store_publisher.PublishesItself`.
 
         It makes no call to other ranks, and creates marks of its own: readers of all ranks cannot be open at the same
@@ -231,8 +231,8 @@ class ShardedStore:
             log,
             owned=self.owned,
             rank=rank,
-            restored=wishes.restored,
-            record_bytes=wishes.record_bytes,
+            restored=publishing_config.restored,
+            record_bytes=publishing_config.record_bytes,
             open_reader=lambda at: self._history.open_reader("delta-log", at),
         )
 
@@ -258,7 +258,7 @@ class ShardedStore:
     def prepare_restore(
         self,
         folder: str,
-        manifest: Manifest,
+        manifest: SnapshotManifest,
         *,
         buckets: range = ALL_BUCKETS,
         ignore_unknown_tables: bool = False,
@@ -309,7 +309,7 @@ class ShardedStore:
         return self._local.stats().rows
 
     @property
-    def _line(self) -> Line:
+    def _line(self) -> SerialExecutor:
         return self._calls.lock_step.line
 
     def parts_of(self, plan: _core.Plan) -> _core.PlanParts:

@@ -16,7 +16,7 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Event", "FileAssignments", "Piece", "Progress"]
+__all__ = ["Event", "FileAssignments", "FileRemainder", "WorkerProgress"]
 
 Event = dict[str, Any]
 """``{"found": [files]}``, ``{"take": [epoch, worker, number, place, was_returned]}`` or
@@ -24,7 +24,7 @@ Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileRemainder:
     """A file by its number, from a place on; None: from its start."""
 
     number: int
@@ -32,7 +32,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WorkerProgress:
     """Progress of a worker when it saved its position."""
 
     epoch: int
@@ -51,9 +51,9 @@ class _Pass:
     """Groups of files that are in the order."""
     num_taken: int = 0
     """Files of the order that were taken."""
-    returned: list[Piece] = field(default_factory=list)
+    returned: list[FileRemainder] = field(default_factory=list)
     """Pieces that workers gave back; they are assigned first."""
-    taken: dict[int, list[Piece]] = field(default_factory=dict)
+    taken: dict[int, list[FileRemainder]] = field(default_factory=dict)
     """Worker -> what it took, by turn."""
 
 
@@ -97,7 +97,7 @@ class FileAssignments:
             )
         return len(self._pass(epoch).taken.get(worker, []))
 
-    def taken(self, worker: int, turn: int, epoch: int) -> Piece | None:
+    def taken(self, worker: int, turn: int, epoch: int) -> FileRemainder | None:
         """Returns what the worker took at this turn; None if the turn is the next one.
 
         Raises:
@@ -131,7 +131,7 @@ class FileAssignments:
             return {"take": [epoch, worker, now.order[now.num_taken], None, False]}
         return None
 
-    def give_back(self, worker: int, progress: Progress | None) -> Event | None:
+    def give_back(self, worker: int, progress: WorkerProgress | None) -> Event | None:
         """Returns the event that gives back what the worker had not read; None if it gave back before.
 
         Args:
@@ -163,12 +163,12 @@ class FileAssignments:
                 now.returned.pop(0)
             else:
                 now.num_taken += 1
-            now.taken.setdefault(worker, []).append(Piece(number, place))
+            now.taken.setdefault(worker, []).append(FileRemainder(number, place))
         elif kind == "give_back":
             worker, pieces = content
             self._gone.add(worker)
             for epoch, number, place in pieces:
-                self._pass(epoch).returned.append(Piece(number, place))
+                self._pass(epoch).returned.append(FileRemainder(number, place))
         else:
             raise ValueError(f"unknown event {kind!r} of a file queue")
 

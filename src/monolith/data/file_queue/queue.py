@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from monolith.data.file_queue.assignments import FileAssignments, Progress
+from monolith.data.file_queue.assignments import FileAssignments, WorkerProgress
 from monolith.data.file_queue.feed import FileFeed, FilePart, Files
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.position import SavedPosition
@@ -223,7 +223,7 @@ class LocalFileQueue(EventQueue):
         self._events.append(event)
 
 
-def progress_in(position: bytes, *, worker: int, digest: str) -> Progress:
+def progress_in(position: bytes, *, worker: int, digest: str) -> WorkerProgress:
     """Returns the progress of a worker of a queue, by the position of its dataset.
 
     Raises:
@@ -234,7 +234,7 @@ def progress_in(position: bytes, *, worker: int, digest: str) -> Progress:
         places = {int(turn): place for turn, place in saved.values("open")}
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"position for a dataset of kind {_KIND!r}: {error}") from error
-    return Progress(saved.number("epoch"), saved.number("next_file"), places)
+    return WorkerProgress(saved.number("epoch"), saved.number("next_file"), places)
 
 
 class QueuedFiles(Files):

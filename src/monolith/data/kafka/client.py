@@ -49,7 +49,7 @@ def confluent_kafka() -> Any:
     return library
 
 
-class Client:
+class KafkaClient:
     """One consumer. Retries its calls until they succeed or `patience` runs out; `stop` aborts them."""
 
     def __init__(self, brokers: str, topics: Sequence[str], config: KafkaConfig) -> None:
@@ -62,7 +62,7 @@ class Client:
         self._stopped = threading.Event()
         self._last_error = self._cause = ""
         self._fatal: OpError | None = None
-        self._closed_after: list[Client] = []
+        self._closed_after: list[KafkaClient] = []
         self._contact = self._probed = time.monotonic()
         settings: dict[str, Any] = {
             "socket.timeout.ms": 10_000,
@@ -100,7 +100,7 @@ class Client:
         for follower in self._closed_after:
             follower.close()
 
-    def close_after(self, other: Client) -> None:
+    def close_after(self, other: KafkaClient) -> None:
         """Closes this client when the other one is closed, which may still use it while it leaves its group."""
         other._closed_after.append(self)
 

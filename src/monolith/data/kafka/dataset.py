@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from monolith.data.dataset import Dataset
-from monolith.data.kafka.client import Client
+from monolith.data.kafka.client import KafkaClient
 from monolith.data.kafka.config import KafkaConfig
 from monolith.data.kafka.fetching import Fetching
-from monolith.data.kafka.gathering import Gathering
+from monolith.data.kafka.gathering import RecordGatherer
 from monolith.data.kafka.messages import Unwrapping
 from monolith.data.kafka.ordering import Arrival, FixedOrder
 from monolith.data.kafka.position import KafkaPosition, Partition
@@ -150,7 +150,7 @@ class KafkaDataset(Dataset[Records]):
             InvalidArgumentError: the position is of other topics, or of another worker.
         """
         behind = None if position is None else KafkaPosition.from_bytes(position)
-        client = Client(self.brokers, self.topics, self.config)
+        client = KafkaClient(self.brokers, self.topics, self.config)
         try:
             partitions = client.partitions()
             if self.config.assignment == "group":
@@ -161,7 +161,7 @@ class KafkaDataset(Dataset[Records]):
             raise
 
     def _read_own_share(
-        self, client: Client, partitions: Sequence[Partition], behind: KafkaPosition | None
+        self, client: KafkaClient, partitions: Sequence[Partition], behind: KafkaPosition | None
     ) -> KafkaReading:
         worker, num_workers = self.config.worker, self.config.num_workers
         mine = partitions[worker::num_workers]
@@ -194,24 +194,26 @@ class KafkaDataset(Dataset[Records]):
             inside = {each: n for each, n in behind.inside.items() if behind.next.get(each) == following.get(each)}
         return self._reading(client, fetching, ordering, Starting(following, inside, self._counts(partitions)))
 
-    def _read_in_group(self, client: Client, partitions: Sequence[Partition], position: bytes | None) -> KafkaReading:
+    def _read_in_group(
+        self, client: KafkaClient, partitions: Sequence[Partition], position: bytes | None
+    ) -> KafkaReading:
         following: Offsets = {}
         if position is not None:
             behind = KafkaPosition.from_bytes(position)
             check_topics(client, behind, partitions)
             following = dict(behind.next)
         fetching = self._fetching(client, {})
-        handover = Client(self.brokers, self.topics, replace(self.config, group=f"{self.config.group}-handover"))
+        handover = KafkaClient(self.brokers, self.topics, replace(self.config, group=f"{self.config.group}-handover"))
         handover.close_after(client)
         handover.mark = run_mark(position)
         Membership(client, handover, fetching, following=following, start=self.start).join()
         return self._reading(client, fetching, Arrival(fetching), Starting(following, {}, self._counts(partitions)))
 
-    def _fetching(self, client: Client, ends: Offsets) -> Fetching:
+    def _fetching(self, client: KafkaClient, ends: Offsets) -> Fetching:
         stop_ms = milliseconds(self.stop) if isinstance(self.stop, datetime) else None
         return Fetching(client, self.config, stop_ms=stop_ms, ends=ends)
 
-    def _ends(self, client: Client, mine: Sequence[Partition], behind: KafkaPosition | None) -> Offsets:
+    def _ends(self, client: KafkaClient, mine: Sequence[Partition], behind: KafkaPosition | None) -> Offsets:
         if self.stop == "never":
             return {}
         known = {} if behind is None else {each: behind.ends[each] for each in mine if each in behind.ends}
@@ -222,7 +224,7 @@ class KafkaDataset(Dataset[Records]):
 
     def _reading(
         self,
-        client: Client,
+        client: KafkaClient,
         fetching: Fetching,
         ordering: Ordering,
         start: Starting,
@@ -233,7 +235,7 @@ class KafkaDataset(Dataset[Records]):
             max_record_bytes=self.config.max_record_bytes,
             bad=self.bad,
         )
-        gathering = None if self._rows is None else Gathering(self._rows, drop_remainder=self._drop_remainder)
+        gathering = None if self._rows is None else RecordGatherer(self._rows, drop_remainder=self._drop_remainder)
         return KafkaReading(
             client,
             fetching,
@@ -266,7 +268,7 @@ class Membership:
     """
 
     def __init__(
-        self, client: Client, handover: Client, fetching: Fetching, *, following: Offsets, start: Start
+        self, client: KafkaClient, handover: KafkaClient, fetching: Fetching, *, following: Offsets, start: Start
     ) -> None:
         self._client = client
         self._handover = handover

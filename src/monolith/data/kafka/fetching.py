@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from confluent_kafka import KafkaError, Message
 
-    from monolith.data.kafka.client import Client
+    from monolith.data.kafka.client import KafkaClient
     from monolith.data.kafka.config import KafkaConfig
     from monolith.data.kafka.position import Offsets
 
@@ -40,7 +40,7 @@ def fresh(offsets: npt.NDArray[np.int64], floor: int) -> npt.NDArray[np.bool_]:
 class Fetching:
     """Fetched offsets and ends of partitions. Not thread-safe."""
 
-    def __init__(self, client: Client, config: KafkaConfig, *, stop_ms: int | None, ends: Offsets) -> None:
+    def __init__(self, client: KafkaClient, config: KafkaConfig, *, stop_ms: int | None, ends: Offsets) -> None:
         self._client = client
         self._config = config
         self._stop_ms = stop_ms

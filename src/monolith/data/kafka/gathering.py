@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FetchedRecords:
     """The records of some messages that were fetched."""
 
     records: Records
@@ -43,7 +43,7 @@ class Piece:
             first[partition] = min(row + place, first.get(partition, row + place))
         return first
 
-    def without_first(self, handed_out: dict[tuple[Partition, int], int]) -> Piece:
+    def without_first(self, handed_out: dict[tuple[Partition, int], int]) -> FetchedRecords:
         """Skips the first records of messages that a position was inside of."""
         left = dict(handed_out)
         kept = np.ones(len(self.records), np.bool_)
@@ -52,7 +52,7 @@ class Piece:
             if left.get(place, 0) > 0:
                 left[place] -= 1
                 kept[row] = False
-        return Piece(self.records.take(np.flatnonzero(kept)), self.partitions, self.through, handed_out)
+        return FetchedRecords(self.records.take(np.flatnonzero(kept)), self.partitions, self.through, handed_out)
 
     def _places(self) -> Places:
         if self.records.places is None:
@@ -69,7 +69,7 @@ class Behind:
     """Records of the message at `following` that were handed out already; of a message that was not cut, none."""
 
 
-class Gathering:
+class RecordGatherer:
     """Collects pieces until there are enough records, and keeps the rest of the last one.
 
     Args:
@@ -80,7 +80,7 @@ class Gathering:
     def __init__(self, size: int, *, drop_remainder: bool) -> None:
         self._size = size
         self._drop_remainder = drop_remainder
-        self._rest: Piece | None = None
+        self._rest: FetchedRecords | None = None
         self._used = 0
 
     @property
@@ -89,7 +89,7 @@ class Gathering:
         return self._rest is not None
 
     def next_block(
-        self, next_piece: Callable[[], Piece | None], generation: Callable[[], int]
+        self, next_piece: Callable[[], FetchedRecords | None], generation: Callable[[], int]
     ) -> tuple[Records, Behind] | None:
         """Returns the next block and the offsets after it; None at the end.
 
@@ -119,7 +119,7 @@ class Gathering:
             return None
         return (blocks[0] if len(blocks) == 1 else Records.join(blocks)), behind
 
-    def _note(self, behind: Behind, piece: Piece) -> None:
+    def _note(self, behind: Behind, piece: FetchedRecords) -> None:
         """Records where the partitions of a piece continue after the records that were taken of it."""
         behind.following.update(piece.through)
         for partition in piece.through:
@@ -133,7 +133,7 @@ class Gathering:
             if before := piece.skipped.get(place, 0) + self._taken_of(piece, place):
                 behind.inside[partition] = before
 
-    def _taken_of(self, piece: Piece, place: tuple[Partition, int]) -> int:
+    def _taken_of(self, piece: FetchedRecords, place: tuple[Partition, int]) -> int:
         """Returns how many records of a message were taken, of the one that was cut."""
         count = 0
         while count < self._used and piece.place_of(self._used - count - 1) == place:

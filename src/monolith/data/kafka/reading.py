@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monolith.data.dataset import Reading
-from monolith.data.kafka.gathering import Behind, Piece
+from monolith.data.kafka.gathering import Behind, FetchedRecords
 from monolith.data.kafka.position import KafkaPosition
 from monolith.errors import CancelledError, FailedPreconditionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.data.kafka.client import Client
+    from monolith.data.kafka.client import KafkaClient
     from monolith.data.kafka.config import KafkaConfig
     from monolith.data.kafka.fetching import Fetching
-    from monolith.data.kafka.gathering import Gathering
+    from monolith.data.kafka.gathering import RecordGatherer
     from monolith.data.kafka.messages import Chunk, Unwrapping
     from monolith.data.kafka.ordering import Ordering
     from monolith.data.kafka.position import Offsets
@@ -45,14 +45,14 @@ class KafkaReading(Reading["Records"]):
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         fetching: Fetching,
         ordering: Ordering,
         *,
         unwrapping: Unwrapping,
         config: KafkaConfig,
         start: Starting,
-        gathering: Gathering | None,
+        gathering: RecordGatherer | None,
     ) -> None:
         self._client = client
         self._fetching = fetching
@@ -150,7 +150,7 @@ class KafkaReading(Reading["Records"]):
         self._inside |= behind.inside
         return records
 
-    def _next_piece(self) -> Piece | None:
+    def _next_piece(self) -> FetchedRecords | None:
         while True:
             if block := self._ordering.take():
                 piece = self._piece_of(block)
@@ -171,10 +171,10 @@ class KafkaReading(Reading["Records"]):
             else:
                 self._client.check_contact()
 
-    def _piece_of(self, block: Sequence[Chunk]) -> Piece:
+    def _piece_of(self, block: Sequence[Chunk]) -> FetchedRecords:
         records = self._unwrapping.records(block, self._origin)
         through = {chunk.partition: int(chunk.offsets[-1]) + 1 for chunk in block}
-        piece = Piece(records, tuple(chunk.partition for chunk in block), through)
+        piece = FetchedRecords(records, tuple(chunk.partition for chunk in block), through)
         if self._to_skip and any(each in through for each, _ in self._to_skip):
             piece = piece.without_first(self._to_skip)
             self._to_skip = {place: count for place, count in self._to_skip.items() if place[0] not in through}

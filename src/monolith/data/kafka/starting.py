@@ -12,7 +12,7 @@ from monolith.errors import InvalidArgumentError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.data.kafka.client import Client
+    from monolith.data.kafka.client import KafkaClient
     from monolith.data.kafka.position import Offsets
 
 Start: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
@@ -47,7 +47,7 @@ def milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def new_offsets(client: Client, partitions: Sequence[Partition], start: Start) -> Offsets:
+def new_offsets(client: KafkaClient, partitions: Sequence[Partition], start: Start) -> Offsets:
     """Returns the start offsets of a reading without a position."""
     if not partitions:
         return {}
@@ -68,7 +68,7 @@ def new_offsets(client: Client, partitions: Sequence[Partition], start: Start) -
 
 
 def offsets_behind(
-    client: Client, position: KafkaPosition, partitions: Sequence[Partition], mine: Sequence[Partition]
+    client: KafkaClient, position: KafkaPosition, partitions: Sequence[Partition], mine: Sequence[Partition]
 ) -> Offsets:
     """Returns where a worker resumes its partitions from a position.
 
@@ -89,7 +89,7 @@ def offsets_behind(
     )
 
 
-def check_topics(client: Client, position: KafkaPosition, partitions: Sequence[Partition]) -> None:
+def check_topics(client: KafkaClient, position: KafkaPosition, partitions: Sequence[Partition]) -> None:
     """Refuses a position in other topics.
 
     Raises:

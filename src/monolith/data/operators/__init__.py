@@ -6,6 +6,9 @@ Each is a small frozen config that takes a `Batch` and returns one, or None if n
 they are the same in every run. May import what `monolith.data` may.
 """
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.data.operators.actions import AddAction
 from monolith.data.operators.add_label import POSITIVE_LABEL, AddLabel, TaskLabel, parse_task_labels
 from monolith.data.operators.conditions import AllOf, AnyOf, Compose, Condition, Not, Operator
@@ -14,7 +17,7 @@ from monolith.data.operators.flows import SOURCE_KEY, ByFlow, FromSource, NameSo
 from monolith.data.operators.id_conditions import HasAllIds, HasAllSlots, HasAnyId, filter_by_fids
 from monolith.data.operators.id_edits import HashInts, HashTexts, MapIds, SwitchSlot, id_mask, sequence_mask
 from monolith.data.operators.id_hashes import city_hash64, folded_product
-from monolith.data.operators.item_pool import Draws, ItemPool, PoolLimits
+from monolith.data.operators.item_pool import Draws, ItemPool, PoolConfig
 from monolith.data.operators.label_edits import LabelNormalization, LabelUpperBound, RankLabel, ScatterLabel
 from monolith.data.operators.multi_label import MultiHeadLabel
 from monolith.data.operators.negatives import (
@@ -72,8 +75,8 @@ __all__ = [
     "NumberRows",
     "Operator",
     "POSITIVE_LABEL",
+    "PoolConfig",
     "PoolEntry",
-    "PoolLimits",
     "Positives",
     "RankLabel",
     "SAMPLED",
@@ -98,3 +101,6 @@ __all__ = [
     "sequence_mask",
     "split_flows",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"PoolLimits": "PoolConfig"})

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = npt.NDArray[np.int64]
     Reals: TypeAlias = npt.NDArray[np.float64]
 
-__all__ = ["Draws", "ItemPool", "PoolLimits"]
+__all__ = ["Draws", "ItemPool", "PoolConfig"]
 
 
 @config
-class PoolLimits(Config):
+class PoolConfig(Config):
     """Capacity of a pool, and the minimum size to draw from."""
 
     max_items: int = 100_000
@@ -45,7 +45,7 @@ class PoolLimits(Config):
         require_at_least(self, 0, "start_items")
         if self.start_items >= self.max_items:
             got = f"{self.start_items} and {self.max_items}"
-            raise ValueError(f"PoolLimits: start_items must be below max_items, got {got}: nothing would be drawn")
+            raise ValueError(f"PoolConfig: start_items must be below max_items, got {got}: nothing would be drawn")
 
 
 class Draws(NamedTuple):
@@ -71,9 +71,9 @@ class ItemPool:
         limits: Capacity.
     """
 
-    def __init__(self, columns: Sequence[str], limits: PoolLimits | None = None) -> None:
+    def __init__(self, columns: Sequence[str], limits: PoolConfig | None = None) -> None:
         self.columns = tuple(columns)
-        self.limits = PoolLimits() if limits is None else limits
+        self.limits = PoolConfig() if limits is None else limits
         self._channels: dict[int, ItemChannel] = {}
         self._features = RowStore(self.columns)
 
@@ -100,7 +100,7 @@ class ItemPool:
         if len(self._channels) + len(unknown) > self.limits.max_channels:
             raise ResourceExhaustedError(
                 f"item pool: more than {self.limits.max_channels} channels, the next one is {unknown[0]}; "
-                "is the channel column one of few values? PoolLimits.max_channels sets the limit"
+                "is the channel column one of few values? PoolConfig.max_channels sets the limit"
             )
         for number, channel in enumerate(distinct.tolist()):
             items = self._channels.setdefault(channel, ItemChannel(self.limits.max_items))

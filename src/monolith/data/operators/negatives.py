@@ -14,7 +14,7 @@ from monolith.data.batch import Batch
 from monolith.data.batch_rows import concat_batches, take_rows
 from monolith.data.operators.actions import check_actions
 from monolith.data.operators.column_access import column_of, describe_column, ids_of, labels_of
-from monolith.data.operators.item_pool import Draws, ItemPool, PoolLimits
+from monolith.data.operators.item_pool import Draws, ItemPool, PoolConfig
 from monolith.data.operators.row_draws import DEFAULT_KEYS, row_keys, uniform_draws
 from monolith.data.operators.row_sets import rows_with_any, top_ranks
 from monolith.tensors import Ragged
@@ -151,7 +151,7 @@ class NegativeSampling(Config):
     positives: Positives = field(default_factory=Positives)
     entry: PoolEntry = field(default_factory=PoolEntry)
     weights: NegativeWeights = field(default_factory=NegativeWeights)
-    limits: PoolLimits = field(default_factory=PoolLimits)
+    limits: PoolConfig = field(default_factory=PoolConfig)
     seed: int = 0
     keys: tuple[str, ...] = DEFAULT_KEYS
     """Columns that decide what is drawn."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.pipeline.counts import Known, whole_number
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.counts import KnownLength, whole_number
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.rows import has_rows, join_rows, num_rows_of, select_rows
 
@@ -33,7 +33,7 @@ class Rebatch(Stage[Any, Any]):
         self._size = whole_number("batch: size", size, at_least=1)
         self._drop_remainder = drop_remainder
 
-    def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
+    def read(self, source: StageSource[Any], position: bytes | None) -> Reading[Any]:
         """Starts a reading; its position is that of the source before a block, and the number of returned rows."""
         if position is None:
             return _RebatchReading(source.read(), 0, self._size, self._drop_remainder)
@@ -41,14 +41,14 @@ class Rebatch(Stage[Any, Any]):
         rows = saved.number("rows")
         return _RebatchReading(source.read(saved.position("source")), rows, self._size, self._drop_remainder)
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the number of blocks that the rows fill."""
         if source.rows is None:
-            return Known()
+            return KnownLength()
         whole, rest = divmod(source.rows, self._size)
         if self._drop_remainder or not rest:
-            return Known(whole, whole * self._size)
-        return Known(whole + 1, source.rows)
+            return KnownLength(whole, whole * self._size)
+        return KnownLength(whole + 1, source.rows)
 
     def __repr__(self) -> str:
         return f"batch({self._size}{', drop_remainder=True' if self._drop_remainder else ''})"

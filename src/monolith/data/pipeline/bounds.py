@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.data.pipeline.counts import Known, whole_number
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.counts import KnownLength, whole_number
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 from monolith.data.position import SavedPosition, encode_position, nested
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ class Take(Stage[T, T]):
     def __init__(self, count: int) -> None:
         self._count = whole_number("take: count", count, at_least=0)
 
-    def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
+    def read(self, source: StageSource[T], position: bytes | None) -> Reading[T]:
         """Starts a reading; its position is that of the source, and how many were taken."""
         if position is None:
             return _TakeReading(source.read(), 0, self._count)
         saved = SavedPosition(position, "take")
         return _TakeReading(source.read(saved.position("source")), saved.number("taken"), self._count)
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the length of the source, at most `count`."""
-        return Known(None if source.elements is None else min(self._count, source.elements))
+        return KnownLength(None if source.elements is None else min(self._count, source.elements))
 
     def __repr__(self) -> str:
         return f"take({self._count})"
@@ -61,16 +61,16 @@ class Skip(Stage[T, T]):
     def __init__(self, count: int) -> None:
         self._count = whole_number("skip: count", count, at_least=0)
 
-    def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
+    def read(self, source: StageSource[T], position: bytes | None) -> Reading[T]:
         """Starts a reading; its position is that of the source, and how many are still to be skipped."""
         if position is None:
             return _SkipReading(source.read(), self._count)
         saved = SavedPosition(position, "skip")
         return _SkipReading(source.read(saved.position("source")), saved.number("left"))
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the length without the first `count`."""
-        return Known(None if source.elements is None else max(0, source.elements - self._count))
+        return KnownLength(None if source.elements is None else max(0, source.elements - self._count))
 
     def __repr__(self) -> str:
         return f"skip({self._count})"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.pipeline.indexed import IndexedReading
-from monolith.data.pipeline.stage import Source, Stage
+from monolith.data.pipeline.stage import Stage, StageSource
 from monolith.data.position import SavedPosition, encode_position
 from monolith.data.reading import Reading
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from monolith.data.pipeline.counts import Known
+    from monolith.data.pipeline.counts import KnownLength
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Cache(Stage[T, T]):
     def __init__(self) -> None:
         self._elements: tuple[T, ...] | None = None
 
-    def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
+    def read(self, source: StageSource[T], position: bytes | None) -> Reading[T]:
         """Starts a reading; its position is the number of returned elements. The source is read once from its start."""
         if self._elements is not None:
             return IndexedReading(_KIND, self._elements.__getitem__, len(self._elements), position)
@@ -41,7 +41,7 @@ class Cache(Stage[T, T]):
         """Has later readings use these."""
         self._elements = tuple(elements)
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the length of the source."""
         return source
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Known", "whole_number"]
+__all__ = ["KnownLength", "whole_number"]
 
 
-class Known(NamedTuple):
+class KnownLength(NamedTuple):
     """The length of a dataset before it is read; None: unknown."""
 
     elements: int | None = None

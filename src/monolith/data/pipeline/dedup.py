@@ -12,7 +12,7 @@ from monolith.data.batch import Batch
 from monolith.data.batch_rows import keep_rows
 from monolith.data.operators.row_draws import row_keys
 from monolith.data.pipeline.counts import whole_number
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 from monolith.data.position import SavedPosition, encode_position, nested
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Deduplicate(Stage[Batch, Batch]):
             raise ValueError("deduplicate: at least one column must be named, got none")
         self.window = whole_number("deduplicate: window", window, at_least=1)
 
-    def read(self, source: Source[Batch], position: bytes | None) -> Reading[Batch]:
+    def read(self, source: StageSource[Batch], position: bytes | None) -> Reading[Batch]:
         """Starts a reading; its position is that of the source at the start of the window, and the batches since."""
         if position is None:
             return _DeduplicateReading(source.read(), self, 0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.pipeline.filter import RowFilter
 from monolith.data.pipeline.parse import Parsing
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class Map(Stage[S, T]):
             raise TypeError(f"map: expected a function, got {function!r}")
         self._function = function
 
-    def read(self, source: Source[S], position: bytes | None) -> Reading[T]:
+    def read(self, source: StageSource[S], position: bytes | None) -> Reading[T]:
         """Starts a reading; its position is that of the source."""
         return _MapReading(source.read(position), self._function)
 

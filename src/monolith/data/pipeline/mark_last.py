@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 
 if TYPE_CHECKING:
-    from monolith.data.pipeline.counts import Known
+    from monolith.data.pipeline.counts import KnownLength
     from monolith.data.reading import Reading
 
 T = TypeVar("T")
@@ -23,11 +23,11 @@ class MarkLast(Stage[T, tuple[T, bool]]):
 
     works_on_shares = True
 
-    def read(self, source: Source[T], position: bytes | None) -> Reading[tuple[T, bool]]:
+    def read(self, source: StageSource[T], position: bytes | None) -> Reading[tuple[T, bool]]:
         """Starts a reading; its position is after the returned element, not after the one read ahead."""
         return _MarkLastReading(source.read(position))
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the length of the source."""
         return source
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.data.pipeline.counts import Known, whole_number
-from monolith.data.pipeline.stage import Source, Stage
+from monolith.data.pipeline.counts import KnownLength, whole_number
+from monolith.data.pipeline.stage import Stage, StageSource
 from monolith.data.prefetch.bounded_queue import BoundedQueue
 from monolith.data.prefetch.runner import MultiQueueRunner
 from monolith.data.reading import Reading
@@ -31,12 +31,12 @@ class Prefetch(Stage[T, T]):
         self._capacity = whole_number("prefetch: capacity", capacity, at_least=0)
         self._name = name
 
-    def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
+    def read(self, source: StageSource[T], position: bytes | None) -> Reading[T]:
         """Starts a reading whose position is that of the source after the returned element, not after queued ones."""
         reading = source.read(position)
         return _PrefetchReading(reading, self._capacity, self._name) if self._capacity else reading
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the length of the source."""
         return source
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.data.pipeline.counts import Known, whole_number
-from monolith.data.pipeline.stage import Source, Stage
+from monolith.data.pipeline.counts import KnownLength, whole_number
+from monolith.data.pipeline.stage import Stage, StageSource
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.reading import Reading
 
@@ -38,7 +38,7 @@ class Repeat(Stage[T, T]):
         """Returns passes whose count continues after those of earlier epochs."""
         return Repeat(self._epochs, first_epoch=epoch * (self._epochs or 0))
 
-    def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
+    def read(self, source: StageSource[T], position: bytes | None) -> Reading[T]:
         """Starts a reading; its position is the pass, and that of the source in it."""
         if position is None:
             return _RepeatReading(self._pass_of(source), self._epochs, 0, None)
@@ -47,15 +47,15 @@ class Repeat(Stage[T, T]):
             self._pass_of(source), self._epochs, saved.number("epoch"), saved.optional_position("source")
         )
 
-    def _pass_of(self, source: Source[T]) -> Callable[[int], Source[T]]:
+    def _pass_of(self, source: StageSource[T]) -> Callable[[int], StageSource[T]]:
         return lambda epoch: source.for_epoch(self._first_epoch + epoch)
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the length of the source times the number of epochs."""
         if self._epochs is None:
-            return Known()
+            return KnownLength()
         elements, rows = (None if number is None else number * self._epochs for number in source)
-        return Known(elements, rows)
+        return KnownLength(elements, rows)
 
     def __repr__(self) -> str:
         return f"repeat({'' if self._epochs is None else self._epochs})"
@@ -63,7 +63,7 @@ class Repeat(Stage[T, T]):
 
 class _RepeatReading(Reading[T]):
     def __init__(
-        self, pass_of: Callable[[int], Source[T]], epochs: int | None, epoch: int, start: bytes | None
+        self, pass_of: Callable[[int], StageSource[T]], epochs: int | None, epoch: int, start: bytes | None
     ) -> None:
         self._pass_of = pass_of
         self._epochs = epochs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.data.pipeline.counts import Known
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.counts import KnownLength
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 from monolith.data.position import SavedPosition, encode_position, nested
 
 if TYPE_CHECKING:
@@ -36,17 +36,17 @@ class Share(Stage[T, T]):
         self._index = index
         self._count = count
 
-    def read(self, source: Source[T], position: bytes | None) -> Reading[T]:
+    def read(self, source: StageSource[T], position: bytes | None) -> Reading[T]:
         """Starts a reading; its position is that of the source, and how many of its elements are before it."""
         if position is None:
             return _ShareReading(source.read(), 0, self._index, self._count)
         saved = SavedPosition(position, _KIND).require_same(index=self._index, count=self._count)
         return _ShareReading(source.read(saved.position("source")), saved.number("elements"), self._index, self._count)
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the number of elements of this share."""
         elements = None if source.elements is None else len(range(self._index, source.elements, self._count))
-        return Known(elements)
+        return KnownLength(elements)
 
     def __repr__(self) -> str:
         return f"share({self._index}, {self._count})"

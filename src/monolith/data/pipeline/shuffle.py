@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from monolith.data.pipeline.counts import Known, whole_number
+from monolith.data.pipeline.counts import KnownLength, whole_number
 from monolith.data.pipeline.draws import permutation
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.rows import has_rows, join_rows, num_rows_of, select_rows
 
@@ -45,7 +45,7 @@ class Shuffle(Stage[Any, Any]):
         """Returns the stage with another order, of the same windows."""
         return Shuffle(self.rows, seed=self.seed, epoch=epoch)
 
-    def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
+    def read(self, source: StageSource[Any], position: bytes | None) -> Reading[Any]:
         """Starts a reading; its position is that of the source before the window, and how much of it was returned."""
         if position is None:
             return _ShuffleReading(source.read(), self, window=0, handed_out=0)
@@ -53,7 +53,7 @@ class Shuffle(Stage[Any, Any]):
         window, handed_out = saved.number("window"), saved.number("handed_out")
         return _ShuffleReading(source.read(saved.position("source")), self, window=window, handed_out=handed_out)
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the length of the source."""
         return source
 

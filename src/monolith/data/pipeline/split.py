@@ -9,7 +9,7 @@ import torch
 
 from monolith.data.batch import Batch
 from monolith.data.pipeline.draws import key_of, mix
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.rows import has_rows, num_rows_of, select_rows
 from monolith.tensors import Ragged
@@ -52,7 +52,7 @@ class Split(Stage[Any, Any]):
         self._by = by
         self.works_on_shares = by is not None  # an index in the stream is only known to a reader of all of it
 
-    def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
+    def read(self, source: StageSource[Any], position: bytes | None) -> Reading[Any]:
         """Starts a reading; its position is that of the source, and how many rows it had up to there."""
         if position is None:
             return _SplitReading(source.read(), self, 0)

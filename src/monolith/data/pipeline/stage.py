@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from monolith.data.pipeline.counts import Known
+from monolith.data.pipeline.counts import KnownLength
 from monolith.data.reading import Reading
 from monolith.errors import FailedPreconditionError
 
@@ -21,16 +21,16 @@ T = TypeVar("T")
 S_co = TypeVar("S_co", covariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["Source", "Stage", "StageReading"]
+__all__ = ["Stage", "StageReading", "StageSource"]
 
 
-class Source(Protocol[S_co]):
+class StageSource(Protocol[S_co]):
     """Source of a stage: a `Dataset`."""
 
     def read(self, position: bytes | None = None) -> Reading[S_co]:
         """Starts to read from the beginning or from a position."""
 
-    def for_epoch(self, epoch: int) -> Source[S_co]:
+    def for_epoch(self, epoch: int) -> StageSource[S_co]:
         """Returns the same elements, in the order of this pass over the data."""
 
 
@@ -38,7 +38,7 @@ class Stage(ABC, Generic[S, T_co]):
     """Makes elements of type T out of those of a source."""
 
     @abstractmethod
-    def read(self, source: Source[S], position: bytes | None) -> Reading[T_co]:
+    def read(self, source: StageSource[S], position: bytes | None) -> Reading[T_co]:
         """Starts to read from the beginning or from a position of a reading of an equal stage."""
 
     works_on_shares: bool = False
@@ -47,9 +47,9 @@ class Stage(ABC, Generic[S, T_co]):
     makes_share: bool = False
     """Whether what comes out is the share of one worker, see `Dataset.is_share`."""
 
-    def known(self, source: Known) -> Known:  # noqa: ARG002 - for stages with a known length
+    def known(self, source: KnownLength) -> KnownLength:  # noqa: ARG002 - for stages with a known length
         """Returns the number of elements and rows, given those of the source."""
-        return Known()
+        return KnownLength()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.lower()}()"

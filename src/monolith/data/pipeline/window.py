@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.pipeline.counts import Known, whole_number
-from monolith.data.pipeline.stage import Source, Stage, StageReading
+from monolith.data.pipeline.counts import KnownLength, whole_number
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource
 from monolith.data.rows import has_rows, join_rows
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ class MergedWindow(Stage[Any, Any]):
     def __init__(self, size: int) -> None:
         self._size = whole_number("merged_window: size", size, at_least=1)
 
-    def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
+    def read(self, source: StageSource[Any], position: bytes | None) -> Reading[Any]:
         """Starts a reading whose position is that of the source after the last element that was joined."""
         return _WindowReading(source.read(position), self._size)
 
-    def known(self, source: Known) -> Known:
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns a window for each `size` elements."""
-        return Known(None if source.elements is None else -(-source.elements // self._size), source.rows)
+        return KnownLength(None if source.elements is None else -(-source.elements // self._size), source.rows)
 
     def __repr__(self) -> str:
         return f"merged_window({self._size})"

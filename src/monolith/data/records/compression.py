@@ -224,7 +224,7 @@ class _SnappyReader(_Buffered):
         return taken
 
 
-class Compressor(Protocol):
+class StreamCompressor(Protocol):
     """Compresses a stream piece by piece."""
 
     def compress(self, data: bytes, /) -> bytes:
@@ -236,14 +236,14 @@ class Compressor(Protocol):
         ...
 
 
-def new_compressor(compression: Compression) -> Compressor | None:
+def new_compressor(compression: Compression) -> StreamCompressor | None:
     """Returns a new compressor; None without compression."""
     if compression is Compression.SNAPPY:
         return _SnappyCompressor()
     if compression in {Compression.ZLIB, Compression.GZIP}:
         return zlib.compressobj(wbits=15 if compression is Compression.ZLIB else 31)
     if compression is Compression.ZSTD:
-        compressor: Compressor = _zstandard().ZstdCompressor().compressobj()
+        compressor: StreamCompressor = _zstandard().ZstdCompressor().compressobj()
         return compressor
     return None
 

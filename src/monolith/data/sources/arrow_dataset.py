@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.data.batch import Batch
 from monolith.data.dataset import Dataset
-from monolith.data.pipeline.counts import Known, whole_number
+from monolith.data.pipeline.counts import KnownLength, whole_number
 from monolith.data.pipeline.indexed import IndexedReading
 from monolith.data.pipeline.share import check_share
 from monolith.data.sources.pyarrow_extra import pyarrow_module
@@ -85,9 +85,9 @@ class ArrowDataset(Dataset[Batch]):
         """Whether it has only a range of the rows."""
         return self._shard != (0, 1)
 
-    def known_length(self) -> Known:
+    def known_length(self) -> KnownLength:
         """Returns the number of batches and rows."""
-        return Known(self._num_blocks, len(self._own_rows()))
+        return KnownLength(self._num_blocks, len(self._own_rows()))
 
     def __repr__(self) -> str:
         return f"ArrowDataset({self._num_rows} rows: {', '.join(self._wanted)})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.columns import Dense, FirstBytes, Floats, Ids, Label, LineIdField, NestedIds, Weight
+from monolith.data.columns import DenseColumn, FirstBytes, Floats, Ids, Label, LineIdField, NestedIds, Weight
 from monolith.data.sources.arrow_columns import ColumnType
 
 if TYPE_CHECKING:
@@ -81,5 +81,7 @@ def type_to_read(wanted: Wanted, found: pa.DataType) -> pa.DataType:
     as_found = wanted is ColumnType.ANY or isinstance(wanted, NestedIds | LineIdField)
     if as_found or pa.types.is_boolean(found) or pa.types.is_temporal(found) or found == pa.uint64():
         return found
-    is_real = isinstance(wanted, Floats | Label | Weight) or (isinstance(wanted, Dense) and wanted.dtype == "float32")
+    is_real = isinstance(wanted, Floats | Label | Weight) or (
+        isinstance(wanted, DenseColumn) and wanted.dtype == "float32"
+    )
     return pa.float32() if is_real or wanted is ColumnType.FLOAT else pa.int64()

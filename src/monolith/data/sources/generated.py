@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.dataset import Dataset
-from monolith.data.pipeline.counts import Known
+from monolith.data.pipeline.counts import KnownLength
 from monolith.data.pipeline.indexed import IndexedReading
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class GeneratedDataset(Dataset[T]):
         self._make = make
         self._length = length
 
-    def known_length(self) -> Known:
+    def known_length(self) -> KnownLength:
         """Returns the declared length."""
-        return Known(self._length)
+        return KnownLength(self._length)
 
     def share(self, index: int, count: int) -> Dataset[T]:
         """Returns every `count`-th element; the others are not made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
-from monolith.data.pipeline.counts import Known
+from monolith.data.pipeline.counts import KnownLength
 from monolith.data.pipeline.indexed import IndexedReading
 from monolith.data.pipeline.share import check_share
 from monolith.data.rows import has_rows, num_rows_of, select_rows
@@ -50,10 +50,10 @@ class InMemoryDataset(Dataset[T]):
         """Whether it has only a part of the rows."""
         return self._share != (0, 1)
 
-    def known_length(self) -> Known:
+    def known_length(self) -> KnownLength:
         """Returns the number of elements."""
         rows = sum(map(num_rows_of, self._elements)) if all(map(has_rows, self._elements)) else None
-        return Known(len(self._elements), rows)
+        return KnownLength(len(self._elements), rows)
 
     def __repr__(self) -> str:
         return f"InMemoryDataset({len(self._elements)} elements)"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.data.batch import Batch
-from monolith.data.pipeline.counts import Known, whole_number
+from monolith.data.pipeline.counts import KnownLength, whole_number
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.file_set import FileSet
@@ -76,14 +76,14 @@ class ParquetDataset(FileDataset[Batch]):
             num_labels=None if num_labels is None else whole_number("num_labels", num_labels, at_least=1),
         )
 
-    def known_length(self) -> Known:
+    def known_length(self) -> KnownLength:
         """Returns the number of rows from the footers of the files; unknown if one cannot be read."""
         if not isinstance(self.files, FileSet):
-            return Known()
+            return KnownLength()
         try:
-            return Known(rows=sum(self._num_rows(path) for path in self.files.order(self._epoch)))
+            return KnownLength(rows=sum(self._num_rows(path) for path in self.files.order(self._epoch)))
         except (OpError, OSError):
-            return Known()
+            return KnownLength()
 
     def _num_rows(self, path: str) -> int:
         file = self.files.open(path) if "://" in path else _open_local(path)

@@ -1,7 +1,7 @@
 """Which columns of a table a batch is made of, and what each of them is to hold.
 
-The same words as everywhere: a name with a `ColumnType`, or a column as a `Parser` takes it (`Ids`, `Dense`, `Label`
-and others), which then is what a parser would make of a sample that has the values of the row as its feature.
+The same words as everywhere: a name with a `ColumnType`, or a column as a `Parser` takes it (`Ids`, `DenseColumn`,
+`Label` and others), which then is what a parser would make of a sample that has the values of the row as its feature.
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ import torch
 from torch import Tensor
 
 from monolith import ids
-from monolith.data.columns import Column, Dense, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds, Weight
+from monolith.data.columns import (
+    Column,
+    DenseColumn,
+    FirstBytes,
+    Floats,
+    Ids,
+    Ints,
+    Label,
+    LineIdField,
+    NestedIds,
+    Weight,
+)
 from monolith.data.sources.arrow_columns import ColumnType, batch_column, has_place, hashes_texts
 from monolith.data.sources.reserved_columns import label_column, reserved_column
 from monolith.data.text_ids import TextColumn
@@ -44,7 +55,7 @@ Columns: TypeAlias = "Iterable[str | Column] | Mapping[str, ColumnType | Column 
 """Columns as specified by users: names, columns, or names with what each must hold."""
 
 _LOG = logging.getLogger(__name__)
-_TENSORS = (Dense, Floats, Ints, Label, NestedIds, Weight)
+_TENSORS = (DenseColumn, Floats, Ints, Label, NestedIds, Weight)
 
 
 def wanted_columns(columns: Columns | None) -> dict[str, Wanted] | None:
@@ -165,9 +176,9 @@ def _numbers(array: pa.Array, wanted: Column, place: str) -> Ragged | Tensor:
         if not isinstance(nested, Ragged) or nested.ragged_rank != 2:
             raise InvalidArgumentError(f"{place}: NestedIds are lists of lists of integers, got {array.type}")
         return nested
-    is_whole = isinstance(wanted, Ints) or (isinstance(wanted, Dense) and wanted.dtype == "int64")
+    is_whole = isinstance(wanted, Ints) or (isinstance(wanted, DenseColumn) and wanted.dtype == "int64")
     ragged = _one_list_each(array, ColumnType.INT if is_whole else ColumnType.FLOAT, place)
-    if isinstance(wanted, Dense):
+    if isinstance(wanted, DenseColumn):
         return ragged.to_padded(length=wanted.width)
     if isinstance(wanted, Weight):
         weights = ragged.to_padded(length=1).reshape(-1)

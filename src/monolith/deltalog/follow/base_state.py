@@ -16,7 +16,7 @@ from monolith.deltalog.publish.serving_schema import serving_schema
 from monolith.errors import NotFoundError
 from monolith.files import join, named_errors
 from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, Mark, shared_buckets
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, shared_buckets
 from monolith.tables.local.store import LocalStore
 from monolith.tables.schema import Schema, TableSchema
 from monolith.tables.serving_tables import serving_tables
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from monolith.deltalog import Base
     from monolith.tables.store import Store
 
-__all__ = ["take_over_rows"]
+__all__ = ["load_rows_of"]
 
 
 class BaseState:
@@ -56,7 +56,7 @@ class BaseState:
         found = store_of(part)
         if found is not None:
             name, buckets = found
-            replace = take_over_rows if store.stats().rows else restore
+            replace = load_rows_of if store.stats().rows else restore
             replace(store, self._folder(name), buckets=shared_buckets(buckets, own))
 
     def schema(self, store: str) -> Schema:
@@ -114,7 +114,7 @@ _BUCKETS_AT_ONCE = 64
 """Number of buckets whose rows are copied together."""
 
 
-def take_over_rows(store: Store, folder: str, *, buckets: range) -> None:
+def load_rows_of(store: Store, folder: str, *, buckets: range) -> None:
     """Updates the serving rows of buckets to the values of a snapshot, row by row, and removes rows not in it.
 
     `restore` empties the buckets first, so that concurrent readers miss rows; here they see each row with its old or
@@ -131,7 +131,7 @@ def take_over_rows(store: Store, folder: str, *, buckets: range) -> None:
     with closing(LocalStore(serving_tables(serving_schema(store.schema)))) as copy:
         restore(copy, folder, buckets=buckets)
         now = copy.open_reader(_READER).mark
-        reader = copy.open_reader(_READER, at=Mark(now.generation, now.life, 0))  # all rows count as changed
+        reader = copy.open_reader(_READER, at=ChangePosition(now.generation, now.life, 0))  # all rows count as changed
         _touch_all(copy, store, buckets)  # the open reader records the removals
         for begin in range(buckets.start, buckets.stop, _BUCKETS_AT_ONCE):
             some = range(begin, min(begin + _BUCKETS_AT_ONCE, buckets.stop))

@@ -7,6 +7,12 @@ readers.
 
 from __future__ import annotations
 
-from monolith.deltalog.publish.publisher import DeltaPublisher, PublisherOptions
+from typing import TYPE_CHECKING
 
-__all__ = ["DeltaPublisher", "PublisherOptions"]
+from monolith._deprecated import former_names as _former_names
+from monolith.deltalog.publish.publisher import DeltaPublisher, PublisherConfig
+
+__all__ = ["DeltaPublisher", "PublisherConfig"]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"PublisherOptions": "PublisherConfig"})

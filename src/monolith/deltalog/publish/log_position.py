@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.tables.history import Mark
+from monolith.tables.history import ChangePosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ class LogPosition:
     """Step of the checkpoint. A position copied from another checkpoint by a run without a log is invalid."""
     numbers: Mapping[str, int]
     """Part -> number of its last increment before the cut, including parts that had ended before it."""
-    marks: Mapping[str, Mark]
+    marks: Mapping[str, ChangePosition]
     """Part with an active writer -> the mark of its rows at the cut, or a later one: the log up to an increment with
     this or a later mark contains all that the cut contains."""
 
@@ -73,7 +73,7 @@ class LogPosition:
                 place=document["log"],
                 step=document["step"],
                 numbers={str(part): int(number) for part, number in document["numbers"].items()},
-                marks={str(part): Mark(*map(int, mark)) for part, mark in document["marks"].items()},
+                marks={str(part): ChangePosition(*map(int, mark)) for part, mark in document["marks"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _log.warning("ignoring a saved position in a delta log that cannot be parsed: %r", error)

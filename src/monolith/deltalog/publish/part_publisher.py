@@ -17,7 +17,7 @@ from monolith.deltalog.publish.serving_schema import serving_schema
 from monolith.errors import DataLossError, NotFoundError
 from monolith.tables.formats.packed_blocks import PackedBlocks
 from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, shared_buckets
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ class PartPublisher:
         buckets: range = ALL_BUCKETS,
         restored: LogPosition | None = None,
         record_bytes: int = RECORD_BYTES,
-        open_reader: Callable[[Mark | None], ChangeReader] | None = None,
+        open_reader: Callable[[ChangePosition | None], ChangeReader] | None = None,
     ) -> None:
         self.part = rows_part(name, buckets)
         self._name = name
@@ -139,7 +139,7 @@ class PartPublisher:
         """Returns the position of the log, including the parts that ended when this one began."""
         return {**self._ended, **self.numbers} if self._writer is not None else {}
 
-    def after_cut(self, mark: Mark) -> dict[str, Mark]:
+    def after_cut(self, mark: ChangePosition) -> dict[str, ChangePosition]:
         """Returns the mark of a cut by part. The next round writes an increment even if nothing has changed."""
         self._is_due = True
         return {self.part: mark}
@@ -195,7 +195,7 @@ class PartPublisher:
     def _follow_from_the_beginning(self) -> None:
         """Marks all rows of the store as changed."""
         now = self._reader.mark
-        self._reader = self._open_reader(Mark(now.generation, now.life, 0))
+        self._reader = self._open_reader(ChangePosition(now.generation, now.life, 0))
 
     def _touch_behind(self, restored: LogPosition) -> str:
         """Marks all rows logged after a position as changed. Returns why that is not sufficient, or an empty text."""
@@ -212,7 +212,7 @@ class PartPublisher:
             return error.message
         return ""
 
-    def _touch_part(self, part: str, *, behind: int, cut: Mark | None) -> str:
+    def _touch_part(self, part: str, *, behind: int, cut: ChangePosition | None) -> str:
         """Does this for one part; `cut` is its mark at the position, None if it had no writer then."""
         is_covered = cut is None
         for each in self._log.behind(part, behind):

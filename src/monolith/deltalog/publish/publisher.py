@@ -20,9 +20,9 @@ from monolith.deltalog.publish.examples_tally import ExamplesTally, Tally, Train
 from monolith.deltalog.publish.log_position import LogPosition
 from monolith.deltalog.publish.named_stores import named_stores
 from monolith.deltalog.publish.part_publisher import RECORD_BYTES, PartPublisher
-from monolith.deltalog.publish.store_publisher import PartWishes, publishes_itself
+from monolith.deltalog.publish.store_publisher import StorePublishingConfig, publishes_itself
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
-from monolith.tables.history import ALL_BUCKETS, Mark
+from monolith.tables.history import ALL_BUCKETS, ChangePosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ LOCK_SECONDS = 0.05
 
 
 @config
-class PublisherOptions(Config):
+class PublisherConfig(Config):
     """Keyword arguments of `DeltaPublisher`."""
 
     interval: float = 1.0
@@ -68,7 +68,7 @@ class PublisherOptions(Config):
     keep_bases: int | None = None
     """Number of bases to keep: each new base removes older ones and the increments that only they need. None: the log
     keeps everything until `monolith log compact`."""
-    open_reader: Callable[[Mark | None], ChangeReader] | None = None
+    open_reader: Callable[[ChangePosition | None], ChangeReader] | None = None
     """Opens a reader of the changes, from a mark on or from now; None: a reader of the store. For owners of rows."""
     tally: Tally | None = None
     """Source of what was trained; None: `DeltaPublisher.tally`, to which the trainer adds."""
@@ -90,7 +90,7 @@ class DeltaPublisher:
     Args:
         stores: The tables: one store, or several by name.
         log: Log to which changes are written: a path or URL, or a `DeltaLog`.
-        options: The fields of `PublisherOptions`, by name.
+        options: The fields of `PublisherConfig`, by name.
 
     >>> import tempfile
     >>> from monolith.deltalog import DeltaLog
@@ -110,7 +110,7 @@ class DeltaPublisher:
     """
 
     def __init__(self, stores: Store | Mapping[str, Store], log: DeltaLog | str, **options: Any) -> None:
-        self._wanted = PublisherOptions(**options)
+        self._wanted = PublisherConfig(**options)
         self._clock = self._wanted.clock or SystemClock()
         self._stores = named_stores(stores)
         self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
@@ -163,7 +163,7 @@ class DeltaPublisher:
         elsewhere = publishes_itself(store)
         if elsewhere is not None:
             return elsewhere.open_publisher(
-                name, self.log, PartWishes(wanted.interval, self.restored, wanted.record_bytes)
+                name, self.log, StorePublishingConfig(wanted.interval, self.restored, wanted.record_bytes)
             )
         return PartPublisher(
             name,
@@ -258,7 +258,7 @@ class DeltaPublisher:
         found = {part: number for each in list(self._parts.values()) for part, number in each.before_cut().items()}
         return found if self._dense is None else {**found, DENSE_PART: self._dense.last_number}
 
-    def want_marks(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
+    def want_marks(self, marks: Mapping[str, ChangePosition]) -> dict[str, ChangePosition]:
         """Requests increments after these marks (by store), at which rows were saved; returns the marks by part."""
         found = [part.after_cut(marks[name]) for name, part in list(self._parts.items()) if name in marks]
         return {part: mark for each in found for part, mark in each.items()}
@@ -270,7 +270,7 @@ class DeltaPublisher:
         with self._lock:
             self._before_cut = self.numbers_now()
 
-    def after_cut(self, marks: Mapping[str, Mark], *, step: int) -> bytes | None:
+    def after_cut(self, marks: Mapping[str, ChangePosition], *, step: int) -> bytes | None:
         """Returns the position of the log at a cut; None if no run could resume from it."""
         with self._lock:
             if not marks or not self._parts:

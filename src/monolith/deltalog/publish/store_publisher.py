@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
     from monolith.deltalog.publish.examples_tally import Trained
     from monolith.deltalog.publish.log_position import LogPosition
-    from monolith.tables.history import Mark
+    from monolith.tables.history import ChangePosition
     from monolith.tables.store import Store
 
 
@@ -47,7 +47,7 @@ class StorePublisher(Protocol):
         """Returns the numbers, including those of ended parts."""
         ...
 
-    def after_cut(self, mark: Mark) -> Mapping[str, Mark]:
+    def after_cut(self, mark: ChangePosition) -> Mapping[str, ChangePosition]:
         """Returns part -> the mark of its rows at a cut, or a later one; an increment after it will be written."""
         ...
 
@@ -56,7 +56,7 @@ class StorePublisher(Protocol):
         ...
 
 
-class PartWishes(NamedTuple):
+class StorePublishingConfig(NamedTuple):
     """Settings for publishing a store."""
 
     interval: float
@@ -70,13 +70,13 @@ class PartWishes(NamedTuple):
 class PublishesItself(Protocol):
     """A store whose rows are published by their owners, such as `monolith.ps.PsStore` and the stores of ranks."""
 
-    def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> StorePublisher:
+    def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> StorePublisher:
         """Returns a publisher that follows its rows from now on.
 
         Args:
             name: Name of the store, used in the names of the parts.
             log: Log to which changes are written; every owner of rows must be able to reach it.
-            wishes: Settings.
+            publishing_config: Settings.
         """
         ...
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.deltalog.increment import decode
 from monolith.deltalog.transports.file_segments import (
-    Piece,
-    Segment,
+    SegmentChunk,
+    SegmentFile,
     first_head,
     is_damaged_at_start,
     piece_at,
@@ -41,7 +41,7 @@ class Opening(NamedTuple):
     """The generation that it continues; None: the newest one before it that has an opening."""
 
 
-class Lineage:
+class GenerationChain:
     """The chain of generations of a part. Not thread-safe; caches openings, which never change."""
 
     def __init__(self, folder: Path) -> None:
@@ -68,7 +68,7 @@ class Lineage:
             self._ends[generation] = end
         return self._ends[generation]
 
-    def surely_counts(self, segment: Segment, first: int) -> bool:
+    def surely_counts(self, segment: SegmentFile, first: int) -> bool:
         """Returns whether a segment certainly belongs to the log, from its first number on."""
         end = self.end_of(segment.generation)
         if end is None:
@@ -77,7 +77,7 @@ class Lineage:
 
     # Internals
 
-    def _newer_than(self, generation: int) -> tuple[list[Segment], int | None]:
+    def _newer_than(self, generation: int) -> tuple[list[SegmentFile], int | None]:
         """Returns the segments of newer generations, and the newest settled one of those generations.
 
         The folder is listed again after the newest opening was read: a writer that began earlier may have missed it.
@@ -91,13 +91,13 @@ class Lineage:
             if self._opening(opened, newer) is None:
                 return newer, self._last_with_second_record(newer)
 
-    def _last_with_second_record(self, segments: list[Segment]) -> int | None:
+    def _last_with_second_record(self, segments: list[SegmentFile]) -> int | None:
         for generation in sorted({each.generation for each in segments}, reverse=True):
             if self._has_second_record([each for each in segments if each.generation == generation]):
                 return generation
         return None
 
-    def _end_on_chain(self, certain: int, generation: int, newer: list[Segment]) -> int | None:
+    def _end_on_chain(self, certain: int, generation: int, newer: list[SegmentFile]) -> int | None:
         """Walks the chain from a settled generation back to this one, or to an older one that bypasses it.
 
         Returns None if an opening in between is damaged, so that its predecessor is unknown.
@@ -115,7 +115,7 @@ class Lineage:
                 at = before if opening.follows is None else opening.follows
         return end if at == generation else 0
 
-    def _opening(self, generation: int, segments: list[Segment]) -> Opening | None:
+    def _opening(self, generation: int, segments: list[SegmentFile]) -> Opening | None:
         """Returns the opening of a generation; None if it is not written yet, or damaged."""
         if generation not in self._openings:
             first = next((each for each in segments if each.generation == generation), None)
@@ -135,24 +135,24 @@ class Lineage:
             self._openings[generation] = Opening(number, None if follows is None or follows >= generation else follows)
         return self._openings[generation]
 
-    def _is_damaged(self, generation: int, segments: list[Segment]) -> bool:
+    def _is_damaged(self, generation: int, segments: list[SegmentFile]) -> bool:
         first = next((each for each in segments if each.generation == generation), None)
         return first is not None and is_damaged_at_start(self._folder, first)
 
-    def _has_second_record(self, segments: list[Segment]) -> bool:
+    def _has_second_record(self, segments: list[SegmentFile]) -> bool:
         """Returns whether the writer of these segments, all of one generation, wrote more than the opening."""
         if any(each.place for each in segments):
             return True
         return sum(each.is_whole for each in self._pieces(segments[0], 2)) > 1
 
-    def _pieces(self, segment: Segment, count: int) -> list[Piece]:
+    def _pieces(self, segment: SegmentFile, count: int) -> list[SegmentChunk]:
         """Returns the first pieces of a segment; none if the file was removed."""
         try:
             descriptor = os.open(self._folder / segment.name, os.O_RDONLY)
         except FileNotFoundError:
             return []
         try:
-            found: list[Piece] = []
+            found: list[SegmentChunk] = []
             offset = 0
             while len(found) < count and (not found or found[-1].is_whole):
                 found.append(piece_at(descriptor, offset, segment=segment))

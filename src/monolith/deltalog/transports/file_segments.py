@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from monolith.deltalog.increment import HEAD, MAGIC, TAIL, Head, check_sum, read_head
+from monolith.deltalog.increment import HEAD, MAGIC, TAIL, RecordHeader, check_sum, read_head
 from monolith.errors import DataLossError
 from monolith.files import named_errors
 
@@ -23,7 +23,7 @@ _MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 _NAME = re.compile(r"(\d{8})-(\d{6})\.log")
 
 
-class Segment(NamedTuple):
+class SegmentFile(NamedTuple):
     """A segment file. Segments sort in the order of their records."""
 
     generation: int
@@ -36,10 +36,10 @@ class Segment(NamedTuple):
         return f"{self.generation:08d}-{self.place:06d}.log"
 
 
-class Piece(NamedTuple):
+class SegmentChunk(NamedTuple):
     """The contents of a segment at an offset."""
 
-    head: Head | None
+    head: RecordHeader | None
     """None: no valid head."""
     data: bytes
     """The record, or the bytes found instead."""
@@ -54,10 +54,10 @@ class Piece(NamedTuple):
         return not self.is_whole and not self.may_come
 
 
-NOTHING = Piece(None, b"", is_whole=False, may_come=True)
+NOTHING = SegmentChunk(None, b"", is_whole=False, may_come=True)
 
 
-def segments_in(folder: Path) -> list[Segment]:
+def segments_in(folder: Path) -> list[SegmentFile]:
     """Returns the segments of a part, in order; none if the folder does not exist."""
     with named_errors(str(folder), "listed"):
         try:
@@ -65,10 +65,10 @@ def segments_in(folder: Path) -> list[Segment]:
         except FileNotFoundError:
             return []
     matches = (_NAME.fullmatch(name) for name in names)
-    return sorted(Segment(int(found[1]), int(found[2])) for found in matches if found)
+    return sorted(SegmentFile(int(found[1]), int(found[2])) for found in matches if found)
 
 
-def first_head(folder: Path, segment: Segment) -> Head | None:
+def first_head(folder: Path, segment: SegmentFile) -> RecordHeader | None:
     """Returns the head of the first record; None if not written yet, damaged or foreign, or if the file was removed."""
     try:
         with (folder / segment.name).open("rb") as file:
@@ -78,7 +78,7 @@ def first_head(folder: Path, segment: Segment) -> Head | None:
     return head if head.generation == segment.generation else None
 
 
-def is_damaged_at_start(folder: Path, segment: Segment) -> bool:
+def is_damaged_at_start(folder: Path, segment: SegmentFile) -> bool:
     """Returns whether the first record of a segment was written and is no longer readable."""
     try:
         descriptor = os.open(folder / segment.name, os.O_RDONLY)
@@ -90,7 +90,7 @@ def is_damaged_at_start(folder: Path, segment: Segment) -> bool:
         os.close(descriptor)
 
 
-def piece_at(descriptor: int, offset: int, *, segment: Segment) -> Piece:
+def piece_at(descriptor: int, offset: int, *, segment: SegmentFile) -> SegmentChunk:
     """Reads the piece at an offset of an open segment, never past the end of the file."""
     head_bytes = os.pread(descriptor, HEAD.size, offset)
     if not head_bytes:
@@ -98,19 +98,19 @@ def piece_at(descriptor: int, offset: int, *, segment: Segment) -> Piece:
     try:
         head = read_head(head_bytes, origin=segment.name)
     except DataLossError:
-        return Piece(None, head_bytes, is_whole=False, may_come=_ends_early(descriptor, offset, head_bytes))
+        return SegmentChunk(None, head_bytes, is_whole=False, may_come=_ends_early(descriptor, offset, head_bytes))
     if head.generation != segment.generation:
-        return Piece(head, head_bytes, is_whole=False, may_come=False)
+        return SegmentChunk(head, head_bytes, is_whole=False, may_come=False)
     if os.fstat(descriptor).st_size < offset + head.record_bytes:
         # A record with successors is complete, so this one has lost bytes.
         may_come = next_whole(descriptor, offset, segment) is None
-        return Piece(head, head_bytes, is_whole=False, may_come=may_come)
+        return SegmentChunk(head, head_bytes, is_whole=False, may_come=may_come)
     data = _pread(descriptor, head.record_bytes, offset)
     if _has_checksum(data, head):
-        return Piece(head, data, is_whole=True, may_come=False)
+        return SegmentChunk(head, data, is_whole=True, may_come=False)
     # After a power failure the file may have the length of the last record but not its end.
     is_last = os.fstat(descriptor).st_size <= offset + head.record_bytes
-    return Piece(head, data, is_whole=False, may_come=is_last and not any(data[-TAIL.size :]))
+    return SegmentChunk(head, data, is_whole=False, may_come=is_last and not any(data[-TAIL.size :]))
 
 
 def next_magic(descriptor: int, offset: int) -> int:
@@ -124,7 +124,7 @@ def next_magic(descriptor: int, offset: int) -> int:
     return offset
 
 
-def next_whole(descriptor: int, offset: int, segment: Segment) -> int | None:
+def next_whole(descriptor: int, offset: int, segment: SegmentFile) -> int | None:
     """Returns the offset of the next intact record after an unreadable one, or None."""
     size = os.fstat(descriptor).st_size
     while (offset := next_magic(descriptor, offset + 8)) < size:
@@ -141,12 +141,12 @@ def next_whole(descriptor: int, offset: int, segment: Segment) -> int | None:
 class LastRecord(NamedTuple):
     """The last record of a part. A later search starts there."""
 
-    segment: Segment
+    segment: SegmentFile
     offset: int
-    head: Head
+    head: RecordHeader
 
 
-def last_record(folder: Path, segments: list[Segment], known: LastRecord | None = None) -> LastRecord | None:
+def last_record(folder: Path, segments: list[SegmentFile], known: LastRecord | None = None) -> LastRecord | None:
     """Returns the last record of the given segments, or None.
 
     A damaged record counts: it was written, so its number is used. An unfinished one does not.
@@ -171,7 +171,7 @@ def last_record(folder: Path, segments: list[Segment], known: LastRecord | None 
     return None
 
 
-def _last_in(descriptor: int, segment: Segment, found: LastRecord | None) -> LastRecord | None:
+def _last_in(descriptor: int, segment: SegmentFile, found: LastRecord | None) -> LastRecord | None:
     """Returns the last record of one segment, searching after `found` if given."""
     offset = 0 if found is None else found.offset + found.head.record_bytes
     while True:
@@ -186,7 +186,7 @@ def _last_in(descriptor: int, segment: Segment, found: LastRecord | None) -> Las
         offset = following
 
 
-def _with_damaged(found: LastRecord | None, piece: Piece) -> LastRecord | None:
+def _with_damaged(found: LastRecord | None, piece: SegmentChunk) -> LastRecord | None:
     """Counts a damaged record after the last intact one; without a readable head it has at least the next number."""
     if found is None:
         return None
@@ -223,7 +223,7 @@ def _ends_early(descriptor: int, offset: int, head_bytes: bytes) -> bool:
     return True
 
 
-def _has_checksum(data: bytes, head: Head) -> bool:
+def _has_checksum(data: bytes, head: RecordHeader) -> bool:
     try:
         check_sum(data, head, origin="")
     except DataLossError:

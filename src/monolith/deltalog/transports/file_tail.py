@@ -6,11 +6,11 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from monolith.deltalog.transports.file_lineage import NO_END, Lineage
+from monolith.deltalog.transports.file_lineage import NO_END, GenerationChain
 from monolith.deltalog.transports.file_segments import (
     NOTHING,
-    Piece,
-    Segment,
+    SegmentChunk,
+    SegmentFile,
     first_head,
     is_damaged_at_start,
     next_whole,
@@ -38,8 +38,8 @@ class FileTail:
     def __init__(self, folder: Path, number: int | None) -> None:
         self._folder = folder
         self._wanted = number
-        self._lineage = Lineage(folder)
-        self._segment: Segment | None = None
+        self._lineage = GenerationChain(folder)
+        self._segment: SegmentFile | None = None
         self._descriptor: int | None = None
         self._offset = 0
         self._size = 0
@@ -114,7 +114,7 @@ class FileTail:
     # Internals
 
     @property
-    def _segment_or_fail(self) -> Segment:
+    def _segment_or_fail(self) -> SegmentFile:
         assert self._segment is not None  # noqa: S101 - a piece was read from it
         return self._segment
 
@@ -148,7 +148,7 @@ class FileTail:
                 self._next = piece.head.number + 1
                 self._offset += len(piece.data)
 
-    def _skip_damage_below(self, piece: Piece, wanted: int) -> bool:
+    def _skip_damage_below(self, piece: SegmentChunk, wanted: int) -> bool:
         """Moves past a damaged record if its number is certainly below the wanted one. Returns whether it moved."""
         before = self._offset
         self.skip()
@@ -161,20 +161,20 @@ class FileTail:
         self._offset = before
         return False
 
-    def _last_before(self, wanted: int, segments: list[Segment]) -> Segment:
+    def _last_before(self, wanted: int, segments: list[SegmentFile]) -> SegmentFile:
         for segment in reversed(segments):
             head = first_head(self._folder, segment)
             if head is not None and head.number <= wanted and self._lineage.surely_counts(segment, head.number):
                 return segment
         return segments[0]
 
-    def _piece(self) -> Piece:
+    def _piece(self) -> SegmentChunk:
         if self._descriptor is None:
             return NOTHING
         self._size = os.fstat(self._descriptor).st_size
         return piece_at(self._descriptor, self._offset, segment=self._segment_or_fail)
 
-    def _look(self) -> tuple[Piece, list[Segment], int | None]:
+    def _look(self) -> tuple[SegmentChunk, list[SegmentFile], int | None]:
         """Returns the piece here, the later segments, and the end of this generation, or None if undecided.
 
         Segments are listed after a record was read: a record written after a new segment appeared may not count. If
@@ -190,17 +190,17 @@ class FileTail:
             if later and not piece.is_whole:
                 return piece, later, end
 
-    def _end(self, later: list[Segment]) -> int | None:
+    def _end(self, later: list[SegmentFile]) -> int | None:
         own = self._segment_or_fail.generation
         return NO_END if not later or later[0].generation == own else self._lineage.end_of(own)
 
-    def _was_taken_back(self, piece: Piece) -> bool:
+    def _was_taken_back(self, piece: SegmentChunk) -> bool:
         """Returns whether this empty segment was removed by its writer, which failed to open the part."""
         if self._descriptor is None or self._offset or piece.data:
             return False
         return os.fstat(self._descriptor).st_nlink == 0
 
-    def _hand_over(self, piece: Piece) -> bytes:
+    def _hand_over(self, piece: SegmentChunk) -> bytes:
         """Returns the bytes here, whether they are a record or not, without advancing.
 
         Raises:
@@ -215,14 +215,14 @@ class FileTail:
             )
         return piece.data
 
-    def _hand_out(self, piece: Piece) -> bytes:
+    def _hand_out(self, piece: SegmentChunk) -> bytes:
         self._hand_over(piece)
         self._offset += len(piece.data)
         if piece.head is not None:
             self._next = piece.head.number + 1
         return piece.data
 
-    def _is_settled(self, piece: Piece, later: list[Segment], end: int | None) -> bool:
+    def _is_settled(self, piece: SegmentChunk, later: list[SegmentFile], end: int | None) -> bool:
         """Returns whether this record is part of the log for good, whatever writers do from now on."""
         if not piece.is_whole or piece.head is None:
             return False
@@ -232,13 +232,13 @@ class FileTail:
             return self._has_successor(piece)
         return piece.head.number < end
 
-    def _has_successor(self, piece: Piece) -> bool:
+    def _has_successor(self, piece: SegmentChunk) -> bool:
         """Returns whether a record follows: then its writer had verified that it still owned the part."""
         assert self._descriptor is not None  # noqa: S101 - the piece was read from it
         behind = self._offset + len(piece.data)
         return piece_at(self._descriptor, behind, segment=self._segment_or_fail).is_whole
 
-    def _is_damage(self, piece: Piece, later: list[Segment], end: int | None) -> bool:
+    def _is_damage(self, piece: SegmentChunk, later: list[SegmentFile], end: int | None) -> bool:
         """Returns whether records are missing here that others follow. The torn end of a killed writer is no damage."""
         if piece.is_whole or not piece.data:
             return False
@@ -248,16 +248,16 @@ class FileTail:
             return piece.is_damaged
         return (self._next or 0) < end < NO_END
 
-    def _later(self) -> list[Segment]:
+    def _later(self) -> list[SegmentFile]:
         return [each for each in segments_in(self._folder) if self._segment is not None and each > self._segment]
 
-    def _enter_next(self, later: list[Segment], end: int | None) -> bool:
+    def _enter_next(self, later: list[SegmentFile], end: int | None) -> bool:
         """Enters the next segment of this generation or, once it is decided how far this one counts, of a newer one.
 
         A newer one without an opening belongs to a writer that died or is opening the part. One whose opening is
         damaged is entered if nothing else decides how far this one counts.
         """
-        following: Segment | None = later[0]
+        following: SegmentFile | None = later[0]
         if later[0].generation != self._segment_or_fail.generation:
             is_next = is_damaged_at_start if end is None else _has_first_head
             following = None if end == NO_END else next((each for each in later if is_next(self._folder, each)), None)
@@ -267,11 +267,11 @@ class FileTail:
             self._enter(following)
         return True
 
-    def _enter(self, segment: Segment) -> None:
+    def _enter(self, segment: SegmentFile) -> None:
         self.close()
         self._descriptor = os.open(self._folder / segment.name, os.O_RDONLY)
         self._segment, self._offset = segment, 0
 
 
-def _has_first_head(folder: Path, segment: Segment) -> bool:
+def _has_first_head(folder: Path, segment: SegmentFile) -> bool:
     return first_head(folder, segment) is not None

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from monolith import _core
 from monolith.deltalog.parts import require_part
 from monolith.deltalog.transport import Claim, Extent
-from monolith.deltalog.transports.file_lineage import Lineage
+from monolith.deltalog.transports.file_lineage import GenerationChain
 from monolith.deltalog.transports.file_segments import (
     LastRecord,
-    Segment,
+    SegmentFile,
     first_head,
     is_damaged_at_start,
     last_record,
@@ -35,7 +35,7 @@ from monolith.files import named_errors, replaced_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.deltalog.increment import Head
+    from monolith.deltalog.increment import RecordHeader
 
 MARKER = "delta_log.json"
 """File that identifies a folder as a log."""
@@ -108,7 +108,7 @@ class FileTransport:
     def trim(self, part: str, below: int) -> int:
         """Removes segments that hold only lower numbers; returns the first number that is left."""
         folder = self._part(part)
-        lineage = Lineage(folder)
+        lineage = GenerationChain(folder)
         for segment, following in itertools.pairwise(segments_in(folder)):
             if segment.generation == following.generation:
                 head = first_head(folder, following)
@@ -204,7 +204,7 @@ class FileTransport:
     def _opened(
         self, part: str, folder: Path, opening: Callable[[Claim], bytes], after_writer: int | None
     ) -> FileAppender:
-        segment = Segment(self._claimed(folder), 0)
+        segment = SegmentFile(self._claimed(folder), 0)
         path = folder / segment.name
         try:
             with named_errors(str(folder), "read"):
@@ -228,7 +228,7 @@ class FileTransport:
             raise
         return appender
 
-    def _require_last(self, part: str, last: Head | Extent | None, writer: int | None) -> None:
+    def _require_last(self, part: str, last: RecordHeader | Extent | None, writer: int | None) -> None:
         if writer is not None and (last is None or last.writer != writer):
             raise replaced(self.place, part, -1 if last is None else last.generation)
 
@@ -236,7 +236,7 @@ class FileTransport:
         """Claims the next generation by creating its first segment exclusively; returns it."""
         while True:
             highest = max((each.generation for each in segments_in(folder)), default=0)
-            path = folder / Segment(highest + 1, 0).name
+            path = folder / SegmentFile(highest + 1, 0).name
             with named_errors(str(path), "made"):
                 try:
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
@@ -249,7 +249,7 @@ class FileTransport:
 class FileAppender:
     """Writer of the segments of one generation."""
 
-    def __init__(self, folder: Path, part: str, segment: Segment, segment_bytes: int) -> None:
+    def __init__(self, folder: Path, part: str, segment: SegmentFile, segment_bytes: int) -> None:
         self._folder = folder
         self._part = part
         self._segment = segment
@@ -284,7 +284,7 @@ class FileAppender:
             self._descriptor = None
 
     def _roll(self) -> None:
-        following = Segment(self._segment.generation, self._segment.place + 1)
+        following = SegmentFile(self._segment.generation, self._segment.place + 1)
         descriptor = os.open(self._folder / following.name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         self.close()
         self._descriptor, self._segment, self._offset = descriptor, following, 0

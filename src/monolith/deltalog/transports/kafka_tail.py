@@ -11,7 +11,7 @@ from monolith.errors import NotFoundError
 if TYPE_CHECKING:
     import threading
 
-    from monolith.data.kafka.client import Client
+    from monolith.data.kafka.client import KafkaClient
     from monolith.data.kafka.position import Partition
     from monolith.deltalog.transports.kafka_transport import KafkaTransport
 
@@ -46,7 +46,7 @@ class KafkaTail:
         self._assembly: dict[str, Assembly] = {}
         self._transport = transport
         self._given = partition
-        self._client: Client | None = None
+        self._client: KafkaClient | None = None
         self._partition = partition
         self.offset = 0
         """Offset of the next message."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import _core
 from monolith.data.kafka import KafkaConfig
-from monolith.data.kafka.client import Client, confluent_kafka
+from monolith.data.kafka.client import KafkaClient, confluent_kafka
 from monolith.data.kafka.position import Partition
 from monolith.data.kafka.quiet_log import new_library_log
 from monolith.deltalog.increment import read_head
@@ -68,7 +68,7 @@ class KafkaTransport:
         self._parts: set[str] = set()
         self._lookers: dict[Partition, KafkaTail] = {}
         """Partition -> the reader that scans it for parts."""
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, KafkaClient] = {}
         """Topic -> client for metadata and offset queries."""
         self._producer: Any = None
 
@@ -163,11 +163,11 @@ class KafkaTransport:
 
     # For tails and appenders
 
-    def new_client(self, topic: str) -> Client:
+    def new_client(self, topic: str) -> KafkaClient:
         """Returns a new consumer of a topic."""
         settings = {"fetch.wait.max.ms": _FETCH_WAIT_MS, **self._settings}
         wanted = KafkaConfig(patience_seconds=self.patience_seconds, client=settings, group="monolith-delta-log")
-        return Client(self._brokers, [topic], wanted)
+        return KafkaClient(self._brokers, [topic], wanted)
 
     def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Returns the end offset of each partition. The client has no pending fetch, so brokers answer immediately."""
@@ -181,7 +181,7 @@ class KafkaTransport:
         """
         return self._asking(self.topic).partitions()
 
-    def _asking(self, topic: str) -> Client:
+    def _asking(self, topic: str) -> KafkaClient:
         """Returns the query client of a topic; creates it on first use."""
         with self._lock:
             if topic not in self._clients:

@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from monolith import _core
-from monolith.deltalog.increment import HEAD, Head, read_head
+from monolith.deltalog.increment import HEAD, RecordHeader, read_head
 from monolith.deltalog.parts import require_part
 from monolith.deltalog.transport import Claim, Extent
 from monolith.deltalog.transports.file_transport import MARKER, MARKER_TEXT, replaced
@@ -150,7 +150,7 @@ class ObjectTransport:
         """Returns the path of the object of a number."""
         return f"{self._root}/parts/{part}/{number:020d}.increment"
 
-    def head(self, part: str, number: int) -> Head:
+    def head(self, part: str, number: int) -> RecordHeader:
         """Reads the head of the record of a number."""
         path = self.path(part, number)
         with named_errors(path, "read"):

@@ -1,17 +1,17 @@
 """The context of the current batch, for embeddings that are called with its features.
 
-A loop that plans batches ahead, or that has their times and stamps, opens a turn around the model's call; the model
-passes the features on unchanged, and `Embeddings` finds their plan in the turn::
+A loop that plans batches ahead, or that has their times and stamps, opens a context around the model's call; the model
+passes the features on unchanged, and `Embeddings` finds their plan in the context::
 
-    turn = BatchTurn(features, time=1_700_000_000)
-    turn.plan(emb)                   # checks ids, finds the distinct ones; in any thread
-    with turn:
+    context = BatchContext(features, time=1_700_000_000)
+    context.plan(emb)                   # checks ids, finds the distinct ones; in any thread
+    with context:
         loss = model(features)       # inside: emb(features)
 
 A model may look up other ids than those of the features: they are planned when it calls `Embeddings`, with the time and
-the stamp of the turn.
+the stamp of the context.
 
-A turn may supply the outputs of embeddings instead of a lookup: an export makes inputs of them.
+A context may supply the outputs of embeddings instead of a lookup: an export makes inputs of them.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.nn.embeddings.embeddings import Embeddings
-    from monolith.nn.embeddings.outputs import LookedUp
+    from monolith.nn.embeddings.outputs import EmbeddingOutputs
     from monolith.nn.embeddings.passes import PlannedBatch
     from monolith.tables.store import BatchStamp
 
-__all__ = ["BatchTurn", "current_turn"]
+__all__ = ["BatchContext", "current_batch_context"]
 
-_TURN: ContextVar[BatchTurn | None] = ContextVar("monolith_batch_turn", default=None)
+_TURN: ContextVar[BatchContext | None] = ContextVar("monolith_batch_turn", default=None)
 
 
-class BatchTurn:
+class BatchContext:
     """The context of one batch in a model. Belongs to one thread at a time.
 
     Args:
         features: What the model is called with.
         time: When its examples were seen, Unix seconds; None: when the step is made.
         stamp: Which batch it is; None: batches are counted.
-        begin: Called by the computing thread when the turn is entered: receives features that were copied to a
+        begin: Called by the computing thread when the context is entered: receives features that were copied to a
             device.
-        hand_in: Called instead of a lookup, with the module and the arguments of the call.
+        lookup_override: Called instead of a lookup, with the module and the arguments of the call.
     """
 
-    __slots__ = ("_begin", "_planned", "_token", "features", "hand_in", "stamp", "time")
+    __slots__ = ("_begin", "_planned", "_token", "features", "lookup_override", "stamp", "time")
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class BatchTurn:
         time: int | None = None,
         stamp: BatchStamp | None = None,
         begin: Callable[[], object] | None = None,
-        hand_in: Callable[[Embeddings, Mapping[str, Any]], LookedUp] | None = None,
+        lookup_override: Callable[[Embeddings, Mapping[str, Any]], EmbeddingOutputs] | None = None,
     ) -> None:
         self._begin = begin
-        self.hand_in = hand_in
+        self.lookup_override = lookup_override
         self.features = features
         self.time = time
         self.stamp = stamp
         self._planned: dict[Embeddings, PlannedBatch] = {}
-        self._token: Token[BatchTurn | None] | None = None
+        self._token: Token[BatchContext | None] | None = None
 
     def plan(self, embeddings: Embeddings) -> None:
         """Plans the features for one module, if they have ids for all of its slots."""
@@ -112,6 +112,6 @@ class BatchTurn:
             self.drop()
 
 
-def current_turn() -> BatchTurn | None:
-    """Returns the turn of this context."""
+def current_batch_context() -> BatchContext | None:
+    """Returns the context of this context."""
     return _TURN.get()

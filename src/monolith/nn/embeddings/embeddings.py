@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.nn.embeddings.batch_context import current_turn
+from monolith.nn.embeddings.batch_context import current_batch_context
 from monolith.nn.embeddings.device_transfer import to_device
 from monolith.nn.embeddings.embeddings_arguments import check_arguments, store_factory, store_of, table_defaults
 from monolith.nn.embeddings.gradient_step import GradientStep, gradient_norm, times_of, values_of
@@ -30,7 +30,7 @@ from monolith.nn.embeddings.id_batch import IdBatchReader
 from monolith.nn.embeddings.learning_rates import LearningRates
 from monolith.nn.embeddings.lookup_function import look_up, outputs_of
 from monolith.nn.embeddings.merge import merge_slots, place_slots
-from monolith.nn.embeddings.outputs import LookedUp
+from monolith.nn.embeddings.outputs import EmbeddingOutputs
 from monolith.nn.embeddings.passes import ACCUMULATED_PASSES, PlannedBatch
 from monolith.nn.embeddings.pooling import PooledBatch, PooledLayout
 from monolith.nn.embeddings.rows_by_slot import RowsBySlot
@@ -43,7 +43,7 @@ from monolith.tables.row_optimizers import Adagrad, RowOptimizer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.nn.embeddings.batch_context import BatchTurn
+    from monolith.nn.embeddings.batch_context import BatchContext
     from monolith.nn.embeddings.id_batch import BatchShape, SlotInput
     from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.nn.slot import LearningRate, Slot
@@ -149,7 +149,7 @@ class Embeddings(RowsBySlot):
         *,
         time: int | Tensor | None = None,
         stamp: BatchStamp | None = None,
-    ) -> LookedUp:
+    ) -> EmbeddingOutputs:
         """Looks up the outputs of all slots.
 
         In training mode the outputs are differentiable; in evaluation mode, and under ``torch.no_grad()``, the batch
@@ -166,10 +166,10 @@ class Embeddings(RowsBySlot):
             InvalidArgumentError: names the slot whose ids are missing, malformed or of another number of examples.
         """
         if not isinstance(batch, PlannedBatch):
-            turn = current_turn()
-            if turn is not None and turn.hand_in is not None:
-                return turn.hand_in(self, batch)
-            batch = self._planned(turn, batch, time, stamp)
+            batch_context = current_batch_context()
+            if batch_context is not None and batch_context.lookup_override is not None:
+                return batch_context.lookup_override(self, batch)
+            batch = self._planned(batch_context, batch, time, stamp)
         elif time is not None or stamp is not None:
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
         anchor = self.anchor
@@ -177,12 +177,12 @@ class Embeddings(RowsBySlot):
             self.drop(batch)
             buffer = self._pool(batch, self._worker.read(batch.plan, train=False))
             return self._looked_up(buffer, outputs_of(buffer, self._layout))
-        if self._ledger.anchor is not anchor:
-            self._ledger.watch(anchor)
-        self._ledger.require_unused(batch)
+        if self._registry.anchor is not anchor:
+            self._registry.watch(anchor)
+        self._registry.require_unused(batch)
         values = self._rows_to_train(batch)
         latest = self._latest(batch, values)
-        end = self._ledger.open(batch, values.device, latest)  # from here on the ledger ends the batch
+        end = self._registry.open(batch, values.device, latest)  # from here on the ledger ends the batch
         whole, *outputs = look_up(anchor, self._pool(batch, values), self._layout, end)
         return self._looked_up(whole, outputs)
 
@@ -264,10 +264,10 @@ class Embeddings(RowsBySlot):
         Meanwhile the module can look up the next batch, which does not see this step. Apply a step, or begin to, before
         you take the next. `rate_factor` multiplies all learning rates.
         """
-        passes = self._ledger.ready()
+        passes = self._registry.ready()
         if not passes:
             return None
-        self._ledger.row_gradient.scale(passes)
+        self._registry.row_gradient.scale(passes)
         number = self._worker.global_step if global_step is None else global_step
         latest = [each.latest for each in passes if each.latest is not None]
         rule = partial(
@@ -281,7 +281,7 @@ class Embeddings(RowsBySlot):
         )
         return GradientStep(
             self._worker,
-            self._ledger,
+            self._registry,
             passes,
             lambda previous: rule(previous=previous),
             self._layout,
@@ -302,12 +302,12 @@ class Embeddings(RowsBySlot):
 
         Together with the norm of the dense gradients it makes a joint clip factor.
         """
-        passes = self._ledger.ready()
+        passes = self._registry.ready()
         return gradient_norm(passes, self.store.schema) * self.row_gradient.factor() if passes else torch.zeros(())
 
     def discard(self) -> int:
         """Drops the gradients since the last step; returns the number of backward passes they came from."""
-        return self._ledger.discard()
+        return self._registry.discard()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Calls `discard`, under the name that loops expect; `zero_grad()` of the enclosing model does it, too."""
@@ -326,15 +326,15 @@ class Embeddings(RowsBySlot):
 
     def _planned(
         self,
-        turn: BatchTurn | None,
+        batch_context: BatchContext | None,
         batch: Mapping[str, SlotInput],
         time: int | Tensor | None,
         stamp: BatchStamp | None,
     ) -> PlannedBatch:
         """Returns the plan of the current turn for this batch; else a new one, with time and stamp of the turn."""
-        if turn is None or time is not None or stamp is not None:
+        if batch_context is None or time is not None or stamp is not None:
             return self.plan(batch, time=time, stamp=stamp)
-        return turn.take(self, batch) or self.plan(batch, time=turn.time, stamp=turn.stamp)
+        return batch_context.take(self, batch) or self.plan(batch, time=batch_context.time, stamp=batch_context.stamp)
 
     def _rows_to_train(self, batch: PlannedBatch) -> Tensor:
         """Returns the rows of a batch that is trained now, read ahead or not."""
@@ -371,8 +371,8 @@ class Embeddings(RowsBySlot):
         outputs = batch.pooled.pool(values, pinned=device.type == "cuda")
         return outputs if outputs.device == device else to_device(outputs, device)
 
-    def _looked_up(self, buffer: Tensor, outputs: list[Tensor]) -> LookedUp:
-        return LookedUp(dict(zip(self._placed, outputs, strict=True)), buffer)
+    def _looked_up(self, buffer: Tensor, outputs: list[Tensor]) -> EmbeddingOutputs:
+        return EmbeddingOutputs(dict(zip(self._placed, outputs, strict=True)), buffer)
 
 
 def _unpadded(placed: PlacedSlot) -> PlacedSlot:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from monolith.nn.embeddings.id_batch import BatchShape
     from monolith.nn.embeddings.merge import PlacedSlot
-    from monolith.nn.embeddings.passes import BatchPass, Ledger
+    from monolith.nn.embeddings.passes import BatchPass, PassRegistry
     from monolith.nn.embeddings.pooling import PooledLayout
     from monolith.nn.embeddings.worker import Push, StoreWorker
     from monolith.tables.batch import Applied, Plan, Update
@@ -39,9 +39,9 @@ class GradientStep:
         "_applied",
         "_error",
         "_layout",
-        "_ledger",
         "_passes",
         "_push",
+        "_registry",
         "_rule",
         "_scale",
         "_takes_finite_only",
@@ -51,7 +51,7 @@ class GradientStep:
     def __init__(
         self,
         worker: StoreWorker,
-        ledger: Ledger,
+        registry: PassRegistry,
         passes: Sequence[BatchPass],
         rule: Callable[[int], Update],
         layout: PooledLayout,
@@ -62,14 +62,14 @@ class GradientStep:
         self._layout = layout
         self._takes_finite_only = takes_finite_only
         self._worker = worker
-        self._ledger = ledger
+        self._registry = registry
         self._passes = passes
         self._rule = rule
         self._scale = 1.0
         self._push: Push | None = None
         self._applied: Applied | None = None
         self._error: BaseException | None = None
-        ledger.take(passes)
+        registry.take(passes)
 
     @property
     def is_remote(self) -> bool:
@@ -111,13 +111,13 @@ class GradientStep:
         try:
             rule = self._rule(self._worker.last_push)
             self._scale = rule.scale
-            self._push = self._worker.hand_over(updates, rule)
+            self._push = self._worker.submit(updates, rule)
         except BaseException as error:
             self._error = self._refuse(error)
             if self._error is not error:
                 raise self._error from error
             raise
-        self._ledger.hand_over(self._passes)
+        self._registry.submit(self._passes)
 
     def done(self) -> bool:
         """Returns whether `result` returns without waiting."""
@@ -137,11 +137,11 @@ class GradientStep:
             except Exception as error:
                 if timeout_seconds is not None and not push.pending.done():
                     raise
-                self._worker.take_back(push)
+                self._worker.rollback(push)
                 self._error = self._refuse(error)
             else:
-                self._worker.keep(push)
-                self._ledger.close_applied(self._passes)
+                self._worker.confirm(push)
+                self._registry.close_applied(self._passes)
                 _require_new(self._applied, self._passes)
         if self._error is not None:
             named = self._named(self._error)
@@ -155,9 +155,9 @@ class GradientStep:
         if self._is_over:
             return
         if self._push is None:
-            self._ledger.drop(self._passes)
+            self._registry.drop(self._passes)
         else:
-            self._ledger.close_handed_over(self._passes)
+            self._registry.close_handed_over(self._passes)
 
     @property
     def _is_over(self) -> bool:
@@ -166,9 +166,9 @@ class GradientStep:
     def _refuse(self, error: BaseException) -> BaseException:
         """Ends or gives back the passes of a step that was not applied; returns the error to raise."""
         if not isinstance(error, InvalidArgumentError):
-            self._ledger.give_back(self._passes)
+            self._registry.give_back(self._passes)
             return error
-        self._ledger.drop(self._passes)
+        self._registry.drop(self._passes)
         reason = refusal_of(self._passes, self._layout, self._scale) if "not finite" in str(error) else None
         if reason is None:
             return error

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.nn.embeddings.passes import GraphEnd
+    from monolith.nn.embeddings.passes import PassHandle
     from monolith.nn.embeddings.pooling import PooledLayout
 
 
@@ -26,7 +26,7 @@ class LookupFunction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: PassHandle) -> tuple[Tensor, ...]:
         """Returns the buffer, then the output of each slot in the order of the model."""
         ctx.set_materialize_grads(False)
         ctx.layout, ctx.end, ctx.anchor = layout, end, anchor
@@ -42,20 +42,20 @@ class LookupFunction(torch.autograd.Function):
 
 
 def _collect(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[Tensor | None, ...]:
-    ledger, batch_pass = ctx.end.find()
+    registry, batch_pass = ctx.end.find()
     device, layout = batch_pass.device, ctx.layout
     columns = layout.flat_columns(parts)
     given = next((each for each in (whole, *parts) if each is not None), None)
     if given is not None and given.device != device:  # all are where the buffer is
         whole, columns = _moved(whole, columns, layout, device), [None] * len(columns)
-    ledger.add_gradient(batch_pass, batch_pass.pooled.sum_gradients(whole, columns, device))
+    registry.add_gradient(batch_pass, batch_pass.pooled.sum_gradients(whole, columns, device))
     return ctx.anchor.new_zeros(ctx.anchor.shape), None, None, None
 
 
 _collect_once = once_differentiable(_collect)
 
 
-def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:
+def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: PassHandle) -> tuple[Tensor, ...]:
     """Calls `LookupFunction` with types: returns the buffer and its columns, differentiable."""
     outputs: tuple[Tensor, ...] = LookupFunction.apply(anchor, buffer, layout, end)  # type: ignore[no-untyped-call]
     return outputs

@@ -12,10 +12,10 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LookedUp"]
+__all__ = ["EmbeddingOutputs"]
 
 
-class LookedUp(dict[str, Tensor]):
+class EmbeddingOutputs(dict[str, Tensor]):
     """Slot name -> its output, float32 [B, dim] (or [B, n, dim] for `FirstN`), in the order of the slots.
 
     All outputs are views of one buffer, so `concat` and `stack` of all slots cost nothing. Change none in place.

@@ -1,6 +1,6 @@
 """Batches in flight between a forward pass and the store: planned, read, differentiated, applied or dropped.
 
-The ledger keeps every batch that was read for training until it ends. The autograd graph holds a `GraphEnd` only, by
+The ledger keeps every batch that was read for training until it ends. The autograd graph holds a `PassHandle` only, by
 which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call. So
 every plan that was opened at the store ends, and no graph keeps native objects alive.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError
-from monolith.forks import at_rest_in_forks
+from monolith.forks import fork_safe
 from monolith.nn.embeddings.folding import fold, foldable
 from monolith.nn.embeddings.row_gradient import RowGradient
 
@@ -95,38 +95,38 @@ class BatchPass:
         return self.plan.stamp
 
 
-class GraphEnd:
+class PassHandle:
     """The handle of a pass that an autograd graph holds."""
 
-    __slots__ = ("_key", "_ledger")
+    __slots__ = ("_key", "_registry")
 
-    def __init__(self, ledger: Ledger, key: int) -> None:
-        self._ledger = weakref.ref(ledger)
+    def __init__(self, registry: PassRegistry, key: int) -> None:
+        self._registry = weakref.ref(registry)
         self._key = key
 
-    def find(self) -> tuple[Ledger, BatchPass]:
+    def find(self) -> tuple[PassRegistry, BatchPass]:
         """Returns the pass, if it may still learn.
 
         Raises:
             FailedPreconditionError: the pass has ended.
         """
-        ledger = self._ledger()
-        found = None if ledger is None else ledger.find(self._key)
-        if ledger is None or found is None:
+        registry = self._registry()
+        found = None if registry is None else registry.find(self._key)
+        if registry is None or found is None:
             raise FailedPreconditionError(
                 "backward: the batch of this graph has ended already: it, or a later one, was applied by step() or"
                 " dropped by discard(); run the forward pass again"
             )
-        return ledger, found
+        return registry, found
 
     def __del__(self) -> None:
         # The collector may run this anywhere, also inside a call of the store, so the store is not called from here.
-        ledger = self._ledger()
-        if ledger is not None:
-            ledger.dropped_graphs.append(self._key)
+        registry = self._registry()
+        if registry is not None:
+            registry.dropped_graphs.append(self._key)
 
 
-class Ledger:
+class PassRegistry:
     """The passes that have not ended. Its lock guards all fields; backward runs in threads of torch.
 
     Args:
@@ -145,7 +145,7 @@ class Ledger:
     ) -> None:
         self._worker = worker
         self._latest_dims = latest_dims
-        self._lock = at_rest_in_forks(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self._keys = itertools.count()
         self._passes: dict[int, BatchPass] = {}
         self.dropped_graphs: deque[int] = deque()
@@ -175,10 +175,10 @@ class Ledger:
     def watch(self, anchor: Tensor) -> None:
         """Replaces the anchor: moving a module may give it a new one."""
         self.anchor = anchor
-        ledger = weakref.ref(self)
+        registry = weakref.ref(self)
 
         def settle(_: Tensor) -> None:
-            found = ledger()
+            found = registry()
             if found is not None:
                 found.settle()
 
@@ -214,13 +214,13 @@ class Ledger:
                     "forward: this planned batch is being trained on already; plan the batch again for a second pass"
                 )
 
-    def open(self, batch: PlannedBatch, device: torch.device, latest: Tensor | None) -> GraphEnd:
+    def open(self, batch: PlannedBatch, device: torch.device, latest: Tensor | None) -> PassHandle:
         """Opens a pass for a plan that was just read for training."""
         self._fold_many()
         with self._lock:
             key = next(self._keys)
             self._passes[key] = BatchPass(batch.plan, batch.times, batch.is_replayable, batch.pooled, device, latest)
-        return GraphEnd(self, key)
+        return PassHandle(self, key)
 
     def find(self, key: int) -> BatchPass | None:
         """Returns the pass of this key, or None if it has ended."""
@@ -253,7 +253,7 @@ class Ledger:
                 each.is_taken = True
             self._num_waiting = self._num_backwards = self.num_cleared = 0
 
-    def hand_over(self, passes: Sequence[BatchPass]) -> None:
+    def submit(self, passes: Sequence[BatchPass]) -> None:
         """Marks these passes as submitted to the store."""
         with self._lock:
             for each in passes:

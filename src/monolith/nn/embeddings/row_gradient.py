@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.nn.embeddings.passes import BatchPass, Ledger
+    from monolith.nn.embeddings.passes import BatchPass, PassRegistry
 
 
 class RowGradient(RowAnchor):
@@ -28,46 +28,46 @@ class RowGradient(RowAnchor):
     anchor of the module instead, whose gradient is zero.
     """
 
-    _ledger: weakref.ReferenceType[Ledger]
+    _registry: weakref.ReferenceType[PassRegistry]
     _norm: float
     """The gradient before torch multiplied it."""
     _value: Tensor | None
     _num_gradients: int
     """Number of gradients in the ledger when the norm was computed."""
 
-    def __new__(cls, ledger: Ledger) -> Self:
+    def __new__(cls, registry: PassRegistry) -> Self:
         """Creates the parameter; torch makes parameters by `__new__`."""
         made: Self = super().__new__(cls)
-        made._ledger = weakref.ref(ledger)
+        made._registry = weakref.ref(registry)
         made._norm, made._value, made._num_gradients = 0.0, None, 0
         return made
 
     @property
     def grad(self) -> Tensor | None:
         """float32 [1] on the device of the module; None without gradients."""
-        ledger = self._of_ledger()
-        passes = ledger.ready()
+        registry = self._of_ledger()
+        passes = registry.ready()
         if not passes:
             return None
-        if self._value is None or self._num_gradients != ledger.num_gradients:
+        if self._value is None or self._num_gradients != registry.num_gradients:
             self.factor()
-            if ledger.is_shared_by_ranks:
+            if registry.is_shared_by_ranks:
                 raise FailedPreconditionError(
                     "rows: GradScaler and clipping of optimizer.param_groups need the gradients of all ranks, and each"
                     " rank has its own; use bfloat16, and clip by the step: emb.step(scale=...)"
                 )
-            norm = gradient_norm(passes, ledger.schema).float()
-            self._norm, self._num_gradients = float(norm), ledger.num_gradients
-            self._value = norm.reshape(1).to(ledger.anchor.device, copy=True)
+            norm = gradient_norm(passes, registry.schema).float()
+            self._norm, self._num_gradients = float(norm), registry.num_gradients
+            self._value = norm.reshape(1).to(registry.anchor.device, copy=True)
         return self._value
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         self._value = value
         if value is None:
-            ledger = self._of_ledger()
-            ledger.discard()
-            ledger.anchor.grad = None
+            registry = self._of_ledger()
+            registry.discard()
+            registry.anchor.grad = None
 
     @property
     def requires_grad(self) -> bool:
@@ -114,8 +114,8 @@ class RowGradient(RowAnchor):
         """Resets the norm after the gradients were cleared."""
         self._value = None
 
-    def _of_ledger(self) -> Ledger:
-        ledger = self._ledger()
-        if ledger is None:
+    def _of_ledger(self) -> PassRegistry:
+        registry = self._registry()
+        if registry is None:
             raise FailedPreconditionError("rows: the Embeddings of this optimizer do not exist any more")
-        return ledger
+        return registry

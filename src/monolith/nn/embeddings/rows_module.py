@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn.embeddings import saved_state as _saved_state
-from monolith.nn.embeddings.passes import Ledger
+from monolith.nn.embeddings.passes import PassRegistry
 from monolith.nn.embeddings.row_anchor import RowAnchor
 from monolith.nn.embeddings.row_state import (
     EXTRA_STATE,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.nn.embeddings.row_gradient import RowGradient
     from monolith.tables.history import Cut
-    from monolith.tables.store import Joined, Store
+    from monolith.tables.store import Store, WorkerSession
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -69,7 +69,7 @@ class RowsModule(nn.Module):
         self._latest_dims = tuple(latest_dims)
         self._anchor = RowAnchor()
         self._accumulated_passes = accumulated_passes
-        self._ledger = Ledger(self._worker, self._anchor, self._latest_dims, accumulated_passes)
+        self._registry = PassRegistry(self._worker, self._anchor, self._latest_dims, accumulated_passes)
 
     @property
     def anchor(self) -> nn.Parameter:
@@ -80,12 +80,12 @@ class RowsModule(nn.Module):
     @property
     def row_gradient(self) -> RowGradient:
         """Stands for the gradients of the next step in an optimizer of torch."""
-        return self._ledger.row_gradient
+        return self._registry.row_gradient
 
     @property
     def num_cleared(self) -> int:
         """Backward passes since the last step whose gradients were cleared by `zero_grad()` of others."""
-        return self._ledger.num_cleared
+        return self._registry.num_cleared
 
     @property
     def num_rows(self) -> int:
@@ -108,7 +108,7 @@ class RowsModule(nn.Module):
         """Returns `next_batch` of this worker, as which the module joins its store if it has not joined yet."""
         return self._worker.next_seq(worker)
 
-    def join(self, worker: int = 0) -> Joined:
+    def join(self, worker: int = 0) -> WorkerSession:
         """Begins to train as this worker of the store; other modules with the same number are rejected from now on.
 
         Otherwise a module joins with its first batch that learns, as worker 0 or as the worker of the batch's stamp.
@@ -121,7 +121,7 @@ class RowsModule(nn.Module):
     def read_nothing(self) -> None:
         """Takes part in a read of the other ranks with no ids, where rows are shared among ranks."""
         splits = torch.zeros(len(self.store.schema.tables) + 1, dtype=torch.int64)
-        stamp = BatchStamp(worker=self._worker.joined.worker, seq=self._worker.next_seq())
+        stamp = BatchStamp(worker=self._worker.session.worker, seq=self._worker.next_seq())
         plan = self.store.plan(torch.empty(0, dtype=torch.int64), splits, stamp=stamp)
         self._worker.begin_read(plan, train=True)
         self._worker.discard(plan)
@@ -136,7 +136,7 @@ class RowsModule(nn.Module):
 
     def evict(self, now: int | None = None) -> int:
         """Removes rows whose slot's `expire_days` have passed at `now` (None: the newest time trained on)."""
-        return self._worker.joined.evict(now=-1 if now is None else now)
+        return self._worker.session.evict(now=-1 if now is None else now)
 
     def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
         """Takes a consistent cut of its store, with every step made so far; release it after reading it."""
@@ -200,7 +200,7 @@ class RowsModule(nn.Module):
         if rows is not None:
             blocks, unknown = unpack_rows(rows, self.store.schema)
             self.store.load(blocks, buckets=ALL_BUCKETS, replace=True)
-            self._ledger.discard()
+            self._registry.discard()
             self._worker.leave()
             return unknown
         if state is not None:
@@ -257,8 +257,8 @@ class RowsModule(nn.Module):
             worker = StoreWorker(store)
             worker.global_step = self.global_step
         anchor = RowAnchor(requires_grad=self._anchor.requires_grad)
-        ledger = Ledger(worker, anchor, self._latest_dims, self._accumulated_passes)
-        copied = copy_module(self, memo, store=store, _worker=worker, _ledger=ledger)
+        registry = PassRegistry(worker, anchor, self._latest_dims, self._accumulated_passes)
+        copied = copy_module(self, memo, store=store, _worker=worker, _registry=registry)
         copied.register_parameter(_ANCHOR, anchor)
         return copied
 

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import FailedPreconditionError
-from monolith.forks import at_rest_in_forks
+from monolith.forks import fork_safe
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp
 
 if TYPE_CHECKING:
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import Applied, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
-    from monolith.tables.store import Joined, Store
+    from monolith.tables.store import Store, WorkerSession
 
 
 class Push(NamedTuple):
     """An update that was submitted to a store, and the state of its worker before it."""
 
     pending: Pending[Applied]
-    joined: Joined
+    session: WorkerSession
     """The incarnation that submitted it."""
     newest: int
     """Number of its last batch."""
@@ -40,38 +40,38 @@ class StoreWorker:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._lock = at_rest_in_forks(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
         self._number = 0
-        self._joined: Joined | None = None
-        self._former: Joined | None = None
+        self._session: WorkerSession | None = None
+        self._former: WorkerSession | None = None
         """The previous incarnation, which ends the plans that it opened."""
         self._next_seq = 0
         self._last_push = NOTHING_APPLIED
         self.global_step = 0
         """Number of the next step."""
 
-    def join(self, number: int | None = None) -> Joined:
+    def join(self, number: int | None = None) -> WorkerSession:
         """Begins a new incarnation of this or another worker; batch numbers continue after those of the store."""
         with self._lock:
             self._number = self._number if number is None else number
-            joined = self._joined = self.store.join(self._number)
-            self._last_push = NOTHING_APPLIED if joined.applied is None else joined.applied.seq
+            session = self._session = self.store.join(self._number)
+            self._last_push = NOTHING_APPLIED if session.applied is None else session.applied.seq
             # Where a worker died between two owners, some have batches that others lack: they are sent again with their
             # numbers, so that owners that lack them apply them and the others detect duplicates.
             behind = self._last_push + 1
-            self._next_seq = behind if joined.next_seq > behind else max(self._next_seq, behind)
-            return joined
+            self._next_seq = behind if session.next_seq > behind else max(self._next_seq, behind)
+            return session
 
     def leave(self) -> None:
         """Lets the next batch to be trained join again, after the rows were restored to another state."""
         with self._lock:
-            self._former, self._joined, self._next_seq = self._joined, None, 0
+            self._former, self._session, self._next_seq = self._session, None, 0
 
     @property
-    def joined(self) -> Joined:
+    def session(self) -> WorkerSession:
         """The current incarnation; begins one if there is none."""
         with self._lock:
-            return self.join() if self._joined is None else self._joined
+            return self.join() if self._session is None else self._session
 
     def next_seq(self, number: int | None = None) -> int:
         """Returns the next batch number of this or another worker: every owner of rows has all batches below it."""
@@ -83,50 +83,50 @@ class StoreWorker:
         """Returns the stamp of a batch that came without one; a batch to be trained gets a number not used before."""
         with self._lock:
             if train:
-                _ = self.joined
+                _ = self.session
                 self._next_seq += 1
             return BatchStamp(worker=self._number, seq=max(0, self._next_seq - 1))
 
     def begin_read(self, plan: Plan, *, train: bool) -> Pending[Rows]:
         """Starts reading the rows of a plan, with every update submitted so far."""
         if train:
-            joined = self._joined_as(plan.stamp.worker)
-        elif self._joined is not None and plan.stamp.worker == self._number:
-            joined = self._joined
+            session = self._joined_as(plan.stamp.worker)
+        elif self._session is not None and plan.stamp.worker == self._number:
+            session = self._session
         else:
             return self.store.read(plan, step=self.global_step)
-        return joined.read(plan, after=self._last_push, step=self.global_step, train=train)
+        return session.read(plan, after=self._last_push, step=self.global_step, train=train)
 
     def read(self, plan: Plan, *, train: bool) -> Tensor:
         """Reads the rows of a plan, with every update submitted so far."""
         return self.begin_read(plan, train=train).result().values
 
-    def hand_over(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Push:
+    def submit(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Push:
         """Submits an update; `rule.previous` must be `last_push`.
 
         From now on the update counts as pushed: the next push names it, and the next read comes after it. If it fails,
-        call `take_back`.
+        call `rollback`.
         """
         newest = max(plan.stamp.seq for plan, _ in updates)
-        joined = self._joined_as(updates[0][0].stamp.worker)
-        pending = joined.apply(updates, rule)
+        session = self._joined_as(updates[0][0].stamp.worker)
+        pending = session.apply(updates, rule)
         with self._lock:
-            push = Push(pending, joined, newest, rule.step, self._last_push, self.global_step)
+            push = Push(pending, session, newest, rule.step, self._last_push, self.global_step)
             self._last_push = max(self._last_push, newest)
             self._next_seq = max(self._next_seq, newest + 1)
             self.global_step = rule.step + 1
         return push
 
-    def keep(self, push: Push) -> None:
+    def confirm(self, push: Push) -> None:
         """Confirms a push that the store has applied, even if one before it was taken back meanwhile."""
         with self._lock:
-            if push.joined is self._joined:
+            if push.session is self._session:
                 self._last_push = max(self._last_push, push.newest)
 
-    def take_back(self, push: Push) -> None:
+    def rollback(self, push: Push) -> None:
         """Rolls back a failed push: the next push names the one before it. Its batch numbers are not reused."""
         with self._lock:
-            if push.joined is self._joined:
+            if push.session is self._session:
                 self._last_push = min(self._last_push, push.last_push)
             if self.global_step == push.step + 1:
                 self.global_step = push.global_step
@@ -138,29 +138,29 @@ class StoreWorker:
 
     def discard(self, plan: Plan) -> None:
         """Ends a training plan without an update."""
-        joined = self._joined or self._former
-        if joined is not None:
-            joined.discard(plan)
+        session = self._session or self._former
+        if session is not None:
+            session.discard(plan)
 
     def flush(self, *, timeout_seconds: float) -> None:
         """Waits until every submitted update is in the rows."""
-        if self._joined is not None:
-            self._joined.flush(timeout_seconds=timeout_seconds)
+        if self._session is not None:
+            self._session.flush(timeout_seconds=timeout_seconds)
 
     def cut(self, *, timeout_seconds: float) -> Cut:
         """Takes a consistent cut of the store, with every update made so far."""
-        if self._joined is None:
+        if self._session is None:
             return self.store.cut(timeout_seconds=timeout_seconds)
-        return self._joined.cut(timeout_seconds=timeout_seconds)
+        return self._session.cut(timeout_seconds=timeout_seconds)
 
-    def _joined_as(self, number: int) -> Joined:
+    def _joined_as(self, number: int) -> WorkerSession:
         """Returns the incarnation that trains batches of this worker."""
-        joined = self._joined
-        if joined is None:
+        session = self._session
+        if session is None:
             return self.join(number)
-        if number != joined.worker:
+        if number != session.worker:
             raise FailedPreconditionError(
                 f"Embeddings: a batch of worker {number}, but the module has joined its store as worker"
-                f" {joined.worker}; call join({number}) first, or stamp its batches as worker {joined.worker}"
+                f" {session.worker}; call join({number}) first, or stamp its batches as worker {session.worker}"
             )
-        return joined
+        return session

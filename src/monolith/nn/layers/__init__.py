@@ -9,6 +9,9 @@ counts.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 from monolith.nn.layers.activations import ACTIVATION_NAMES, Activation, activation_layer
 from monolith.nn.layers.all_interaction import AllInt, CDot
 from monolith.nn.layers.attention import AttentionPooling, MultiHeadAttention, masked_softmax
@@ -29,7 +32,7 @@ from monolith.nn.layers.group_interaction import FFM, GroupInt
 from monolith.nn.layers.irazor import iRazor
 from monolith.nn.layers.lhuc import LHUCTower
 from monolith.nn.layers.logit_correction import LogitCorrection, correct_logits
-from monolith.nn.layers.mlp import MLP, MLPOptions
+from monolith.nn.layers.mlp import MLP, MLPConfig
 from monolith.nn.layers.mmoe import ExpertGate, MMoE
 from monolith.nn.layers.normalization import BatchNorm, LayerNorm
 from monolith.nn.layers.pooling import AvgPooling, MaxPooling, SumPooling, merge_tensor_list
@@ -73,7 +76,7 @@ __all__ = [
     "LayerNorm",
     "LogitCorrection",
     "MLP",
-    "MLPOptions",
+    "MLPConfig",
     "MMoE",
     "MaxPooling",
     "MultiHeadAttention",
@@ -90,3 +93,6 @@ __all__ = [
     "merge_tensor_list",
     "rnn_with_attention",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"MLPOptions": "MLPConfig"})

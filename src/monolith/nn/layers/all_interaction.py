@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from monolith.nn.layers.mlp import MLPOptions
+    from monolith.nn.layers.mlp import MLPConfig
     from monolith.nn.layers.pooling import OutType
 
 
@@ -64,7 +64,7 @@ class CDot(nn.Module):
     """
 
     def __init__(
-        self, num_features: int, dim: int, *, project_dim: int, units: Sequence[int], **options: Unpack[MLPOptions]
+        self, num_features: int, dim: int, *, project_dim: int, units: Sequence[int], **options: Unpack[MLPConfig]
     ) -> None:
         super().__init__()
         require_positive("CDot", num_features=num_features, dim=dim, project_dim=project_dim)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from monolith.nn.layers.mlp import MLPOptions
+    from monolith.nn.layers.mlp import MLPConfig
 
 
 class DIN(nn.Module):
@@ -46,7 +46,7 @@ class DIN(nn.Module):
         *,
         mode: Literal["sum"] | None = "sum",
         scaled: bool = False,
-        **options: Unpack[MLPOptions],
+        **options: Unpack[MLPConfig],
     ) -> None:
         super().__init__()
         require_positive("DIN", dim=dim)

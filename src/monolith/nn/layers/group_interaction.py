@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from monolith.nn.layers.mlp import MLPOptions
+    from monolith.nn.layers.mlp import MLPConfig
 
 
 class GroupInt(nn.Module):
@@ -39,7 +39,7 @@ class GroupInt(nn.Module):
         *,
         attention_units: Sequence[int] | None = None,
         dim: int | None = None,
-        **options: Unpack[MLPOptions],
+        **options: Unpack[MLPConfig],
     ) -> None:
         super().__init__()
         require_choice("GroupInt", "interaction_type", interaction_type, ("multiply", "dot"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from monolith.nn.layers.activations import Activation
-    from monolith.nn.layers.mlp import MLPOptions
+    from monolith.nn.layers.mlp import MLPConfig
 
 
 class LHUCTower(nn.Module):
@@ -43,8 +43,8 @@ class LHUCTower(nn.Module):
         *,
         lhuc_dims: Sequence[int] | Sequence[Sequence[int]] = (),
         lhuc_input_dim: int | None = None,
-        lhuc_options: MLPOptions | None = None,
-        **options: Unpack[MLPOptions],
+        lhuc_options: MLPConfig | None = None,
+        **options: Unpack[MLPConfig],
     ) -> None:
         super().__init__()
         self.input_dim = input_dim
@@ -58,9 +58,9 @@ class LHUCTower(nn.Module):
         )
         self.output_dim = dims[-1]
 
-    def _gate(self, dims: Sequence[int], options: MLPOptions, lhuc_options: MLPOptions) -> MLP:
+    def _gate(self, dims: Sequence[int], options: MLPConfig, lhuc_options: MLPConfig) -> MLP:
         activations: Sequence[Activation] = ["relu"] * (len(dims) - 1) + ["sigmoid2"]
-        merged: MLPOptions = {**options, "activations": activations, **lhuc_options}
+        merged: MLPConfig = {**options, "activations": activations, **lhuc_options}
         return MLP(self.lhuc_input_dim, dims, **merged)
 
     def forward(self, x: Tensor, lhuc_input: Tensor | None = None) -> Tensor:

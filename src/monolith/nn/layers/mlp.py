@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
-class MLPOptions(TypedDict, total=False):
+class MLPConfig(TypedDict, total=False):
     """What a layer that builds an `MLP` passes on to it."""
 
     activations: Activation | Sequence[Activation]
@@ -101,7 +101,7 @@ class MLP(nn.Module):
         return dict(zip(segment_sizes, parts.unbind(dim=1), strict=True))
 
 
-def dense_blocks(subject: str, input_dim: int, dims: Sequence[int], **options: Unpack[MLPOptions]) -> nn.ModuleList:
+def dense_blocks(subject: str, input_dim: int, dims: Sequence[int], **options: Unpack[MLPConfig]) -> nn.ModuleList:
     """Returns one ``Sequential(Dense, BatchNorm if enabled and hidden, activation)`` per size, for `subject`."""
     require_positive(subject, input_dim=input_dim)
     sizes = positive_sizes(subject, "dims", dims)

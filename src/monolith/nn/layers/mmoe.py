@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from monolith.nn.layers.mlp import MLPOptions
+    from monolith.nn.layers.mlp import MLPConfig
 
 GateType: TypeAlias = Literal["softmax", "topk", "noise_topk"]
 
 
-class GateOptions(TypedDict, total=False):
+class ExpertGateConfig(TypedDict, total=False):
     """Options of the gates of `MMoE`; see `ExpertGate`."""
 
     input_dim: int
@@ -99,15 +99,15 @@ class MMoE(nn.Module):
         *,
         num_tasks: int,
         num_experts: int | None = None,
-        gate: GateOptions | None = None,
-        **options: Unpack[MLPOptions],
+        gate: ExpertGateConfig | None = None,
+        **options: Unpack[MLPConfig],
     ) -> None:
         super().__init__()
         dims = _dims_per_expert(expert_dims, num_experts)
         self.input_dim = input_dim
         self.output_dim = dims[0][-1]
         self.experts = nn.ModuleList(MLP(input_dim, each, **options) for each in dims)
-        gate_options: GateOptions = {"input_dim": input_dim, **(gate or {})}
+        gate_options: ExpertGateConfig = {"input_dim": input_dim, **(gate or {})}
         self.gate = ExpertGate(num_experts=len(dims), num_tasks=num_tasks, **gate_options)
         self._importance_loss: Tensor | None = None
 

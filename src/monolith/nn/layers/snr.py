@@ -26,7 +26,7 @@ class _ClampStraightThrough(torch.autograd.Function):
         return gradients[0]
 
 
-class HardConcreteOptions(TypedDict, total=False):
+class HardConcreteConfig(TypedDict, total=False):
     """Options of the gates of `SNR`; see `HardConcrete`."""
 
     beta: float
@@ -108,7 +108,7 @@ class SNR(nn.Module):
         out_subnets: tuple[int, int],
         *,
         kind: Literal["trans", "aver"] = "trans",
-        gates: HardConcreteOptions | None = None,
+        gates: HardConcreteConfig | None = None,
     ) -> None:
         super().__init__()
         self.num_in, self.in_dim = in_subnets

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["OVERHEAD_BYTES", "Entry", "Held", "Stage", "pack_entries", "unpack_entries"]
+__all__ = ["OVERHEAD_BYTES", "Entry", "EntryStage", "Held", "pack_entries", "unpack_entries"]
 
 OVERHEAD_BYTES = 400
 """Memory of an entry, its key and its timer; measured with 10^6 of them."""
@@ -22,7 +22,7 @@ _GONE = 255
 """Stage of a key that is stored elsewhere."""
 
 
-class Stage(enum.IntEnum):
+class EntryStage(enum.IntEnum):
     """Stage in the lifetime of an entry."""
 
     EARLY = 0
@@ -32,7 +32,7 @@ class Stage(enum.IntEnum):
     """The window has closed; the key is kept to detect late actions and duplicates."""
 
 
-_STAGES = tuple(Stage)
+_STAGES = tuple(EntryStage)
 
 
 class Held(NamedTuple):
@@ -49,7 +49,7 @@ class Entry:
     `step` is the step in which it was last saved, 0: none; the code that saves owns that field.
     """
 
-    stage: Stage
+    stage: EntryStage
     time_ms: int
     """Time of the impression; without one, of the first action."""
     due_ms: int

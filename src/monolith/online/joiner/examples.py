@@ -15,8 +15,8 @@ from monolith.online.joiner.events import item_of, request_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from monolith.online.joiner.machine import Joined
-    from monolith.online.joiner.rules import JoinRules
+    from monolith.online.joiner.machine import JoinedExample
+    from monolith.online.joiner.rules import JoinRuleConfig
 
 __all__ = ["ExampleWriter"]
 
@@ -37,7 +37,7 @@ class ExampleWriter:
         sample: Message type of the samples of impressions: Example or Instance.
     """
 
-    def __init__(self, rules: JoinRules, sample: SampleFormat | str = SampleFormat.EXAMPLE) -> None:
+    def __init__(self, rules: JoinRuleConfig, sample: SampleFormat | str = SampleFormat.EXAMPLE) -> None:
         self.rules = rules
         self.sample = SampleFormat.of(sample)
         if self.sample not in _FIELDS:
@@ -53,12 +53,12 @@ class ExampleWriter:
         self._negative_label = rules.negative_label
         self._tails: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[bytes, bytes]] = {}
 
-    def example(self, joined: Joined) -> bytes:
+    def example(self, joined: JoinedExample) -> bytes:
         """Returns the encoded example."""
         ((_, _, _, example),) = self.numbered([joined], 0)
         return example
 
-    def numbered(self, outgoing: Iterable[Joined], number: int) -> Iterator[tuple[int, int, bytes, bytes]]:
+    def numbered(self, outgoing: Iterable[JoinedExample], number: int) -> Iterator[tuple[int, int, bytes, bytes]]:
         """Yields the fields of a `NumberedExample` for each example, numbered from `number` on."""
         tails, line_id_tag = self._tails, self._line_id_tag
         last_second, shown = -1, b""

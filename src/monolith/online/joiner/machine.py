@@ -11,20 +11,20 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.online.joiner.counts import JoinCounts
-from monolith.online.joiner.entry import OVERHEAD_BYTES, Entry, Held, Stage
+from monolith.online.joiner.entry import OVERHEAD_BYTES, Entry, EntryStage, Held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from monolith.online.joiner.events import PlainEvent
-    from monolith.online.joiner.rules import JoinRules
+    from monolith.online.joiner.rules import JoinRuleConfig
 
-__all__ = ["JoinMachine", "Joined"]
+__all__ = ["JoinMachine", "JoinedExample"]
 
-_EARLY, _OPEN, _CLOSED = Stage  # looked up once, not for every event
+_EARLY, _OPEN, _CLOSED = EntryStage  # looked up once, not for every event
 
 
-class Joined(NamedTuple):
+class JoinedExample(NamedTuple):
     """An emitted example."""
 
     key: bytes
@@ -40,11 +40,11 @@ class Joined(NamedTuple):
 class JoinMachine:
     """State machine that joins the events of one partition. Not thread-safe.
 
-    An owner that stores some entries elsewhere must add them with `bring_in` before a call that concerns them: the
+    An owner that stores some entries elsewhere must add them with `insert` before a call that concerns them: the
     entries of incoming keys, and those that are due. `changed` and `removed` list what it has to save.
     """
 
-    def __init__(self, rules: JoinRules, *, counts: JoinCounts | None = None, watermark_ms: int = 0) -> None:
+    def __init__(self, rules: JoinRuleConfig, *, counts: JoinCounts | None = None, watermark_ms: int = 0) -> None:
         self.rules = rules
         self.counts = JoinCounts() if counts is None else counts
         self.watermark_ms = watermark_ms
@@ -61,7 +61,7 @@ class JoinMachine:
         self._due_times: list[int] = []
         """Heap of the due times."""
         self._num_timers = 0
-        self._outgoing: list[Joined] = []
+        self._outgoing: list[JoinedExample] = []
         self._window_ms, self._late_ms = rules.window_ms, rules.late_ms
         self._is_fast = rules.mode == "fast_emit"
         self._corrects = rules.late_actions == "correct"
@@ -70,13 +70,13 @@ class JoinMachine:
         self._kept_below = round(rules.negative_rate * 2**64)
         self._seed = rules.seed.to_bytes(8, "little", signed=True)
 
-    def bring_in(self, key: bytes, entry: Entry) -> None:
+    def insert(self, key: bytes, entry: Entry) -> None:
         """Adds an entry that was saved before."""
         self.entries[key] = entry
         self.num_bytes += OVERHEAD_BYTES + len(entry.sample) + len(key)
         self._set_timer(key, entry.due_ms)
 
-    def put_out(self, keys: Iterable[bytes]) -> None:
+    def evict(self, keys: Iterable[bytes]) -> None:
         """Drops entries that are stored elsewhere from now on."""
         for key in keys:
             self._drop(key)
@@ -95,7 +95,7 @@ class JoinMachine:
         """Number of examples that `take_outgoing` would return."""
         return len(self._outgoing)
 
-    def take_outgoing(self) -> list[Joined]:
+    def take_outgoing(self) -> list[JoinedExample]:
         """Returns the examples emitted since the last call."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
@@ -269,7 +269,7 @@ class JoinMachine:
                 return
         self.counts.negatives += 1
         entry.out = self._nothing
-        self._outgoing.append(Joined(key, entry.time_ms, known_ms, entry.sample, self._nothing, ()))
+        self._outgoing.append(JoinedExample(key, entry.time_ms, known_ms, entry.sample, self._nothing, ()))
         self.changed[key] = entry
 
     def _emit(self, key: bytes, entry: Entry, action_ms: int, new: tuple[int, ...]) -> None:
@@ -283,7 +283,7 @@ class JoinMachine:
             actions = new if before == self._nothing else before + new
         entry.out = actions
         known_ms = max(action_ms, entry.time_ms)
-        self._outgoing.append(Joined(key, entry.time_ms, known_ms, entry.sample, actions, before or ()))
+        self._outgoing.append(JoinedExample(key, entry.time_ms, known_ms, entry.sample, actions, before or ()))
         if not self._keeps_samples:
             self._forget_sample(entry)
         self.changed[key] = entry
@@ -293,7 +293,7 @@ class JoinMachine:
         entry.sample = b""
 
     def _add(self, key: bytes, entry: Entry) -> None:
-        self.bring_in(key, entry)
+        self.insert(key, entry)
         self.changed[key] = entry
 
     def _set_timer(self, key: bytes, due_ms: int) -> None:

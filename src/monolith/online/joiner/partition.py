@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monolith.online.joiner.endpoints import JoinInput, JoinOutput
     from monolith.online.joiner.events import PlainEvent
     from monolith.online.joiner.examples import ExampleWriter
-    from monolith.online.joiner.rules import JoinRules
+    from monolith.online.joiner.rules import JoinRuleConfig
     from monolith.online.joiner.state import PartitionState
 
 __all__ = ["JoinPartition", "Watermark"]
@@ -187,7 +187,7 @@ class JoinPartition:
         if came.items() <= head.offsets.items() and not state.has_due(machine, watermark_ms):
             return
         state.begin()
-        state.bring_in(machine, (key for key, *_ in events))
+        state.insert(machine, (key for key, *_ in events))
         machine.take(events)
         head.offsets.update(came)
         head.newest = self._watermark.newest
@@ -262,7 +262,7 @@ class Watermark:
     inputs: dict[str, _Input] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rules: JoinRules, names: Iterable[str], *, now_ms: float, newest: dict[str, int]) -> Watermark:
+    def of(cls, rules: JoinRuleConfig, names: Iterable[str], *, now_ms: float, newest: dict[str, int]) -> Watermark:
         """Creates a watermark that starts now."""
         inputs = {name: _Input(newest.get(name, 0), now_ms) for name in names}
         return cls(round(rules.disorder_seconds * 1000), rules.idle_seconds * 1000, inputs)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from monolith.config import Config, config, require_at_least, require_between, require_finite, require_positive
 
-__all__ = ["JoinRules"]
+__all__ = ["JoinRuleConfig"]
 
 _CHOICES = {"mode": ("wait", "fast_emit"), "late_actions": ("drop", "count", "correct")}
 
 
 @config
-class JoinRules(Config):
+class JoinRuleConfig(Config):
     """What is joined, when an example is emitted, and what it contains. All times are event times."""
 
     window_seconds: float = 600.0
@@ -46,29 +46,33 @@ class JoinRules(Config):
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"JoinRules: {name} must be one of {choices}, got {getattr(self, name)!r}")
+                raise ValueError(f"JoinRuleConfig: {name} must be one of {choices}, got {getattr(self, name)!r}")
         require_positive(self, "window_seconds", "idle_seconds", "max_ahead_seconds")
         require_at_least(self, 0, "disorder_seconds")
         require_finite(self, "negative_label")
         require_between(self, 0.0, 1.0, "negative_rate")
         if self.negative_rate == 0:
-            raise ValueError("JoinRules: negative_rate must be above 0: logits are corrected by its logarithm")
+            raise ValueError("JoinRuleConfig: negative_rate must be above 0: logits are corrected by its logarithm")
         self._check_late()
         object.__setattr__(self, "tasks", tuple(tuple(map(int, actions)) for actions in self.tasks))
         if any(not actions for actions in self.tasks):
-            raise ValueError(f"JoinRules: every task needs an action that makes it positive, got {self.tasks}")
+            raise ValueError(f"JoinRuleConfig: every task needs an action that makes it positive, got {self.tasks}")
         if self.negative_action in {action for actions in self.tasks for action in actions}:
-            raise ValueError(f"JoinRules: negative_action {self.negative_action} makes a task of {self.tasks} positive")
+            raise ValueError(
+                f"JoinRuleConfig: negative_action {self.negative_action} makes a task of {self.tasks} positive"
+            )
 
     def _check_late(self) -> None:
         if self.late_seconds is not None:
             require_positive(self, "late_seconds")
             if self.late_actions == "drop":
-                raise ValueError('JoinRules: late_seconds has no effect with late_actions "drop"; leave it out')
+                raise ValueError('JoinRuleConfig: late_seconds has no effect with late_actions "drop"; leave it out')
         if self.negative_action is None and self.mode == "fast_emit":
-            raise ValueError('JoinRules: mode "fast_emit" needs negative_action, which corrections name in pre_actions')
+            raise ValueError(
+                'JoinRuleConfig: mode "fast_emit" needs negative_action, which corrections name in pre_actions'
+            )
         if self.negative_action is None and self.late_actions == "correct":
-            raise ValueError('JoinRules: late_actions "correct" needs negative_action, which corrections name')
+            raise ValueError('JoinRuleConfig: late_actions "correct" needs negative_action, which corrections name')
 
     @property
     def window_ms(self) -> int:

@@ -21,7 +21,7 @@ from monolith.online.joiner.files import FileInput, FileOutput
 from monolith.online.joiner.locks import PartitionLock
 from monolith.online.joiner.partition import JoinPartition
 from monolith.online.joiner.rolled_files import RolledInput, is_pattern
-from monolith.online.joiner.rules import JoinRules
+from monolith.online.joiner.rules import JoinRuleConfig
 from monolith.online.joiner.state import PartitionState
 from monolith.online.joiner.topics import TopicInput, TopicOutput, num_partitions
 from monolith.stop_request import StopRequest
@@ -232,7 +232,7 @@ class JoinerConfig(Config):
     output: str
     state_dir: str
     """Folder for the state of every partition, on a file system that all joiner processes share, or of one machine."""
-    rules: JoinRules = field(default_factory=JoinRules)
+    rules: JoinRuleConfig = field(default_factory=JoinRuleConfig)
     partitions: int | None = None
     """Number of partitions; None: that of the impressions topic."""
     num_joiners: int = 1

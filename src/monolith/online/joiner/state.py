@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from monolith.online.joiner.entry import Entry
     from monolith.online.joiner.machine import JoinMachine
 
-__all__ = ["Head", "PartitionState"]
+__all__ = ["PartitionState", "StateHeader"]
 
 _VERSION = 2
 _SCHEMA = (
@@ -51,7 +51,7 @@ _SPILLED_DOWN_TO = 0.75
 
 
 @dataclass(slots=True)
-class Head:
+class StateHeader:
     """The small part of a state."""
 
     offsets: dict[str, JoinPosition] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class PartitionState:
         self, path: str, *, identity: Mapping[str, Any], memory_bytes: int, max_bytes: int | None = None
     ) -> None:
         self.path = path
-        self.head = Head()
+        self.head = StateHeader()
         self._identity = dict(identity)
         self._log = EntryLog()
         self._memory_bytes = memory_bytes
@@ -120,7 +120,7 @@ class PartitionState:
         for key, entry in known.items():
             by_step[entry.step][key] = entry
             entry.step = 0
-            machine.bring_in(key, entry)
+            machine.insert(key, entry)
         for number, entries in by_step.items():
             self._log.add(number, entries, num_bytes=sizes[number])
 
@@ -129,7 +129,7 @@ class PartitionState:
         with self._named():
             self._database.execute("BEGIN IMMEDIATE")
 
-    def bring_in(self, machine: JoinMachine, keys: Iterable[bytes]) -> None:
+    def insert(self, machine: JoinMachine, keys: Iterable[bytes]) -> None:
         """Loads the entries of these keys that are only on disk."""
         if not self.head.num_spilled:
             return
@@ -205,7 +205,7 @@ class PartitionState:
         self.head.num_spilled -= len(found)
         for key, entry in self._unpacked(b"".join([saved for _, saved in found]), 0):
             if entry is not None:
-                machine.bring_in(key, entry)
+                machine.insert(key, entry)
                 machine.changed[key] = entry
 
     def _spill(self, machine: JoinMachine) -> list[bytes]:
@@ -224,7 +224,7 @@ class PartitionState:
         )
         self._log.release(entry.step for entry in chosen.values())
         self.head.num_spilled += len(chosen)
-        machine.put_out(chosen)
+        machine.evict(chosen)
         return [key for key, entry in chosen.items() if entry.step]
 
     def _unpacked(self, data: bytes, step: int) -> Iterator[tuple[bytes, Entry | None]]:
@@ -256,7 +256,7 @@ class PartitionState:
                 " created it, or use another state_dir and output"
             )
         found = dict(database.execute("SELECT id, value FROM head").fetchall())
-        self.head = Head(**json.loads(found[0]))
+        self.head = StateHeader(**json.loads(found[0]))
         self._check_identity(json.loads(found[1]))
 
     def _create(self) -> None:

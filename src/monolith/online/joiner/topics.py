@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.kafka.client import Client, confluent_kafka
+from monolith.data.kafka.client import KafkaClient, confluent_kafka
 from monolith.data.kafka.config import KafkaConfig
 from monolith.data.kafka.fetching import Fetching
 from monolith.data.kafka.position import Partition
@@ -37,7 +37,7 @@ def num_partitions(place: KafkaPlace, settings: Mapping[str, Any]) -> int:
     Raises:
         NotFoundError: the topic does not exist.
     """
-    client = Client(place.brokers, [place.topic], _config(settings))
+    client = KafkaClient(place.brokers, [place.topic], _config(settings))
     try:
         return len(client.partitions())
     finally:
@@ -57,7 +57,7 @@ class TopicInput:
         self._partition = Partition(place.topic, number)
         self.name = str(self._partition)
         config = _config(settings)
-        self._client = Client(place.brokers, [place.topic], config)
+        self._client = KafkaClient(place.brokers, [place.topic], config)
         self._fetching = Fetching(self._client, config, stop_ms=None, ends={})
         self._looked = 0.0
         self._is_at_end = False
@@ -118,7 +118,7 @@ class TopicOutput:
 
     def open(self, place: int) -> tuple[int, int]:
         """Reads the messages from an offset on."""
-        client = Client(self._place.brokers, [self._place.topic], self._config)
+        client = KafkaClient(self._place.brokers, [self._place.topic], self._config)
         try:
             low, high = client.watermarks([self._partition])[self._partition]
             if place > high:
@@ -178,7 +178,7 @@ class TopicOutput:
         else:
             self._end = max(self._end, int(message.offset()) + 1)
 
-    def _last_number(self, client: Client, place: int, end: int) -> int:
+    def _last_number(self, client: KafkaClient, place: int, end: int) -> int:
         number = 0
         client.consumer.assign([client.at(self._partition, place)])
         while place < end:

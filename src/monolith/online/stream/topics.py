@@ -7,7 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.kafka.client import Client
+from monolith.data.kafka.client import KafkaClient
 from monolith.data.kafka.config import KafkaConfig
 from monolith.data.kafka.position import Partition
 from monolith.errors import UnavailableError
@@ -44,7 +44,7 @@ class TopicExamples:
     ) -> None:
         self.name = f"stream '{place.topic}' at {place.brokers}"
         config = KafkaConfig(group=_GROUP, sample="plaintext", client=dict(settings))
-        self._client = Client(place.brokers, [place.topic], config)
+        self._client = KafkaClient(place.brokers, [place.topic], config)
         self._bad = bad
         self._looked = -math.inf
         self._ends: dict[Partition, int] = {}

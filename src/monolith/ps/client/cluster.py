@@ -15,8 +15,8 @@ from monolith.cluster.addresses import split_address
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
 from monolith.ps.agreement import WIRE_VERSION
 from monolith.ps.client.cluster_frames import ClusterFrames
-from monolith.ps.client.liveness_stream import Stay
-from monolith.ps.client.push_barrier import PushHold
+from monolith.ps.client.liveness_stream import LivenessStream
+from monolith.ps.client.push_barrier import PushBarrier
 from monolith.ps.server.health import ServerHealth
 from monolith.ps.server.push_gates import rows_owner
 from monolith.rpc.channel import ControlChannel, outcomes_of, results_of
@@ -89,14 +89,14 @@ class PsCluster:
         self._losses: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._staying = threading.Lock()  # guards the fields below
         self._tunnels: dict[int, Tunnel] = {}
-        self._push_hold = PushHold(self)
+        self._push_hold = PushBarrier(self)
         self._initialized: set[str] = set()
         """Owners that at least one server reported as initialized."""
         self._channels = [ControlChannel(index, address, self._credentials) for index, address in enumerate(servers)]
         try:
             self._described = self._describe()
             self._stays = [
-                Stay(channel, self.client, described.life, self._tell_loss)
+                LivenessStream(channel, self.client, described.life, self._tell_loss)
                 for channel, described in zip(self._channels, self._described, strict=True)
             ]
             self.require_stay()
@@ -262,7 +262,10 @@ class PsCluster:
                 )
         before, self._channels[index] = self._channels[index], channel
         self._described[index] = described
-        stay, self._stays[index] = self._stays[index], Stay(channel, self.client, described.life, self._tell_loss)
+        stay, self._stays[index] = (
+            self._stays[index],
+            LivenessStream(channel, self.client, described.life, self._tell_loss),
+        )
         stay.end()
         with self._staying:
             tunnel = self._tunnels.pop(index, None)

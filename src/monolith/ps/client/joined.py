@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.ps.client.row_calls import PendingPush, PendingRows
+from monolith.ps.client.row_calls import PendingRowPush, PendingRows
 from monolith.ps.server.push_gates import rows_owner
 from monolith.tables.arrays import time_array
 from monolith.tables.batch_memory import new_rows
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from monolith.ps.client.store import PsStore
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
-    from monolith.tables.local.plan import KeptPlan
+    from monolith.tables.local.plan import RemotePlan
     from monolith.tables.local.prepared_update import PreparedUpdate
 
 _SUBJECT = "parameter servers"
@@ -36,8 +36,8 @@ _NOTHING = -1
 _ANY_INCARNATION = 0
 
 
-class PsJoined:
-    """`monolith.tables.store.Joined` over servers. Thread-safe.
+class PsWorkerSession:
+    """`monolith.tables.store.WorkerSession` over servers. Thread-safe.
 
     Calls go to all servers concurrently and return; each server applies those of one worker in order. If a server has
     lost the plans kept for some updates and cannot apply them, the next caller that waits for a result resends them in
@@ -71,10 +71,12 @@ class PsJoined:
         self._tickets = itertools.count(NO_TICKET + 1)
         self._order = threading.Lock()  # order of submitted calls
         self._settling = threading.RLock()
-        self._pushes: deque[PendingPush] = deque()  # not confirmed yet, in order
-        self._failed: list[PendingPush] = []  # perhaps not reported to the caller yet
+        self._pushes: deque[PendingRowPush] = deque()  # not confirmed yet, in order
+        self._failed: list[PendingRowPush] = []  # perhaps not reported to the caller yet
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> KeptPlan:
+    def plan(
+        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
+    ) -> RemotePlan:
         """Groups the ids of one batch of this worker."""
         if stamp.worker != self.worker:
             raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
@@ -98,7 +100,7 @@ class PsJoined:
         )
         with self._order:
             pull.begin(self._store.timeout_seconds)
-        return PendingRows(self._store, pull, values, after=after, joined=self, plan=own if train else None)
+        return PendingRows(self._store, pull, values, after=after, session=self, plan=own if train else None)
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
         """Sends one optimizer step per id to the servers; servers without an id of the batch get its stamp."""
@@ -122,7 +124,7 @@ class PsJoined:
             push.begin(self._store.timeout_seconds)
             if update.merged.plan.num_ids:
                 self._store.newest_time.raise_to(int(bounded.times.max()))
-            pending = PendingPush(self, push, update, on_applied=partial(clock.count, bounded))
+            pending = PendingRowPush(self, push, update, on_applied=partial(clock.count, bounded))
             self._pushes.append(pending)
         self._collect()
         return pending
@@ -156,7 +158,7 @@ class PsJoined:
 
     # Calls in flight
 
-    def settle(self, last: PendingPush | None = None, *, timeout_seconds: float | None = None) -> None:
+    def settle(self, last: PendingRowPush | None = None, *, timeout_seconds: float | None = None) -> None:
         """Waits until updates are applied or have failed: all up to `last`, or all submitted ones.
 
         Raises:
@@ -168,7 +170,7 @@ class PsJoined:
                 self._pushes[0].wait(None if end is None else max(0.0, end - time.monotonic()))
                 self._settle_first()
 
-    def forget_failure(self, push: PendingPush) -> None:
+    def forget_failure(self, push: PendingRowPush) -> None:
         """Drops a failure that was reported to a caller."""
         with self._settling:
             self._failed = [each for each in self._failed if each is not push]
@@ -192,7 +194,7 @@ class PsJoined:
 
     # Implementation
 
-    def _own(self, plan: Plan) -> KeptPlan:
+    def _own(self, plan: Plan) -> RemotePlan:
         own = self._store.own(plan)
         if own.stamp.worker != self.worker:
             raise InvalidArgumentError(
@@ -200,7 +202,7 @@ class PsJoined:
             )
         return own
 
-    def _new_push(self, update: PreparedUpdate, plans: Sequence[KeptPlan]) -> _core.RowPush:
+    def _new_push(self, update: PreparedUpdate, plans: Sequence[RemotePlan]) -> _core.RowPush:
         merged = update.merged
         is_finite = update.is_known_finite or _core.are_finite(merged.gradient, update.scale)
         if not is_finite:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from monolith.rpc.channel import ControlChannel
 
-__all__ = ["Stay"]
+__all__ = ["LivenessStream"]
 
 
-class Stay:
+class LivenessStream:
     """The liveness stream of one client at one server. Restartable after a lost connection. Not thread-safe.
 
     Args:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from monolith.ps.client.cluster import PsCluster
     from monolith.ps.server.push_gates import Clocks
 
-__all__ = ["PushHold"]
+__all__ = ["PushBarrier"]
 
 _log = logging.getLogger(__name__)
 _LEVEL_SECONDS = 1.0
@@ -28,7 +28,7 @@ Lack = tuple[str, int, int]
 """Owner, worker, and number of a batch that one server has applied and another lacks."""
 
 
-class PushHold:
+class PushBarrier:
     """The hold of one client on all its servers. Thread-safe; one thread holds at a time.
 
     Args:

@@ -11,7 +11,7 @@ from monolith.errors import CancelledError, FailedPreconditionError, OpError
 from monolith.ps._wire_values import buckets_message, file_in, mark_message, stamp_in, write_message
 from monolith.ps.server.block_stream import blocks_in
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock, WrittenRows, bucket_bounds, shared_buckets
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, OwnerClock, WrittenRows, bucket_bounds, shared_buckets
 from monolith.tables.owners_cut import OwnersCut
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from monolith import _core
     from monolith.ps.client.cluster import PsCluster
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import WriteRules
+    from monolith.tables.history import SnapshotWriteConfig
 
 __all__ = ["RemoteCut", "open_blocks"]
 
@@ -43,7 +43,7 @@ class RemoteCut(OwnersCut):
     """
 
     def __init__(
-        self, cluster: PsCluster, store: str, *, names: Sequence[str], mark: Mark, answers: Sequence[Any]
+        self, cluster: PsCluster, store: str, *, names: Sequence[str], mark: ChangePosition, answers: Sequence[Any]
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -60,7 +60,7 @@ class RemoteCut(OwnersCut):
         self._release.atexit = False  # the end of the process releases the cut anyway
 
     def blocks(
-        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
+        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: ChangePosition | None = None
     ) -> Iterator[RowBlock]:
         """Reads the blocks of some buckets; each bucket once per cut."""
         bucket_bounds(buckets)
@@ -87,7 +87,7 @@ class RemoteCut(OwnersCut):
             self._give_back(buckets)
             raise
 
-    def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
+    def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> WrittenRows:
         """Writes the bucket files of all servers, concurrently."""
         self._require_open()
         requests = [write_message(self._store, number, folder, rules) for number in self._numbers]

@@ -11,9 +11,9 @@ from monolith.rpc.protos import parameter_server_pb2 as messages
 if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
     from monolith.deltalog.publish.examples_tally import Trained
-    from monolith.deltalog.publish.store_publisher import PartWishes
+    from monolith.deltalog.publish.store_publisher import StorePublishingConfig
     from monolith.ps.client.cluster import PsCluster
-    from monolith.tables.history import Mark
+    from monolith.tables.history import ChangePosition
 
 __all__ = ["RemotePublisher"]
 
@@ -28,12 +28,14 @@ class RemotePublisher:
         store: Name of the store on the servers.
         name: Name of the store in the names of the log's parts.
         log: The log of all servers.
-        wishes: Options of the publication.
+        publishing_config: Options of the publication.
     """
 
     has_own_clock = True
 
-    def __init__(self, cluster: PsCluster, store: str, name: str, log: DeltaLog, wishes: PartWishes) -> None:
+    def __init__(
+        self, cluster: PsCluster, store: str, name: str, log: DeltaLog, publishing_config: StorePublishingConfig
+    ) -> None:
         self._cluster = cluster
         self._store = store
         self._request = messages.PublishRequest(
@@ -41,9 +43,9 @@ class RemotePublisher:
             name=name,
             log=log.place,
             base_folder=log.base_folder or "",
-            interval_seconds=wishes.interval,
-            record_bytes=wishes.record_bytes,
-            position=b"" if wishes.restored is None else wishes.restored.to_bytes(),
+            interval_seconds=publishing_config.interval,
+            record_bytes=publishing_config.record_bytes,
+            position=b"" if publishing_config.restored is None else publishing_config.restored.to_bytes(),
         )
         self._numbers: dict[str, int] = {}
         self._is_open = False
@@ -80,7 +82,7 @@ class RemotePublisher:
         self._note(answers)
         return {**self._numbers, **{part: number for each in answers for part, number in each.ended.items()}}
 
-    def after_cut(self, mark: Mark) -> dict[str, Mark]:  # noqa: ARG002 - servers may have made marks of their own since
+    def after_cut(self, mark: ChangePosition) -> dict[str, ChangePosition]:  # noqa: ARG002 - servers may have made marks of their own since
         """Returns part -> a mark after the cut, from its server."""
         answers = self._ask(saved=True)
         return {part: mark_in(each.mark) for each in answers for part in each.numbers}

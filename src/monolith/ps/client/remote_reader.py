@@ -10,7 +10,7 @@ from monolith.ps.client.remote_cut import open_blocks
 from monolith.rpc.channel import outcomes_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, shared_buckets
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,19 +29,19 @@ class RemoteReader:
     Each server stores its own read position; the mark of the reader is that of the least advanced server.
     """
 
-    def __init__(self, store: PsStore, name: str, opened_at: Mark) -> None:
+    def __init__(self, store: PsStore, name: str, opened_at: ChangePosition) -> None:
         self._store = store
         self._cluster = store.cluster
         self.name = name
         self._opened_at = opened_at
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Everything up to this mark was read."""
         answers = self._cluster.ask("ReaderPosition", self._message())
         return self._opened_at._replace(epoch=min(answer.epoch for answer in answers))
 
-    def next_mark(self) -> Mark:
+    def next_mark(self) -> ChangePosition:
         """Ends the current epoch of all servers."""
         epoch = max(moment.epoch for moment in self._store.moments()) + 1
         self._cluster.ask("MarkAt", messages.MarkAtRequest(reader=self._message(), epoch=epoch))
@@ -62,7 +62,7 @@ class RemoteReader:
         """Returns the blocks of `changes`, packed into one object."""
         return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
-    def advance(self, to: Mark) -> None:
+    def advance(self, to: ChangePosition) -> None:
         """Marks everything up to `to` as read."""
         present = self.mark
         if to[:2] == present[:2] and to.epoch < present.epoch:
@@ -83,11 +83,11 @@ class RemoteReader:
         return messages.ReaderRequest(store=self._store.name, name=self.name, opened_at=mark_message(self._opened_at))
 
 
-def open_reader(store: PsStore, name: str, at: Mark | None) -> RemoteReader:
+def open_reader(store: PsStore, name: str, at: ChangePosition | None) -> RemoteReader:
     """Opens a reader; see `Store.open_reader`."""
     if not name:
         raise InvalidArgumentError(f"{_SUBJECT}: a reader of changes needs a name, got {name!r}")
-    if at is not None and not isinstance(at, Mark):
+    if at is not None and not isinstance(at, ChangePosition):
         raise TypeError(f"{_SUBJECT}: expected a Mark, as a cut or a reader gives it, got {at!r}")
     if at is not None:
         _open_on_all(store, messages.OpenReaderRequest(store=store.name, name=name, at=mark_message(at)))
@@ -98,7 +98,7 @@ def open_reader(store: PsStore, name: str, at: Mark | None) -> RemoteReader:
     if not any(known):
         epoch = max(moment.epoch for moment in moments) + 1
         _open_on_all(store, messages.OpenReaderRequest(store=store.name, name=name, epoch=epoch))
-        return RemoteReader(store, name, Mark(moments[0].life.generation, moments[0].life.life, epoch))
+        return RemoteReader(store, name, ChangePosition(moments[0].life.generation, moments[0].life.life, epoch))
     if not all(known):
         some = ", ".join(str(index) for index, each in enumerate(known) if not each)
         raise FailedPreconditionError(
@@ -106,7 +106,7 @@ def open_reader(store: PsStore, name: str, at: Mark | None) -> RemoteReader:
             " died meanwhile. Open it at the mark of a cut"
         )
     epoch = min(answer.epoch for answer in found)
-    return RemoteReader(store, name, Mark(moments[0].life.generation, moments[0].life.life, epoch))
+    return RemoteReader(store, name, ChangePosition(moments[0].life.generation, moments[0].life.life, epoch))
 
 
 def _open_on_all(store: PsStore, request: messages.OpenReaderRequest) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.ps.client.store import PsStore
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.snapshot.matching import TableMatch
 
 __all__ = ["RemoteRestore"]
@@ -30,7 +30,9 @@ class RemoteRestore(PreparedRestore):
         match: Mapping of the saved tables to those of the store.
     """
 
-    def __init__(self, store: PsStore, numbers: Sequence[int], *, manifest: Manifest, match: TableMatch) -> None:
+    def __init__(
+        self, store: PsStore, numbers: Sequence[int], *, manifest: SnapshotManifest, match: TableMatch
+    ) -> None:
         self._store = store
         self._requests = [messages.TicketRequest(store=store.name, number=number) for number in numbers]
         self._manifest = manifest

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import WriteRules, WrittenRows
+    from monolith.tables.history import SnapshotWriteConfig, WrittenRows
     from monolith.tables.local.cut import LocalCut
     from monolith.tables.local.restore import LocalRestore
     from monolith.tables.local.store import LocalStore
@@ -36,7 +36,7 @@ class OpenCut:
         self._lock = threading.Lock()  # serializes write and close; guards the field below
         self._written: tuple[str, Sequence[FileEntry]] | None = None
 
-    def write(self, folder: str, rules: WriteRules) -> WrittenRows:
+    def write(self, folder: str, rules: SnapshotWriteConfig) -> WrittenRows:
         """Writes the cut; see `Cut.write`."""
         with self._lock:
             written = self.cut.write(folder, rules, transfer=self._transfer)

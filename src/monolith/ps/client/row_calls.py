@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith import _core
-    from monolith.ps.client.joined import PsJoined
+    from monolith.ps.client.joined import PsWorkerSession
     from monolith.ps.client.store import PsStore
     from monolith.tables.batch import Applied, Rows
-    from monolith.tables.local.plan import KeptPlan
+    from monolith.tables.local.plan import RemotePlan
     from monolith.tables.local.prepared_update import PreparedUpdate
 
 _SUBJECT = "parameter servers"
@@ -36,7 +36,7 @@ class PendingRows:
         pull: The call, begun.
         values: Memory for the rows.
         after: The batch whose update they must contain.
-        joined: The worker that reads; None for a read without a worker.
+        session: The worker that reads; None for a read without a worker.
         plan: Plan opened for training by this read.
     """
 
@@ -47,14 +47,14 @@ class PendingRows:
         values: NDArray[np.float32],
         *,
         after: int = NOTHING_APPLIED,
-        joined: PsJoined | None = None,
-        plan: KeptPlan | None = None,
+        session: PsWorkerSession | None = None,
+        plan: RemotePlan | None = None,
     ) -> None:
         self._store = store
         self._pull = pull
         self._values = values
         self._after = after
-        self._joined = joined
+        self._session = session
         self._plan = plan
         self._lock = threading.Lock()
         self._rows: LocalRows | None = None
@@ -83,18 +83,18 @@ class PendingRows:
             if self._plan is not None:
                 self._store.plans.reject(self._plan)
             return
-        self._rows = LocalRows(torch.from_numpy(self._values), seen if self._joined else NOTHING_APPLIED)
+        self._rows = LocalRows(torch.from_numpy(self._values), seen if self._session else NOTHING_APPLIED)
 
     def _seen(self) -> int:
         """Returns the last batch of the worker in the rows."""
         is_lacking, seen, newest = self._pull.finish()
-        if is_lacking and self._joined is not None:
+        if is_lacking and self._session is not None:
             # A server lacked the plan of a push that comes first; `settle` resends the push with its ids.
-            self._joined.settle()
+            self._session.settle()
             self._pull.begin(self._store.timeout_seconds)
             is_lacking, seen, newest = self._pull.finish()
         if is_lacking:
-            worker = "of its worker" if self._joined is None else f"of worker {self._joined.worker}"
+            worker = "of its worker" if self._session is None else f"of worker {self._session.worker}"
             raise FailedPreconditionError(
                 f"{_SUBJECT}: cannot read after batch {self._after} {worker}: its last applied batch is {seen};"
                 " apply it first"
@@ -103,13 +103,13 @@ class PendingRows:
         return seen
 
 
-class PendingPush:
+class PendingRowPush:
     """`monolith.tables.batch.Pending` of the result of an update. Thread-safe; its worker settles updates in order."""
 
     def __init__(
-        self, joined: PsJoined, push: _core.RowPush, update: PreparedUpdate, *, on_applied: Callable[[], None]
+        self, session: PsWorkerSession, push: _core.RowPush, update: PreparedUpdate, *, on_applied: Callable[[], None]
     ) -> None:
-        self._joined = joined
+        self._session = session
         self._push = push
         self._update = update
         self._on_applied = on_applied
@@ -137,7 +137,7 @@ class PendingPush:
 
     def result(self, timeout_seconds: float | None = None) -> Applied:
         """Waits until all servers have applied the update, and returns its result."""
-        self._joined.settle(self, timeout_seconds=timeout_seconds)
+        self._session.settle(self, timeout_seconds=timeout_seconds)
         self.raise_error()
         assert self._applied is not None  # noqa: S101 - settled without an error
         return self._applied
@@ -145,7 +145,7 @@ class PendingPush:
     def raise_error(self) -> None:
         """Raises the error of a failed update; `flush` does not report it again."""
         if self._error is not None:
-            self._joined.forget_failure(self)
+            self._session.forget_failure(self)
             raise self._error
 
     # For its worker

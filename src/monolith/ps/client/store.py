@@ -14,7 +14,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps._wire_values import buckets_message, stamp_message, stats_in
 from monolith.ps.agreement import agreement_of, digest_of
 from monolith.ps.client.cluster import PsCluster
-from monolith.ps.client.joined import PsJoined
+from monolith.ps.client.joined import PsWorkerSession
 from monolith.ps.client.newest_time import NewestTime
 from monolith.ps.client.opening import configuration, configure_store, open_on_all
 from monolith.ps.client.remote_cut import RemoteCut
@@ -29,9 +29,9 @@ from monolith.tables.arrays import bucket_array, id_array, time_array
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
 from monolith.tables.event_times import EventClock
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds, shared_buckets
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, ChangePosition, OwnerClock, bucket_bounds, shared_buckets
 from monolith.tables.local.native_tables import NativeTables
-from monolith.tables.local.plan import NO_TICKET, KeptPlan, OpenPlans
+from monolith.tables.local.plan import NO_TICKET, OpenPlans, RemotePlan
 from monolith.tables.local.shard_plan import split_batch
 from monolith.tables.local.store import agreed_stamps
 from monolith.tables.snapshot.matching import match_tables
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish.store_publisher import PartWishes
+    from monolith.deltalog.publish.store_publisher import StorePublishingConfig
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.table_config import TableConfig
 
 __all__ = ["PsStore"]
@@ -142,15 +142,17 @@ class PsStore:
 
     # Batches
 
-    def join(self, worker: int) -> PsJoined:
+    def join(self, worker: int) -> PsWorkerSession:
         """Begins an incarnation of a worker, on every server."""
         if worker < 0:
             raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
-        return PsJoined(self, worker)
+        return PsWorkerSession(self, worker)
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> KeptPlan:
+    def plan(
+        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
+    ) -> RemotePlan:
         """Groups the ids of one batch; calls no server."""
-        return KeptPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
+        return RemotePlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Reads the current rows."""
@@ -162,13 +164,13 @@ class PsStore:
         pull.begin(self.timeout_seconds)
         return PendingRows(self, pull, values)
 
-    def own(self, plan: Plan) -> KeptPlan:
+    def own(self, plan: Plan) -> RemotePlan:
         """Returns the plan if this store made it.
 
         Raises:
             InvalidArgumentError: another store made it.
         """
-        return KeptPlan.made_for(plan, self.native, subject=_SUBJECT)
+        return RemotePlan.made_for(plan, self.native, subject=_SUBJECT)
 
     # History
 
@@ -182,16 +184,16 @@ class PsStore:
             )
             answers = self._open("CutAt", request, undo="ReleaseCut", timeout_seconds=timeout_seconds)
         life = moments[0].life
-        mark = Mark(life.generation, life.life, epoch)
+        mark = ChangePosition(life.generation, life.life, epoch)
         return RemoteCut(self.cluster, self.name, names=self.native.names, mark=mark, answers=answers)
 
-    def open_reader(self, name: str, *, at: Mark | None = None) -> RemoteReader:
+    def open_reader(self, name: str, *, at: ChangePosition | None = None) -> RemoteReader:
         """Opens a reader of the changes of all servers."""
         return open_reader(self, name, at)
 
-    def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> RemotePublisher:
+    def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> RemotePublisher:
         """Makes the servers publish changes: see `monolith.deltalog.publish.store_publisher.PublishesItself`."""
-        return RemotePublisher(self.cluster, self.name, name, log, wishes)
+        return RemotePublisher(self.cluster, self.name, name, log, publishing_config)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Marks rows as changed, and absent ids as removed."""
@@ -231,7 +233,7 @@ class PsStore:
     def prepare_restore(
         self,
         folder: str,
-        manifest: Manifest,
+        manifest: SnapshotManifest,
         *,
         buckets: range = ALL_BUCKETS,
         ignore_unknown_tables: bool = False,

@@ -18,7 +18,7 @@ from monolith.ps.dense import wire
 from monolith.ps.dense.layout import DenseLayout, trained_parameters
 from monolith.ps.dense.memory import DenseMemory
 from monolith.ps.dense.optimizer_spec import group_state_keys, live_rates
-from monolith.ps.dense.push import DenseJoined, PendingPush, PreparedPush
+from monolith.ps.dense.push import DenseWorkerSession, PendingPush, PreparedPush
 from monolith.ps.dense.state_transfer import FrozenShards, StateTransfer
 from monolith.ps.dense.wire import WORDS, Kind
 from monolith.ps.server.push_gates import DENSE_OWNER
@@ -119,7 +119,7 @@ class DenseClient:
 
     # Batches
 
-    def join(self, worker: int) -> DenseJoined:
+    def join(self, worker: int) -> DenseWorkerSession:
         """Begins an incarnation of a worker on every server, which rejects pushes of earlier ones from now on."""
         answers = wire.ask_all(
             self._frames, self._servers.num_ps, Kind.JOIN, lambda _: wire.encode(worker=worker), self._timeout
@@ -132,7 +132,7 @@ class DenseClient:
         self._pushes = []
         self.steps_of_others = wire.field(answers[0], "others")
         least = min((each[0] for each in stamps if each), key=lambda stamp: stamp.seq, default=None)
-        return DenseJoined(
+        return DenseWorkerSession(
             applied=least if all(stamps) else None,
             next_seq=max(self._previous) + 1,
             applied_by_server=[each[0] if each else None for each in stamps],

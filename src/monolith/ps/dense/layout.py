@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from monolith.errors import InvalidArgumentError
 from monolith.nn.embeddings.row_anchor import RowAnchor
 from monolith.ps.dense.optimizer_spec import OptimizerSpec, is_elementwise
-from monolith.ps.placement import Piece, Weight, place
+from monolith.ps.placement import WeightInfo, WeightShard, place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ WIRE_VERSION = 1
 class DenseLayout:
     """All pieces of all weights, and the optimizers. Equal at all clients and servers of a model."""
 
-    servers: tuple[tuple[Piece, ...], ...]
+    servers: tuple[tuple[WeightShard, ...], ...]
     """The pieces of each server, in the order of their bytes on the wire."""
     optimizers: Mapping[str, OptimizerSpec]
 
@@ -61,7 +61,7 @@ class DenseLayout:
             for each in group["params"]
         }
         weights = [
-            Weight(
+            WeightInfo(
                 name=name,
                 shape=tuple(each.shape),
                 dtype=str(each.dtype).removeprefix("torch."),
@@ -73,9 +73,9 @@ class DenseLayout:
         return cls(servers=place(weights, num_ps, partition=partition), optimizers=specs)
 
     @property
-    def pieces(self) -> dict[str, list[Piece]]:
+    def pieces(self) -> dict[str, list[WeightShard]]:
         """Pieces of each weight, in the order of their rows."""
-        found: dict[str, list[Piece]] = {}
+        found: dict[str, list[WeightShard]] = {}
         for server in self.servers:
             for piece in server:
                 found.setdefault(piece.name, []).append(piece)
@@ -110,10 +110,10 @@ class DenseLayout:
                 " version of the package everywhere"
             )
         try:
-            servers: list[list[Piece]] = [[] for _ in range(int(values["num_ps"]))]
+            servers: list[list[WeightShard]] = [[] for _ in range(int(values["num_ps"]))]
             for name, weight in values["weights"].items():
                 for each in weight["pieces"]:
-                    piece = Piece(
+                    piece = WeightShard(
                         name=str(name),
                         server=int(each["server"]),
                         shape=tuple(map(int, each["shape"])),
@@ -124,10 +124,10 @@ class DenseLayout:
             specs = {str(name): OptimizerSpec.from_dict(each) for name, each in values["optimizers"].items()}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise InvalidArgumentError(f"dense weights: not a description of a layout: {error!r}") from error
-        return cls(servers=tuple(tuple(sorted(each, key=Piece.order)) for each in servers), optimizers=specs)
+        return cls(servers=tuple(tuple(sorted(each, key=WeightShard.order)) for each in servers), optimizers=specs)
 
 
-def regions_of(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def regions_of(pieces: Sequence[WeightShard]) -> list[list[WeightShard]]:
     """Returns what one call pulls: all undivided weights of a server, which are adjacent; then each other piece."""
     return [[each for each in pieces if each.begin is None], *([each] for each in pieces if each.begin is not None)]
 

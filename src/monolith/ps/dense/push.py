@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense.wire import FrameCall
 
-__all__ = ["DenseJoined", "PendingPush", "PreparedPush"]
+__all__ = ["DenseWorkerSession", "PendingPush", "PreparedPush"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DenseJoined:
+class DenseWorkerSession:
     """State of a worker on the servers when it joined."""
 
     applied: BatchStamp | None

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from monolith.ps.recovery.recording import Recording
     from monolith.tables.batch import BatchStamp
 
-__all__ = ["CapturedDense", "DenseShard", "Gate"]
+__all__ = ["CapturedDense", "DensePushGate", "DenseShard"]
 
 _log = logging.getLogger(__name__)
 
 Answer: TypeAlias = "tuple[bytes, Sequence[Any]]"
 
 
-class Gate(Protocol):
+class DensePushGate(Protocol):
     """Gate for pushes, which a client holds for a cut; implemented by `_core.PushGate`."""
 
     def enter(self, worker: int, seq: int, applied: int) -> bool:
@@ -86,7 +86,7 @@ class DenseShard:
         modules: Modules with optimizers, in addition to ``torch.optim`` and ``monolith.optim``; imported now.
     """
 
-    def __init__(self, index: int, num_ps: int, *, gate: Gate, modules: Sequence[str] = ()) -> None:
+    def __init__(self, index: int, num_ps: int, *, gate: DensePushGate, modules: Sequence[str] = ()) -> None:
         import_modules(modules)
         self.gate = gate
         self._index, self._num_ps, self._modules = index, num_ps, tuple(modules)

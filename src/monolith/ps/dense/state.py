@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.ps.dense.layout import DenseLayout
-    from monolith.ps.placement import Piece
+    from monolith.ps.placement import WeightShard
     from monolith.tables.batch import BatchStamp
 
 __all__ = ["join_shards", "split_state"]
@@ -98,7 +98,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def _joined_state(pieces: Sequence[Piece], found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+def _joined_state(pieces: Sequence[WeightShard], found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """Returns the state of a complete weight; None: the states of its pieces do not match."""
     states = [each or {} for each in found]
     if any(each.keys() != states[0].keys() for each in states):
@@ -125,7 +125,7 @@ def _equal(value: Any, first: Any) -> bool:
     return bool(value == first)
 
 
-def _part(value: Any, piece: Piece, whole: torch.Size) -> Any:
+def _part(value: Any, piece: WeightShard, whole: torch.Size) -> Any:
     """Returns the rows of a piece; a value of another shape than the weight is shared by all pieces."""
     if piece.begin is None or not isinstance(value, Tensor) or value.shape != whole:
         return value

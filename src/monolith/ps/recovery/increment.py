@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from monolith.ps.dense.shard import CapturedDense, DenseShard
-    from monolith.ps.recovery.record_file import RecordWriter
+    from monolith.ps.recovery.record_file import RecoveryFileWriter
     from monolith.ps.server.hosted_rows import HostedRows
-    from monolith.ps.server.push_gates import HeldGates
+    from monolith.ps.server.push_gates import PushGates
 
-__all__ = ["Increment"]
+__all__ = ["IncrementWriter"]
 
 _RECORDER = -1
 """Id of the recorder at the gates; ids of clients differ from it."""
@@ -24,7 +24,7 @@ _HOLD_SECONDS = 1.0
 """Maximum time to hold pushes, and to wait for another hold."""
 
 
-class Increment:
+class IncrementWriter:
     """Copies changes into a file; not thread-safe. Errors leave the owners unchanged.
 
     Args:
@@ -32,7 +32,7 @@ class Increment:
         make_way: Returns whether another thread waits for the record; the increment is cancelled then.
     """
 
-    def __init__(self, writer: RecordWriter, *, make_way: Callable[[], bool]) -> None:
+    def __init__(self, writer: RecoveryFileWriter, *, make_way: Callable[[], bool]) -> None:
         self._writer = writer
         self._make_way = make_way
         self._copies: dict[str, _StoreCopy] = {}
@@ -55,7 +55,7 @@ class Increment:
 
     def take_moment(
         self,
-        gates: HeldGates,
+        gates: PushGates,
         *,
         dense: DenseShard | None,
         known_version: int,
@@ -119,7 +119,7 @@ class Increment:
         return dict(places_of(self._writer, self.parts))
 
 
-def places_of(writer: RecordWriter, parts: Mapping[str, bytes]) -> Iterator[tuple[str, Place]]:
+def places_of(writer: RecoveryFileWriter, parts: Mapping[str, bytes]) -> Iterator[tuple[str, Place]]:
     """Appends the bytes of each part; yields their names and places."""
     for name, data in parts.items():
         yield name, Place(writer.size, len(data))
@@ -130,7 +130,7 @@ class _StoreCopy:
     """Copy of one store in a file."""
 
     def __init__(
-        self, rows: HostedRows, *, begin: int, since: int, writer: RecordWriter, make_way: Callable[[], bool]
+        self, rows: HostedRows, *, begin: int, since: int, writer: RecoveryFileWriter, make_way: Callable[[], bool]
     ) -> None:
         self._rows = rows
         self._begin = begin

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from monolith.ps.server.hosted_stores import HostedStores
     from monolith.ps.server.server import FrameServer
 
-__all__ = ["Keeping"]
+__all__ = ["RecoveryManager"]
 
 _log = logging.getLogger(__name__)
 
 
-class Keeping:
+class RecoveryManager:
     """The recovery of one server. Call `bring_back`, then `begin`, then `close`.
 
     Args:

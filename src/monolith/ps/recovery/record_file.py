@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["FORMAT_VERSION", "RecordFile", "RecordWriter"]
+__all__ = ["FORMAT_VERSION", "RecordFile", "RecoveryFileWriter"]
 
 FORMAT_VERSION = 1
 """Version of the record files. A server reads records of its own version only: they belong to one run, and a checkpoint
@@ -37,7 +37,7 @@ _GATHERED_BYTES = 1 << 20
 _CHECKED_BYTES = 8 << 20
 
 
-class RecordWriter:
+class RecoveryFileWriter:
     """A file being written; not thread-safe. Call `discard` to drop an unfinished file.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from monolith.ps.recovery.chain import covered_files
 from monolith.ps.recovery.entries import RecordMeta
-from monolith.ps.recovery.record_file import RecordWriter
+from monolith.ps.recovery.record_file import RecoveryFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -81,7 +81,7 @@ class RecordLog:
         return sum(self._sizes.values())
 
     def append(
-        self, fill: Callable[[RecordWriter, int], RecordMeta | None], *, rate: float | None
+        self, fill: Callable[[RecoveryFileWriter, int], RecordMeta | None], *, rate: float | None
     ) -> RecordMeta | None:
         """Writes one more file.
 
@@ -93,7 +93,7 @@ class RecordLog:
             OpError, OSError: the file could not be written, and was removed.
         """
         number = self._number + 1
-        writer = RecordWriter(self._folder.path_of(number, self._writer), rate_bytes_per_second=rate)
+        writer = RecoveryFileWriter(self._folder.path_of(number, self._writer), rate_bytes_per_second=rate)
         try:
             meta = fill(writer, number)
             if meta is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from monolith.checkpoint.saved_tables import committed_names, saved_tables
 from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.ps.recovery.entries import RecordMeta, RowsEntry
-from monolith.ps.recovery.increment import Increment, places_of
+from monolith.ps.recovery.increment import IncrementWriter, places_of
 from monolith.ps.recovery.record_log import Followed, PriorRecord, RecordLog
 from monolith.ps.server.push_gates import DENSE_OWNER, rows_owner
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from monolith.ps.dense.shard import DenseShard
     from monolith.ps.recovery.config import RecoveryConfig
     from monolith.ps.recovery.entries import DenseEntry
-    from monolith.ps.recovery.record_file import RecordWriter
+    from monolith.ps.recovery.record_file import RecoveryFileWriter
     from monolith.ps.recovery.record_folder import RecordFolder
     from monolith.ps.server.hosted_rows import HostedRows
-    from monolith.ps.server.push_gates import HeldGates
+    from monolith.ps.server.push_gates import PushGates
     from monolith.tables.local.history import LocalHistory
 
 __all__ = ["Recorder", "Subject"]
@@ -45,7 +45,7 @@ _LONG_FACTOR = 3
 class Subject(Protocol):
     """The stores that are recorded."""
 
-    gates: HeldGates
+    gates: PushGates
 
     def hosted(self) -> Sequence[HostedRows]:
         """Returns all stores."""
@@ -213,9 +213,9 @@ class Recorder:
             return True
 
     def _write_increment(self) -> None:
-        increment: Increment | None = None
+        increment: IncrementWriter | None = None
 
-        def fill(writer: RecordWriter, number: int) -> RecordMeta | None:
+        def fill(writer: RecoveryFileWriter, number: int) -> RecordMeta | None:
             nonlocal increment
             increment = self._copied(writer)
             meta = self._meta(increment.entries())
@@ -228,8 +228,8 @@ class Recorder:
         if meta is not None and increment is not None:
             self._count_as_written(increment, meta)
 
-    def _copied(self, writer: RecordWriter) -> Increment:
-        increment = Increment(writer, make_way=lambda: self._waiting > 0)
+    def _copied(self, writer: RecoveryFileWriter) -> IncrementWriter:
+        increment = IncrementWriter(writer, make_way=lambda: self._waiting > 0)
         is_long = self._is_long()
         for rows in self._recorded():
             followed = self._followed.get(rows.name)
@@ -246,7 +246,7 @@ class Recorder:
         )
         return increment
 
-    def _count_as_written(self, increment: Increment, meta: RecordMeta) -> None:
+    def _count_as_written(self, increment: IncrementWriter, meta: RecordMeta) -> None:
         hosted = {rows.name: rows for rows in self._subject.hosted()}
         for name, entry in meta.stores.items():
             self._followed[name] = Followed(entry.lineage, entry.end, entry.end)

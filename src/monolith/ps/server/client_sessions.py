@@ -12,7 +12,7 @@ from monolith.errors import FailedPreconditionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Closable", "Visitors"]
+__all__ = ["ClientSessions", "Closable"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Closable(Protocol):
 T = TypeVar("T", bound=Closable)
 
 
-class Visitors:
+class ClientSessions:
     """The connected clients, and the open resources of each. Thread-safe."""
 
     def __init__(self) -> None:

@@ -22,12 +22,12 @@ from monolith.ps._wire_values import (
 from monolith.ps.agreement import WIRE_VERSION, configs_of
 from monolith.ps.client.resources import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.server.block_stream import blocks_in, messages_of
-from monolith.ps.server.client_sessions import Visitors
+from monolith.ps.server.client_sessions import ClientSessions
 from monolith.ps.server.hosted_stores import HostedStores
 from monolith.ps.server.machine_calls import MachineCalls
 from monolith.ps.server.note_calls import NoteCalls
 from monolith.ps.server.publish_calls import PublishCalls
-from monolith.ps.server.push_gates import HeldGates, rows_owner
+from monolith.ps.server.push_gates import PushGates, rows_owner
 from monolith.ps.server.row_calls import RowLookCalls
 from monolith.rpc.protos import parameter_server_pb2 as messages
 
@@ -78,8 +78,8 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         """Whether frames travel through a stream of the control port."""
         self.on_assign: Callable[[int, int], None] | None = None
         """Called with the index and number of servers assigned to a standby server; None: not a standby server."""
-        self.gates = HeldGates()
-        self.visitors = Visitors()
+        self.gates = PushGates()
+        self.visitors = ClientSessions()
         self.stores = HostedStores(place, frames, self.gates)
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         """Lets pushes up to the given batches pass during a hold."""
         limits = {name: dict(clock.seqs) for name, clock in request.clocks.items()}
         wait_seconds = min(max(request.wait_seconds, 0.0), _LONGEST_HOLD_SECONDS)
-        return _clocks_message(self.gates.level(request.client, limits, wait_seconds))
+        return _clocks_message(self.gates.catch_up(request.client, limits, wait_seconds))
 
     def Release(self, request: messages.ReleaseRequest) -> Any:  # noqa: N802 - as on the wire
         """Releases a hold."""

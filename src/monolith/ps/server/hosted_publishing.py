@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from monolith.ps.server.hosted_rows import HostedRows
     from monolith.tables.batch import BatchStamp
-    from monolith.tables.history import ChangeReader, Mark
+    from monolith.tables.history import ChangePosition, ChangeReader
 
-__all__ = ["HostedPublishing", "PublishWish", "Published"]
+__all__ = ["HostedPublishing", "Published", "PublishingRequest"]
 
 _READER = "delta-log"
 
 
-class PublishWish(NamedTuple):
+class PublishingRequest(NamedTuple):
     """What a client requests to publish."""
 
     name: str
@@ -44,7 +44,7 @@ class Published(NamedTuple):
     """Part -> number of its last increment."""
     ended: dict[str, int]
     """Ended part -> number of its last increment."""
-    mark: Mark
+    mark: ChangePosition
     """Mark after all changes so far."""
     written: int = 0
 
@@ -80,7 +80,7 @@ class HostedPublishing:
         """Position of the log in the record that the rows were recovered from; None: the record has none."""
         self._lock = threading.RLock()  # guards the fields below; never taken while holding pushes
         self._publisher: DeltaPublisher | None = None
-        self._wish: PublishWish | None = None
+        self._wish: PublishingRequest | None = None
 
     def follow(self) -> None:
         """Tracks row changes before a client requests publication, so that none is missed after a restore.
@@ -92,7 +92,7 @@ class HostedPublishing:
             self._origin = _Origin.RECORD if self._is_recovered else _Origin.UNKNOWN
             self._open_reader(None)
 
-    def begin(self, wish: PublishWish, position: bytes) -> None:
+    def begin(self, wish: PublishingRequest, position: bytes) -> None:
         """Starts publication; one with the same options keeps running.
 
         Args:
@@ -181,10 +181,10 @@ class HostedPublishing:
             self._publisher.close(last_words=last_words)
             self._publisher = None
 
-    def _open_reader(self, at: Mark | None) -> ChangeReader:
+    def _open_reader(self, at: ChangePosition | None) -> ChangeReader:
         return self._rows.history.open_lasting_reader(_READER, at)
 
-    def _moment(self) -> Mark:
+    def _moment(self) -> ChangePosition:
         """Returns a mark after all changes so far."""
         return self._rows.history.at(self._rows.last_epoch + 1)
 

@@ -18,7 +18,7 @@ from monolith.tables.local.history import LocalChangeReader
 from monolith.tables.local.joined import stamp_from_core, stamp_to_core
 from monolith.tables.local.restore import LocalRestore
 from monolith.tables.local.store import LocalStore
-from monolith.tables.snapshot.manifest import Manifest
+from monolith.tables.snapshot.manifest import SnapshotManifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from monolith.ps.server.server import FrameServer
     from monolith.tables.batch import BatchStamp
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import Mark
+    from monolith.tables.history import ChangePosition
 
 __all__ = ["HostedRows", "store_of_share"]
 
@@ -156,7 +156,7 @@ class HostedRows:
 
     # Readers
 
-    def open_reader(self, name: str, at: Mark | None, epoch: int | None) -> tuple[int | None, bool]:
+    def open_reader(self, name: str, at: ChangePosition | None, epoch: int | None) -> tuple[int | None, bool]:
         """Returns how far a reader has read (None: there is no such reader), and whether it existed before.
 
         Args:
@@ -173,7 +173,7 @@ class HostedRows:
             self.history.open_reader(name, at)
         return self.history.reader_epoch(name), before is not None
 
-    def reader(self, name: str, opened_at: Mark) -> LocalChangeReader:
+    def reader(self, name: str, opened_at: ChangePosition) -> LocalChangeReader:
         """Returns a reader that was opened at a mark, possibly of an earlier `life`."""
         return LocalChangeReader(self.history, name, opened_at)
 
@@ -181,7 +181,7 @@ class HostedRows:
         """Returns unread changes in the buckets of this server."""
         return reader.changes(state=state, buckets=shared_buckets(self.owned, buckets))
 
-    def advance(self, reader: LocalChangeReader, to: Mark) -> None:
+    def advance(self, reader: LocalChangeReader, to: ChangePosition) -> None:
         """Advances the reader to `to`; never moves it back."""
         epoch = self.history.epoch_of(to)
         self.history.advance(reader.name, max(epoch, self.history.position_of(reader)))
@@ -197,7 +197,7 @@ class HostedRows:
         self, folder: str, manifest: bytes, *, buckets: range, emptied: range, ignore_unknown_tables: bool
     ) -> PreparedRows:
         """Checks files, and prepares to load them."""
-        found = Manifest.from_bytes(manifest, origin=f"manifest of '{folder}'")
+        found = SnapshotManifest.from_bytes(manifest, origin=f"manifest of '{folder}'")
         restore = LocalRestore(
             self.store.native, folder, found, buckets, emptied=emptied, ignore_unknown_tables=ignore_unknown_tables
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from monolith.ps.recovery.recording import Recording
-    from monolith.ps.server.push_gates import HeldGates
+    from monolith.ps.server.push_gates import PushGates
     from monolith.ps.server.server import FrameServer
 
 __all__ = ["HostedStores"]
@@ -35,7 +35,7 @@ class HostedStores:
         gates: Gates that hold the pushes to every store.
     """
 
-    def __init__(self, place: tuple[int, int], frames: FrameServer, gates: HeldGates) -> None:
+    def __init__(self, place: tuple[int, int], frames: FrameServer, gates: PushGates) -> None:
         self._place = place
         self._frames = frames
         self.gates = gates

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from monolith.ps.dense.layout import DenseLayout
-    from monolith.ps.placement import Piece
+    from monolith.ps.placement import WeightShard
 
 __all__ = ["HostedWeights"]
 
@@ -43,7 +43,7 @@ class HostedWeights:
     """
 
     def __init__(self, layout: DenseLayout, index: int, values: memoryview, *, modules: Iterable[str] = ()) -> None:
-        self.pieces: Sequence[Piece] = layout.servers[index]
+        self.pieces: Sequence[WeightShard] = layout.servers[index]
         self._specs = layout.optimizers
         self._modules = tuple(modules)
         _require_size(values, self.pieces, "the first values")
@@ -202,7 +202,7 @@ class _Copies:
         self._shown = None
 
 
-def _parameters_in(buffers: Sequence[Tensor], regions: Sequence[Sequence[Piece]]) -> dict[str, nn.Parameter]:
+def _parameters_in(buffers: Sequence[Tensor], regions: Sequence[Sequence[WeightShard]]) -> dict[str, nn.Parameter]:
     found = {}
     for buffer, region in zip(buffers, regions, strict=True):
         for piece, value in zip(region, _split(buffer, region), strict=True):
@@ -210,7 +210,7 @@ def _parameters_in(buffers: Sequence[Tensor], regions: Sequence[Sequence[Piece]]
     return found
 
 
-def _tensors_of(body: memoryview, pieces: Sequence[Piece]) -> list[Tensor]:
+def _tensors_of(body: memoryview, pieces: Sequence[WeightShard]) -> list[Tensor]:
     """Returns tensors that share the memory of a body, and are valid only as long as it is."""
     if not body.nbytes:
         return [torch.empty(each.shape, dtype=each.torch_dtype) for each in pieces]
@@ -220,7 +220,7 @@ def _tensors_of(body: memoryview, pieces: Sequence[Piece]) -> list[Tensor]:
     return _split(flat, pieces)
 
 
-def _split(flat: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
+def _split(flat: Tensor, pieces: Sequence[WeightShard]) -> list[Tensor]:
     found, offset = [], 0
     for piece in pieces:
         raw = flat[offset : offset + piece.bytes]
@@ -233,7 +233,7 @@ def _split(flat: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
     return found
 
 
-def _require_size(body: memoryview, pieces: Sequence[Piece], what: str) -> None:
+def _require_size(body: memoryview, pieces: Sequence[WeightShard], what: str) -> None:
     expected = sum(each.bytes for each in pieces)
     if body.nbytes != expected:
         raise InvalidArgumentError(

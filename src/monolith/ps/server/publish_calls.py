@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.ps._wire_values import mark_message
-from monolith.ps.server.hosted_publishing import PublishWish
+from monolith.ps.server.hosted_publishing import PublishingRequest
 from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class PublishCalls:
     def Publish(self, request: messages.PublishRequest) -> Any:  # noqa: N802 - as on the wire
         """Starts or continues publication."""
         publishing = self._find_published(request.store).publishing
-        wish = PublishWish(
+        wish = PublishingRequest(
             request.name, request.log, request.base_folder or None, request.interval_seconds, request.record_bytes
         )
         publishing.begin(wish, request.position)

@@ -12,7 +12,7 @@ from monolith.errors import DeadlineExceededError, FailedPreconditionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["DENSE_OWNER", "Clocks", "Gate", "HeldGates", "Owner", "rows_owner"]
+__all__ = ["DENSE_OWNER", "Clocks", "Owner", "OwnerPushGate", "PushGates", "rows_owner"]
 
 DENSE_OWNER = "dense"
 """Owner name of a server's dense weights."""
@@ -23,7 +23,7 @@ Clocks = dict[str, dict[int, int]]
 """Owner -> worker -> number of its last batch."""
 
 
-class Gate(Protocol):
+class OwnerPushGate(Protocol):
     """Gate of the pushes to one owner; implemented by `_core.PushGate`."""
 
     def hold(self, seconds: float) -> bool:
@@ -43,12 +43,12 @@ class Gate(Protocol):
 class Owner:
     """State of a server that workers push to."""
 
-    gate: Gate
+    gate: OwnerPushGate
     clock: Callable[[], Mapping[int, int]]
     """Returns worker -> number of its last batch."""
 
 
-class HeldGates:
+class PushGates:
     """The gates of a server's owners. One client holds them at a time. Thread-safe.
 
     A hold ends after its time, whatever happens to the client: the gates open by themselves.
@@ -90,7 +90,7 @@ class HeldGates:
             raise DeadlineExceededError(f"hold: a push did not end within {seconds} s; try again")
         return self.clocks()
 
-    def level(self, client: int, limits: Mapping[str, Mapping[int, int]], wait_seconds: float) -> Clocks:
+    def catch_up(self, client: int, limits: Mapping[str, Mapping[int, int]], wait_seconds: float) -> Clocks:
         """Lets pushes up to `limits` pass, and waits for them; returns the last batches of owners.
 
         Raises:

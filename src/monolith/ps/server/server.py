@@ -18,7 +18,7 @@ from monolith.job.coordinator_service import CoordinatorService
 from monolith.observe.process_memory import resident_bytes
 from monolith.ps.dense.shard import DenseShard
 from monolith.ps.dense.wire import WORDS
-from monolith.ps.recovery.keeping import Keeping
+from monolith.ps.recovery.keeping import RecoveryManager
 from monolith.ps.server.control_service import ControlService
 from monolith.ps.server.push_gates import DENSE_OWNER, Owner
 from monolith.ps.server.waking_gate import WakingGate
@@ -158,7 +158,7 @@ class PsServer:
         self._drain_seconds = _DRAIN_SECONDS
         self._credentials = options.credentials()
         # Recover before clients can connect: a worker must never see a server with only part of its rows.
-        self._keeping = Keeping(options.recovery, (index, options.num_ps))
+        self._keeping = RecoveryManager(options.recovery, (index, options.num_ps))
         self._keeping.bring_back(self.dense)
         with self._keeping.abandoned_on_error():
             self._frames = self._start_frames()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from monolith.data.columns import Column, Dense, FirstBytes, Floats, Ints
+from monolith.data.columns import Column, DenseColumn, FirstBytes, Floats, Ints
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
@@ -24,18 +24,18 @@ def sample_column(spec: DenseSpec) -> Column | None:
     if spec.dtype == "bytes":
         return FirstBytes(spec.name)
     if spec.dtype == "float32":
-        return Floats(spec.name) if spec.width is None else Dense(spec.name, width=spec.width)
+        return Floats(spec.name) if spec.width is None else DenseColumn(spec.name, width=spec.width)
     if spec.dtype == "int64":
-        return Ints(spec.name) if spec.width is None else Dense(spec.name, width=spec.width, dtype="int64")
+        return Ints(spec.name) if spec.width is None else DenseColumn(spec.name, width=spec.width, dtype="int64")
     return None
 
 
 def parsed_numbers(columns: Sequence[Column], parsed: tuple[Any, ...]) -> dict[str, Tensor | LooseColumn]:
     """Returns name -> values that the core parsed from these columns."""
     rows, ints, int_splits, floats, float_splits, dense_floats, dense_ints, texts, *_ = parsed
-    widths = [column.width if isinstance(column, Dense) else 1 for column in columns]
-    is_int = [isinstance(column, Dense) and column.dtype == "int64" for column in columns]
-    of_dense = [isinstance(column, Dense) for column in columns]
+    widths = [column.width if isinstance(column, DenseColumn) else 1 for column in columns]
+    is_int = [isinstance(column, DenseColumn) and column.dtype == "int64" for column in columns]
+    of_dense = [isinstance(column, DenseColumn) for column in columns]
     pieces: dict[str, Iterator[Tensor | LooseColumn]] = {
         "Ints": _ragged(ints, int_splits, rows),
         "Floats": _ragged(floats, float_splits, rows),
@@ -46,7 +46,7 @@ def parsed_numbers(columns: Sequence[Column], parsed: tuple[Any, ...]) -> dict[s
         "int64": _dense(dense_ints, [w for w, i in zip(widths, is_int, strict=True) if i], rows),
     }
     return {
-        column.name: next(pieces[column.dtype if isinstance(column, Dense) else type(column).__name__])
+        column.name: next(pieces[column.dtype if isinstance(column, DenseColumn) else type(column).__name__])
         for column in columns
     }
 

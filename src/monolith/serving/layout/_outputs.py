@@ -22,7 +22,7 @@ _CONCAT, _STACK, _ADDN, _NONE = OutType.CONCAT, OutType.STACK, OutType.ADDN, Out
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RowSlice:
     """Floats [start, end) of the rows of a feature."""
 
     feature: int
@@ -36,13 +36,13 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputSpec:
+class LayoutOutput:
     """One tensor of the result."""
 
     name: str
     form: int
     """CONCAT, STACK or ADDN."""
-    cuts: tuple[Cut, ...]
+    cuts: tuple[RowSlice, ...]
     shape: tuple[int, ...]
     """Shape of one example."""
 
@@ -56,21 +56,21 @@ class OutputSpec:
         return self.form, [(cut.feature, cut.start, cut.end) for cut in self.cuts]
 
 
-def outputs_of_features(features: Sequence[FeatureSpec]) -> list[OutputSpec]:
+def outputs_of_features(features: Sequence[FeatureSpec]) -> list[LayoutOutput]:
     """Returns one output for each feature, with its complete rows."""
     return [
-        OutputSpec(feature.name, _CONCAT, (Cut(number, 0, feature.dim),), feature.shape)
+        LayoutOutput(feature.name, _CONCAT, (RowSlice(number, 0, feature.dim),), feature.shape)
         for number, feature in enumerate(features)
     ]
 
 
-def outputs_of_configs(features: Sequence[FeatureSpec], configs: FeatureConfigs) -> list[OutputSpec]:
+def outputs_of_configs(features: Sequence[FeatureSpec], configs: FeatureConfigs) -> list[LayoutOutput]:
     """Returns the outputs of `out_configs`, in the order of their names. Type NONE becomes an output for each slice.
 
     Raises:
         InvalidArgumentError: an output is invalid; the message names it and the reason.
     """
-    outputs: list[OutputSpec] = []
+    outputs: list[LayoutOutput] = []
     for name in sorted(configs.out_configs):
         config = configs.out_configs[name]
         cuts = _cuts_of(name, config, features)
@@ -84,7 +84,7 @@ def outputs_of_configs(features: Sequence[FeatureSpec], configs: FeatureConfigs)
     return outputs
 
 
-def _cuts_of(name: str, config: OutConfig, features: Sequence[FeatureSpec]) -> tuple[Cut, ...]:
+def _cuts_of(name: str, config: OutConfig, features: Sequence[FeatureSpec]) -> tuple[RowSlice, ...]:
     numbers = {feature.name: number for number, feature in enumerate(features)}
     if not config.slice_configs:
         raise InvalidArgumentError(f"output {name!r}: it has no slices")
@@ -98,11 +98,11 @@ def _cuts_of(name: str, config: OutConfig, features: Sequence[FeatureSpec]) -> t
                 f"output {name!r}: feature {part.feature_name!r} has rows of {features[number].dim},"
                 f" got the slice [{part.start}, {part.end})"
             )
-        cuts.append(Cut(number, part.start, part.end))
+        cuts.append(RowSlice(number, part.start, part.end))
     return tuple(cuts)
 
 
-def _output(name: str, form: int, cuts: tuple[Cut, ...], features: Sequence[FeatureSpec]) -> OutputSpec:
+def _output(name: str, form: int, cuts: tuple[RowSlice, ...], features: Sequence[FeatureSpec]) -> LayoutOutput:
     if form not in {_CONCAT, _STACK, _ADDN}:
         raise InvalidArgumentError(f"output {name!r}: out_type must be CONCAT, STACK, ADDN or NONE, got {form}")
     lengths = {_length_of(features[cut.feature]) for cut in cuts}
@@ -119,15 +119,15 @@ def _output(name: str, form: int, cuts: tuple[Cut, ...], features: Sequence[Feat
         raise InvalidArgumentError(f"output {name!r}: slices that are stacked or added have one dim, got {dims}")
     places = (length,) if length > 0 else ()
     if form == _STACK:
-        return OutputSpec(name, form, cuts, (len(cuts), *places, dims[0]))
-    return OutputSpec(name, form, cuts, (*places, dims[0] if form == _ADDN else sum(dims)))
+        return LayoutOutput(name, form, cuts, (len(cuts), *places, dims[0]))
+    return LayoutOutput(name, form, cuts, (*places, dims[0] if form == _ADDN else sum(dims)))
 
 
 def _length_of(feature: FeatureSpec) -> int:
     return feature.max_sequence_length if feature.pooling == "firstn" else 0
 
 
-def _check_shapes(name: str, config: OutConfig, made: Sequence[OutputSpec]) -> None:
+def _check_shapes(name: str, config: OutConfig, made: Sequence[LayoutOutput]) -> None:
     """Checks the declared shapes; the batch dimension is not declared, or any number."""
     declared = [tuple(shape.dims) for shape in config.shape]
     if declared and [shape[1:] for shape in declared] != [output.shape for output in made]:
@@ -149,7 +149,7 @@ class Run:
     """Offset after the last float of one example."""
 
 
-def runs_of(outputs: Sequence[OutputSpec]) -> tuple[Run, ...]:
+def runs_of(outputs: Sequence[LayoutOutput]) -> tuple[Run, ...]:
     """Groups all outputs into runs, in order."""
     runs, first = [], 0
     for shape, group in groupby(outputs, lambda output: output.shape):

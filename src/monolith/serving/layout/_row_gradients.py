@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from monolith.export.layout_spec import FeatureSpec
     from monolith.serving.layout.layout import Layout
     from monolith.tables.batch import BatchStamp
-    from monolith.tables.local.joined import LocalJoined
+    from monolith.tables.local.joined import LocalWorkerSession
     from monolith.tables.local.plan import LocalPlan
 
 _BY_SPLITS = -1
@@ -80,7 +80,7 @@ class StoreBatch:
         store: str,
         keys: Sequence[tuple[NDArray[Any], ...]],
         num_examples: int,
-        joined: LocalJoined,
+        joined: LocalWorkerSession,
         stamp: BatchStamp,
     ) -> Self | None:
         """Plans the keys of a store's features; None if it has none, or there is no example."""

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import importlib
 import typing
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
 
 if typing.TYPE_CHECKING:
-    from monolith.serving.promotion.gate import Gate, GateConfig
+    from monolith.serving.promotion.gate import GateConfig, PromotionGate
     from monolith.serving.promotion.promotion import Promotion, PromotionConfig
 
 _HOMES = {
-    "Gate": "monolith.serving.promotion.gate",
+    "PromotionGate": "monolith.serving.promotion.gate",
     "GateConfig": "monolith.serving.promotion.gate",
     "Promotion": "monolith.serving.promotion.promotion",
     "PromotionConfig": "monolith.serving.promotion.promotion",
 }
 """Names are imported on first use: a predictor has a gate, and needs no server."""
 
-__all__ = ["Gate", "GateConfig", "Promotion", "PromotionConfig"]
+__all__ = ["GateConfig", "Promotion", "PromotionConfig", "PromotionGate"]
 
 
 def __getattr__(name: str) -> object:
@@ -34,3 +37,7 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"Gate": "PromotionGate"}, __getattr__)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from monolith.serving.live_model import LiveModel
     from monolith.serving.loaded_model import Weights
-    from monolith.serving.promotion.gate import Gate, Verdict
+    from monolith.serving.promotion.gate import GateVerdict, PromotionGate
 
 __all__ = ["DenseGate", "WithWeights"]
 
@@ -53,7 +53,7 @@ class DenseGate:
         gate: The gate.
     """
 
-    def __init__(self, live: LiveModel, gate: Gate) -> None:
+    def __init__(self, live: LiveModel, gate: PromotionGate) -> None:
         self._live = live
         self._gate = gate
         self._changed = threading.Condition()
@@ -101,7 +101,7 @@ class DenseGate:
             self._note(number, verdict)
             self.awaits_first = False
 
-    def _note(self, number: int, verdict: Verdict) -> None:
+    def _note(self, number: int, verdict: GateVerdict) -> None:
         if verdict.refused is None:
             self.problem = None
             return

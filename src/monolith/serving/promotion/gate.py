@@ -17,7 +17,7 @@ from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.files import named_errors
 from monolith.metrics import Calibration, ExactAUC
 from monolith.serving.server.columns import fit
-from monolith.serving.server.config import Limits
+from monolith.serving.server.config import LimitsConfig
 from monolith.serving.server.http.json_request import parse_request
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.serving.server.columns import Column
-    from monolith.serving.server.model import Signature
+    from monolith.serving.server.model import ServedSignature
 
-__all__ = ["Figures", "Gate", "GateConfig", "Verdict"]
+__all__ = ["Figures", "GateConfig", "GateVerdict", "PromotionGate"]
 
 
 @config
@@ -83,7 +83,7 @@ class Figures(NamedTuple):
         return {name: _or_none(value) for name, value in self._asdict().items()}
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     """Decision of the gate."""
 
     figures: Figures
@@ -109,7 +109,7 @@ class Judged(Protocol):
 _NOTHING = Figures(math.nan, math.nan, 0, 0)
 
 
-class Gate:
+class PromotionGate:
     """Check of versions against labelled examples. Thread-safe.
 
     Args:
@@ -126,7 +126,7 @@ class Gate:
         options: GateConfig,
         examples: LabelledExamples,
         *,
-        on_verdict: Callable[[str, Verdict], None] | None = None,
+        on_verdict: Callable[[str, GateVerdict], None] | None = None,
     ) -> None:
         self.options = options
         self.on_verdict = on_verdict
@@ -141,7 +141,7 @@ class Gate:
             )
 
     @classmethod
-    def from_file(cls, path: str) -> Gate:
+    def from_file(cls, path: str) -> PromotionGate:
         """Creates a gate from a file: TOML or JSON with the fields of `GateConfig`.
 
         Paths in it are relative to its folder.
@@ -159,7 +159,7 @@ class Gate:
         examples = LabelledExamples.read(str(Path(path).parent / options.examples), options.label)
         return cls(options, examples)
 
-    def judge(self, model: Judged, *, kind: str, against: Judged | None = None) -> Verdict:
+    def judge(self, model: Judged, *, kind: str, against: Judged | None = None) -> GateVerdict:
         """Judges whether a model may be served.
 
         Args:
@@ -171,7 +171,7 @@ class Gate:
         if against is not None and self.options.max_auc_fall is not None:
             served = self._figures(against)[0]  # without a score it sets no bound
         figures, problem = self._figures(model)
-        verdict = Verdict(figures, served, problem or self._problem_of(figures, served))
+        verdict = GateVerdict(figures, served, problem or self._problem_of(figures, served))
         if self.on_verdict is not None:
             self.on_verdict(kind, verdict)
         return verdict
@@ -274,7 +274,7 @@ class LabelledExamples:
             raise InvalidArgumentError(f"{origin}: must have from 1 to {MOST_EXAMPLES} examples, got {len(rows)}")
         return cls(rows, torch.tensor(labels), origin)
 
-    def batches(self, signature: Signature) -> Iterator[dict[str, Column]]:
+    def batches(self, signature: ServedSignature) -> Iterator[dict[str, Column]]:
         """Yields columns for a signature, in batches.
 
         Raises:
@@ -283,7 +283,7 @@ class LabelledExamples:
         for begin in range(0, len(self.rows), _AT_A_TIME):
             rows = self.rows[begin : begin + _AT_A_TIME]
             wanted = [{name: value for name, value in row.items() if name in signature.inputs} for row in rows]
-            columns = parse_request(json.dumps({"instances": wanted}).encode(), Limits()).columns(signature)
+            columns = parse_request(json.dumps({"instances": wanted}).encode(), LimitsConfig()).columns(signature)
             yield fit(columns, signature, max_examples=_AT_A_TIME).columns
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from monolith.config import Config, config
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.serving.promotion.state import ModelState, PromotionFile
-from monolith.serving.promotion.version_keeper import VersionKeeper
-from monolith.serving.promotion.version_source import ExportSource
+from monolith.serving.promotion.version_keeper import VersionManager
+from monolith.serving.promotion.version_source import ExportVersionSource
 from monolith.serving.server.canary import Canary, Choice
 from monolith.serving.server.metrics import ServingMetrics
 from monolith.serving.server.registry import STABLE
@@ -17,9 +17,9 @@ from monolith.serving.server.registry import STABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.serving.promotion.gate import Gate, Verdict
+    from monolith.serving.promotion.gate import GateVerdict, PromotionGate
     from monolith.serving.promotion.version_source import VersionSource
-    from monolith.serving.server.registry import Entry, ModelRegistry
+    from monolith.serving.server.registry import ModelRegistry, RegisteredModel
 
 __all__ = ["Promotion", "PromotionConfig"]
 
@@ -67,11 +67,13 @@ class Promotion:
         self._registry = registry
         self._file = PromotionFile(self.options.file)
         self._metrics = ServingMetrics()
-        self._keepers: dict[str, VersionKeeper] = {}
-        self._verdicts: dict[str, dict[str, Verdict]] = {}
+        self._keepers: dict[str, VersionManager] = {}
+        self._verdicts: dict[str, dict[str, GateVerdict]] = {}
         registry.commands = self
 
-    def add(self, path: str, *, name: str | None = None, follow: str | None = None, gate: Gate | None = None) -> str:
+    def add(
+        self, path: str, *, name: str | None = None, follow: str | None = None, gate: PromotionGate | None = None
+    ) -> str:
         """Serves a model; returns its name.
 
         Args:
@@ -84,23 +86,23 @@ class Promotion:
             NotFoundError: there is no export.
             OpError: no version can be served.
         """
-        return self.add_source(ExportSource(path, follow=follow, gate=gate), name=name, gate=gate)
+        return self.add_source(ExportVersionSource(path, follow=follow, gate=gate), name=name, gate=gate)
 
-    def add_source(self, source: VersionSource, *, name: str | None = None, gate: Gate | None = None) -> str:
+    def add_source(self, source: VersionSource, *, name: str | None = None, gate: PromotionGate | None = None) -> str:
         """Serves a model like `add`, with versions from any source."""
         name = name or source.name
         if name in self._keepers:
             raise InvalidArgumentError(f"model {name!r} is served already; give another name")
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, GateVerdict] = {}
 
-        def note(kind: str, verdict: Verdict) -> None:
+        def note(kind: str, verdict: GateVerdict) -> None:
             verdicts[kind] = verdict
             self._metrics.count_verdict(name, kind, verdict)
 
         if gate is not None:
             gate.on_verdict = note
         self._verdicts[name] = verdicts
-        self._keepers[name] = VersionKeeper(
+        self._keepers[name] = VersionManager(
             name, source, registry=self._registry, file=self._file, gate=gate, keep=self.options.keep_versions
         )
         return name
@@ -136,7 +138,7 @@ class Promotion:
             action(keeper, fields)
         return self._described(name)
 
-    def _keeper(self, name: str) -> VersionKeeper:
+    def _keeper(self, name: str) -> VersionManager:
         found = self._keepers.get(name)
         if found is None:
             if any(entry.name == name for entry in self._registry.entries()):
@@ -168,7 +170,7 @@ class Promotion:
             "no_commands": _NO_COMMANDS,
         }
 
-    def _kept_json(self, keeper: VersionKeeper) -> dict[str, Any]:
+    def _kept_json(self, keeper: VersionManager) -> dict[str, Any]:
         registry, name, state = self._registry, keeper.name, keeper.state
         labels, default = registry.labels(name), registry.default(name)
         entries, tally = registry.entries(name), registry.shadow_tallies.get(name)
@@ -194,7 +196,7 @@ class Promotion:
         }
 
 
-def _version_json(entry: Entry, labels: Mapping[str, int]) -> dict[str, Any]:
+def _version_json(entry: RegisteredModel, labels: Mapping[str, int]) -> dict[str, Any]:
     return {
         "version": entry.version,
         "dense": entry.model.version.dense,
@@ -206,7 +208,7 @@ def _version_json(entry: Entry, labels: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _label(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
+def _label(keeper: VersionManager, fields: Mapping[str, Any]) -> None:
     label = fields.get("label")
     if not isinstance(label, str) or not 0 < len(label) <= _LONGEST_LABEL or set(label) & set("/:") or label.isdigit():
         raise InvalidArgumentError(
@@ -225,7 +227,7 @@ def _label(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
     keeper.commit(labels={each: number for each, number in labels.items() if each != label})
 
 
-def _canary(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
+def _canary(keeper: VersionManager, fields: Mapping[str, Any]) -> None:
     share = fields.get("share")
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1 or math.isnan(share):
         raise InvalidArgumentError(f"canary: share must be a number from 0 to 1, got {share!r}")
@@ -242,14 +244,14 @@ def _canary(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
     keeper.commit(canary=Canary(target, float(share)))
 
 
-def _shadow(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
+def _shadow(keeper: VersionManager, fields: Mapping[str, Any]) -> None:
     target = _choice(keeper, fields, "shadow")
     if target is not None and target.version is not None:
         keeper.ensure(target.version, answers=False)
     keeper.commit(shadow=target)
 
 
-def _rollback(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
+def _rollback(keeper: VersionManager, fields: Mapping[str, Any]) -> None:
     number, follow = _version_of(fields, "rollback"), _flag(fields, "follow")
     if follow and not keeper.source.follows:
         raise InvalidArgumentError(f"rollback: model {keeper.name!r} follows no delta log: follow has no effect")
@@ -263,7 +265,7 @@ def _rollback(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
     )
 
 
-def _resume(keeper: VersionKeeper, _: Mapping[str, Any]) -> None:
+def _resume(keeper: VersionManager, _: Mapping[str, Any]) -> None:
     labels = dict(keeper.state.labels)
     held = labels.pop(STABLE, None)
     if held is None:
@@ -283,7 +285,7 @@ _COMMANDS = {
 }
 
 
-def _choice(keeper: VersionKeeper, fields: Mapping[str, Any], verb: str) -> Choice | None:
+def _choice(keeper: VersionManager, fields: Mapping[str, Any], verb: str) -> Choice | None:
     label = fields.get("label")
     if label is None:
         return None if fields.get("version") is None else Choice(version=_version_of(fields, verb))

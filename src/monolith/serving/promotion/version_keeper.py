@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monolith.clock import Clock
-    from monolith.serving.promotion.gate import Gate
+    from monolith.serving.promotion.gate import PromotionGate
     from monolith.serving.promotion.state import ModelState, PromotionFile
     from monolith.serving.promotion.version_source import VersionSource
     from monolith.serving.server.model import ServedModel
     from monolith.serving.server.registry import ModelRegistry
 
-__all__ = ["VersionKeeper"]
+__all__ = ["VersionManager"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ COMMAND_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 
 
-class VersionKeeper:
+class VersionManager:
     """Loader of the versions of one model, which also frees them. Thread-safe. Must be closed before the registry.
 
     Without a decision the newest version is served once it is ready and has passed the gate. A version with the label
@@ -61,7 +61,7 @@ class VersionKeeper:
         *,
         registry: ModelRegistry,
         file: PromotionFile,
-        gate: Gate | None = None,
+        gate: PromotionGate | None = None,
         keep: int = 1,
         clock: Clock | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class VersionKeeper:
         self._gate = gate
         self._clock = clock or SystemClock()
         self._watch = VersionWatch(
-            f"model {name!r}", wanted=self._next_wanted, take_up=self._take_up, polls=not source.is_fixed
+            f"model {name!r}", wanted=self._next_wanted, activate=self._activate, polls=not source.is_fixed
         )
         self._commands = threading.Lock()
         self._lock = threading.RLock()
@@ -167,7 +167,7 @@ class VersionKeeper:
 
     def retry_refused(self) -> None:
         """Retries rejected versions after the command."""
-        self._watch.forgive()
+        self._watch.retry()
         self._registry.set_refused(self.name, {})
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ class VersionKeeper:
             self._registry.add(self.name, model)
         self._models[number] = model
         (self._frozen.add if frozen else self._frozen.discard)(number)
-        self._watch.forgive(number)
+        self._watch.retry(number)
         self._registry.set_refused(self.name, self._watch.refused)
 
     def _judge(self, number: int, model: ServedModel, *, force: bool = False) -> None:
@@ -344,7 +344,7 @@ class VersionKeeper:
             thawed = self._frozen - self._state.frozen
             return max((missing or thawed) - self._watch.refused.keys(), default=None)
 
-    def _take_up(self, number: int) -> None:
+    def _activate(self, number: int) -> None:
         """Serves a version once it is ready and has passed, unless it is no longer wanted by then."""
         torch.set_num_threads(1)  # of this thread; leaves the cores to requests
         try:

@@ -11,13 +11,13 @@ from monolith.serving.predictor import Predictor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.serving.promotion.gate import Gate
+    from monolith.serving.promotion.gate import PromotionGate
 
-__all__ = ["ExportSource", "VersionSource"]
+__all__ = ["ExportVersionSource", "VersionSource"]
 
 
 class VersionSource(Protocol):
-    """Source of the versions for a `VersionKeeper`. Thread-safe."""
+    """Source of the versions for a `VersionManager`. Thread-safe."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class VersionSource(Protocol):
         ...
 
 
-class ExportSource:
+class ExportVersionSource:
     """Exports below a path, or a single export.
 
     Args:
@@ -62,7 +62,7 @@ class ExportSource:
         gate: Gate for dense weights of the log; None: no gate.
     """
 
-    def __init__(self, path: str, *, follow: str | None = None, gate: Gate | None = None) -> None:
+    def __init__(self, path: str, *, follow: str | None = None, gate: PromotionGate | None = None) -> None:
         self._versions = ExportVersions(path)
         self._follow = follow
         self._gate = gate

@@ -31,7 +31,7 @@ class DiscoverySyncBackend:
         model: Name of the model.
         num_shards: Number of shards of the receivers, independent of the number of servers or ranks.
         positions: Folder for the positions of receivers; None: after a restart every receiver starts at a base.
-        options: Fields of `PushOptions`.
+        options: Fields of `PushConfig`.
     """
 
     def __init__(

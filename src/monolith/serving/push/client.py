@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from monolith.serving.push.row_parts import PushSignature
     from monolith.tables.table_config import TableConfig
 
-__all__ = ["ParameterSyncClient", "PushOptions", "result_json"]
+__all__ = ["ParameterSyncClient", "PushConfig", "result_json"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ LIMIT_SECONDS = 60.0
 
 
 @config
-class PushOptions(Config):
+class PushConfig(Config):
     """Keyword arguments of `ParameterSyncClient`."""
 
     timeout_seconds: float = 3.0
@@ -69,7 +69,7 @@ class ParameterSyncClient:
         model: Name of the model; receivers are called ``<model>:ps_<i>``.
         shard: Shard whose rows are pushed, such as ``0/3``.
         targets: Addresses of the receivers.
-        options: The fields of `PushOptions`, by name.
+        options: The fields of `PushConfig`, by name.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ParameterSyncClient:
         **options: Any,
     ) -> None:
         number = ShardNumber.parse(shard) if isinstance(shard, str) else shard
-        self._wanted = PushOptions(**options)
+        self._wanted = PushConfig(**options)
         self._clock = self._wanted.clock or SystemClock()
         self._log = log if isinstance(log, DeltaLog) else DeltaLog(log)
         self._rows = LogRows(self._log, buckets=number.buckets, tables=self._wanted.tables)

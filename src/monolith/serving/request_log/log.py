@@ -73,7 +73,7 @@ class RequestLog:
         self.options = options
         self._metrics = MetricClient() if metrics is None else metrics
         self._clock = clock or SystemClock()
-        self._waiting: WaitingItems[_Waiting] = WaitingItems(options.queue_bytes)
+        self._waiting: BoundedBuffer[_Waiting] = BoundedBuffer(options.queue_bytes)
         self._said: dict[str, float] = {}
         self._said_lock = threading.Lock()
         self._sink = self._open_sink()
@@ -157,7 +157,7 @@ class RequestLog:
 T = TypeVar("T")
 
 
-class WaitingItems(Generic[T]):
+class BoundedBuffer(Generic[T]):
     """Queue with one consumer. Any thread may `offer`; it never blocks except for the lock.
 
     Args:

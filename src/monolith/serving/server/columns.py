@@ -20,7 +20,7 @@ from monolith.tensors import Ragged
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.serving.server.model import InputSpec, Signature
+    from monolith.serving.server.model import ServedInput, ServedSignature
 
 __all__ = [
     "SPLITS",
@@ -48,7 +48,7 @@ class Fitted(NamedTuple):
     num_examples: int
 
 
-def is_encoded(names: Mapping[str, Any], signature: Signature) -> bool:
+def is_encoded(names: Mapping[str, Any], signature: ServedSignature) -> bool:
     """Returns whether a request carries encoded samples instead of columns."""
     return len(names) == 1 and (name := next(iter(names))) in ENCODED and name not in signature.inputs
 
@@ -60,7 +60,7 @@ def length_of(column: Column) -> int:
     return len(column) if isinstance(column, list) else column.num_rows
 
 
-def fit(columns: Mapping[str, Column], signature: Signature, *, max_examples: int) -> Fitted:
+def fit(columns: Mapping[str, Column], signature: ServedSignature, *, max_examples: int) -> Fitted:
     """Converts columns to the types and shapes of the signature.
 
     Raises:
@@ -121,7 +121,7 @@ def _join_pairs(columns: Mapping[str, Column]) -> dict[str, Column]:
     return joined
 
 
-def _require_names(columns: Mapping[str, Column], signature: Signature) -> None:
+def _require_names(columns: Mapping[str, Column], signature: ServedSignature) -> None:
     missing = [name for name in signature.inputs if name not in columns]
     unknown = [name for name in columns if name not in signature.inputs]
     if missing or unknown:
@@ -141,7 +141,7 @@ def _common_length(columns: Mapping[str, Column]) -> int:
     return lengths[most]
 
 
-def _fit_column(name: str, column: Column, spec: InputSpec) -> Column:
+def _fit_column(name: str, column: Column, spec: ServedInput) -> Column:
     if spec.dtype == "bytes" or isinstance(column, list):
         if spec.dtype != "bytes" or not isinstance(column, list):
             raise InvalidArgumentError(f"input {name!r}: must be {spec.dtype}, got {_kind_of(column)}")
@@ -161,7 +161,7 @@ def _fit_column(name: str, column: Column, spec: InputSpec) -> Column:
     return column
 
 
-def _typed(name: str, column: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragged:
+def _typed(name: str, column: Tensor | Ragged, spec: ServedInput) -> Tensor | Ragged:
     values = column.flat_values if isinstance(column, Ragged) else column
     wanted: torch.dtype = getattr(torch, spec.dtype, torch.float32)
     if values.dtype is not wanted:

@@ -7,15 +7,15 @@ from dataclasses import field
 from monolith.config import Config, config, require_positive
 from monolith.rpc.credentials import ServerCredentials
 from monolith.serving.request_log.config import RequestLogConfig  # noqa: TC001 - a field of a config
-from monolith.serving.server.request_queue import QueueRules
+from monolith.serving.server.request_queue import RequestQueueConfig
 
-__all__ = ["LOOPBACK", "Limits", "ServerConfig"]
+__all__ = ["LOOPBACK", "LimitsConfig", "ServerConfig"]
 
 LOOPBACK = "127.0.0.1"
 
 
 @config
-class Limits(Config):
+class LimitsConfig(Config):
     """Limits for the size and duration of requests."""
 
     body_bytes: int = 16 << 20
@@ -64,8 +64,8 @@ class ServerConfig(Config):
     """File with the private key of the certificate, PEM."""
     tls_client_ca: str | None = None
     """File with the authorities whose certificates clients must show, PEM."""
-    limits: Limits = field(default_factory=Limits)
-    queue: QueueRules = field(default_factory=QueueRules)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    queue: RequestQueueConfig = field(default_factory=RequestQueueConfig)
     request_log: RequestLogConfig | None = None
     """Settings of the request log; None: requests are not logged."""
     lame_duck_seconds: float = 0.0

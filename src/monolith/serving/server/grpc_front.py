@@ -13,7 +13,7 @@ from monolith.serving.server.grpc_service import GrpcService, service_handlers
 
 if TYPE_CHECKING:
     from monolith.serving.server.config import ServerConfig
-    from monolith.serving.server.request_core import RequestCore
+    from monolith.serving.server.request_core import RequestDispatcher
 
 __all__ = ["GrpcFront"]
 
@@ -31,7 +31,7 @@ class GrpcFront:
         UnavailableError: the port is taken.
     """
 
-    def __init__(self, core: RequestCore, options: ServerConfig) -> None:
+    def __init__(self, core: RequestDispatcher, options: ServerConfig) -> None:
         grpc = load_grpc(who="the server", extra="serving")
         limits, credentials = options.limits, options.credentials()
         self._drain_seconds = options.drain_seconds

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from monolith.data.text_ids import TextColumn
     from monolith.rpc.credentials import ServerCredentials
     from monolith.serving.server.columns import Column
-    from monolith.serving.server.model import Signature
-    from monolith.serving.server.registry import Entry
-    from monolith.serving.server.request_core import RequestCore
+    from monolith.serving.server.model import ServedSignature
+    from monolith.serving.server.registry import RegisteredModel
+    from monolith.serving.server.request_core import RequestDispatcher
     from monolith.tensors import Ragged
 
 __all__ = ["MOST_TEXTS", "GrpcService", "columns_of", "service_handlers"]
@@ -52,7 +52,7 @@ _SIGNATURES = "signature_def"
 class GrpcService:
     """Handlers of the calls; each runs in a thread of the gRPC server."""
 
-    def __init__(self, core: RequestCore) -> None:
+    def __init__(self, core: RequestDispatcher) -> None:
         self._core = core
 
     def predict(self, data: bytes, context: Any) -> messages.PredictResponse:
@@ -191,7 +191,7 @@ def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec
     return spec
 
 
-def columns_of(inputs: Mapping[str, Any], signature: Signature) -> dict[str, Column]:
+def columns_of(inputs: Mapping[str, Any], signature: ServedSignature) -> dict[str, Column]:
     """Decodes the columns of a request; texts become ids if the signature defines how.
 
     Raises:
@@ -212,7 +212,7 @@ def columns_of(inputs: Mapping[str, Any], signature: Signature) -> dict[str, Col
     return columns
 
 
-def _texts_of(name: str, signature: Signature) -> TextColumn | None:
+def _texts_of(name: str, signature: ServedSignature) -> TextColumn | None:
     spec = signature.inputs.get(name) or signature.inputs.get(name.removesuffix(VALUES))
     return None if spec is None else spec.texts
 
@@ -240,7 +240,7 @@ def _response(request: messages.PredictRequest, answer: Answer) -> messages.Pred
     return response
 
 
-def _signatures_of(entry: Entry) -> messages.SignatureDefMap:
+def _signatures_of(entry: RegisteredModel) -> messages.SignatureDefMap:
     described = {
         name: messages.SignatureDef(
             inputs={each: _tensor_info(each, spec) for each, spec in signature.inputs.items()},

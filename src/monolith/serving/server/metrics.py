@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.observe import MetricRecorder
-    from monolith.serving.promotion.gate import Verdict
-    from monolith.serving.server.model import Prediction, ShownModel
+    from monolith.serving.promotion.gate import GateVerdict
+    from monolith.serving.server.model import ServedPrediction, ShownModel
     from monolith.serving.server.registry import ModelRegistry
     from monolith.serving.server.shadow import Compared
 
@@ -64,7 +64,7 @@ class ServingMetrics:
         if status == 0:
             self._timer("serving_latency", model, signature)(seconds)
 
-    def count_call(self, model: str, signature: str, seconds: float, prediction: Prediction) -> None:
+    def count_call(self, model: str, signature: str, seconds: float, prediction: ServedPrediction) -> None:
         """Counts a call of a model, for one request or several."""
         self._watch.note(model, signature, prediction)
         self._timer("predict_latency", model, signature)(seconds)
@@ -94,7 +94,7 @@ class ServingMetrics:
         if compared.not_finite:
             self._client.emit_counter("shadow_not_finite", compared.not_finite, tags)
 
-    def count_verdict(self, model: str, kind: str, verdict: Verdict) -> None:
+    def count_verdict(self, model: str, kind: str, verdict: GateVerdict) -> None:
         """Counts a verdict of the gate on an export or dense weights."""
         tags = {"model_name": model, "kind": kind}
         if verdict.refused is not None:

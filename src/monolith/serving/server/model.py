@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_SIGNATURE",
     "ENCODED",
-    "InputSpec",
-    "OutputSpec",
-    "Prediction",
+    "ServedInput",
     "ServedModel",
+    "ServedOutput",
+    "ServedPrediction",
+    "ServedSignature",
     "ShownModel",
-    "Signature",
     "Version",
     "is_merged",
 ]
@@ -30,7 +30,7 @@ ENCODED = ("instances", "examples", "example_batch")
 """Names of inputs that carry encoded samples instead of columns: any signature accepts them."""
 
 
-class InputSpec(Protocol):
+class ServedInput(Protocol):
     """A column of a request."""
 
     @property
@@ -59,7 +59,7 @@ class InputSpec(Protocol):
         ...
 
 
-class OutputSpec(Protocol):
+class ServedOutput(Protocol):
     """A column of an answer."""
 
     @property
@@ -73,17 +73,17 @@ class OutputSpec(Protocol):
         ...
 
 
-class Signature(Protocol):
+class ServedSignature(Protocol):
     """Inputs and outputs of one kind of request."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Columns by name, each an `InputSpec`."""
+        """Columns by name, each an `ServedInput`."""
         ...
 
     @property
     def outputs(self) -> Mapping[str, Any]:
-        """Columns by name, each an `OutputSpec`."""
+        """Columns by name, each an `ServedOutput`."""
         ...
 
 
@@ -106,7 +106,7 @@ class Version(Protocol):
         ...
 
 
-class Prediction(Protocol):
+class ServedPrediction(Protocol):
     """An answer."""
 
     @property
@@ -169,7 +169,7 @@ class ServedModel(ShownModel, Protocol):
 
     @property
     def signatures(self) -> Mapping[str, Any]:
-        """Signatures by name, each a `Signature`."""
+        """Signatures by name, each a `ServedSignature`."""
         ...
 
     @property
@@ -183,7 +183,7 @@ class ServedModel(ShownModel, Protocol):
         ...
 
     def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Any:
-        """Returns the `Prediction` for columns by name.
+        """Returns the `ServedPrediction` for columns by name.
 
         Raises:
             InvalidArgumentError: inputs do not fit the signature.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.serving.server.columns import Column, Fitted
     from monolith.serving.server.metrics import ServingMetrics
-    from monolith.serving.server.registry import Entry
-    from monolith.serving.server.request_queue import QueueRules
+    from monolith.serving.server.registry import RegisteredModel
+    from monolith.serving.server.request_queue import RequestQueueConfig
 
 __all__ = ["Answer", "Job", "ModelThreads"]
 
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 class Job:
     """A validated request."""
 
-    entry: Entry
+    entry: RegisteredModel
     """Held until the job is done."""
     signature: str
     fitted: Fitted
@@ -60,7 +60,7 @@ class ModelThreads:
         clock: Clock of this machine; None: the system clock.
     """
 
-    def __init__(self, rules: QueueRules, *, metrics: ServingMetrics, clock: Clock | None = None) -> None:
+    def __init__(self, rules: RequestQueueConfig, *, metrics: ServingMetrics, clock: Clock | None = None) -> None:
         self._queue = RequestQueue(rules)
         self._metrics = metrics
         self._clock = clock or SystemClock()

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from monolith.serving.server.model import ServedModel
     from monolith.serving.server.shadow import ShadowTally
 
-__all__ = ["STABLE", "Entry", "ModelRegistry"]
+__all__ = ["STABLE", "ModelRegistry", "RegisteredModel"]
 
 STABLE = "stable"
 """Label of the default version; without it the newest version is the default."""
 
 
-class Entry:
+class RegisteredModel:
     """A served model: a fixed version, or the newest one of a folder."""
 
     def __init__(self, name: str, model: ServedModel) -> None:
@@ -53,8 +53,8 @@ class ModelRegistry:
     def __init__(self, *, max_staleness_seconds: float | None = None) -> None:
         self._max_staleness_seconds = max_staleness_seconds
         self._lock = threading.Lock()
-        self._entries: dict[str, list[Entry]] = {}
-        self._labels: dict[str, dict[str, Entry]] = {}
+        self._entries: dict[str, list[RegisteredModel]] = {}
+        self._labels: dict[str, dict[str, RegisteredModel]] = {}
         self._canaries: dict[str, Canary] = {}
         self._shadows: dict[str, Choice] = {}
         self._refused: dict[str, dict[int, str]] = {}
@@ -73,7 +73,7 @@ class ModelRegistry:
         """
         if not name or not all(each.isalnum() or each in "-_." for each in name):
             raise InvalidArgumentError(f"model name: must be letters, digits, '-', '_' and '.', got {name!r}")
-        entry = Entry(name, model)
+        entry = RegisteredModel(name, model)
         with self._lock:
             entries = self._entries.setdefault(name, [])
             if any(each.version == entry.version for each in entries):
@@ -108,7 +108,7 @@ class ModelRegistry:
         Raises:
             NotFoundError: the version does not exist.
         """
-        entry = Entry(name, model)
+        entry = RegisteredModel(name, model)
         with self._lock:
             old = self._find(name, entry.version)
             entries = self._entries[name]
@@ -167,7 +167,7 @@ class ModelRegistry:
             self._refused[name] = dict(refused)
 
     @contextmanager
-    def using(self, name: str, *, version: int | None = None, label: str | None = None) -> Iterator[Entry]:
+    def using(self, name: str, *, version: int | None = None, label: str | None = None) -> Iterator[RegisteredModel]:
         """Yields the version that answers a request, which stays loaded inside the context.
 
         Raises:
@@ -179,14 +179,14 @@ class ModelRegistry:
         finally:
             self.give_back(entry)
 
-    def take(self, name: str, *, version: int | None = None, label: str | None = None) -> Entry:
+    def take(self, name: str, *, version: int | None = None, label: str | None = None) -> RegisteredModel:
         """Acquires a version like `using`; the caller releases it with `give_back`."""
         with self._lock:
             entry = self._chosen(name, Choice(version, label))
             entry.users += 1
             return entry
 
-    def route(self, name: str, request_id: str | None) -> Entry:
+    def route(self, name: str, request_id: str | None) -> RegisteredModel:
         """Acquires a version like `take`, for a request without version and label; the canary gets its share."""
         with self._lock:
             canary = self._canaries.get(name)
@@ -197,7 +197,7 @@ class ModelRegistry:
             entry.users += 1
             return entry
 
-    def take_shadow(self, name: str, answered_by: int) -> Entry | None:
+    def take_shadow(self, name: str, answered_by: int) -> RegisteredModel | None:
         """Acquires the shadow of a model, to be released with `give_back`; None if there is none."""
         target = self._shadows.get(name)  # without the lock: most models have none
         if target is None:
@@ -209,14 +209,14 @@ class ModelRegistry:
             entry.users += 1
             return entry
 
-    def give_back(self, entry: Entry) -> None:
+    def give_back(self, entry: RegisteredModel) -> None:
         """Releases a version."""
         with self._lock:
             entry.users -= 1
             if entry.is_leaving:
                 self._close_unused(entry)
 
-    def entries(self, name: str | None = None) -> list[Entry]:
+    def entries(self, name: str | None = None) -> list[RegisteredModel]:
         """Returns the served versions, the oldest first.
 
         Raises:
@@ -248,7 +248,7 @@ class ModelRegistry:
         with self._lock:
             return dict(self._refused.get(name, {}))
 
-    def default(self, name: str) -> Entry:
+    def default(self, name: str) -> RegisteredModel:
         """Returns the default version: it answers requests without version and label, except for the canary's share.
 
         Raises:
@@ -284,7 +284,7 @@ class ModelRegistry:
         for thread in leaving:
             thread.join()
 
-    def _close_unused(self, entry: Entry) -> None:
+    def _close_unused(self, entry: RegisteredModel) -> None:
         """Closes a removed model once it is unused; in a thread, so that requests do not wait."""
         if entry.users == 0:
             self._leaving = [thread for thread in self._leaving if thread.is_alive()]
@@ -292,7 +292,7 @@ class ModelRegistry:
             thread.start()
             self._leaving.append(thread)
 
-    def _entries_of(self, name: str) -> list[Entry]:
+    def _entries_of(self, name: str) -> list[RegisteredModel]:
         entries = self._entries.get(name)
         if not entries:
             known = ", ".join(sorted(self._entries)) or "none"
@@ -305,19 +305,19 @@ class ModelRegistry:
             if used == target:
                 raise FailedPreconditionError(f"model {name!r}: the {what} is {target}; end it, or move it, first")
 
-    def _chosen(self, name: str, target: Choice) -> Entry:
+    def _chosen(self, name: str, target: Choice) -> RegisteredModel:
         if target.label is not None:
             return self._labelled(name, target.label)
         return self._default(name) if target.version is None else self._find(name, target.version)
 
-    def _default(self, name: str) -> Entry:
+    def _default(self, name: str) -> RegisteredModel:
         entries = self._entries_of(name)
         stable = self._labels[name].get(STABLE) if name in self._labels else None
         if stable is not None:
             return stable
         return entries[0] if len(entries) == 1 else max(entries, key=lambda entry: entry.version)
 
-    def _labelled(self, name: str, label: str) -> Entry:
+    def _labelled(self, name: str, label: str) -> RegisteredModel:
         self._entries_of(name)
         found = self._labels.get(name, {}).get(label)
         if found is None:
@@ -325,7 +325,7 @@ class ModelRegistry:
             raise NotFoundError(f"model {name!r}: there is no label {label!r}; labels are: {known}")
         return found
 
-    def _find(self, name: str, version: int) -> Entry:
+    def _find(self, name: str, version: int) -> RegisteredModel:
         entries = {entry.version: entry for entry in self._entries_of(name)}
         if version not in entries:
             known = ", ".join(map(str, sorted(entries)))

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from monolith.serving.request_log import RequestLog
     from monolith.serving.server.columns import Column
-    from monolith.serving.server.config import Limits
+    from monolith.serving.server.config import LimitsConfig
     from monolith.serving.server.metrics import ServingMetrics
-    from monolith.serving.server.model import Signature
+    from monolith.serving.server.model import ServedSignature
     from monolith.serving.server.model_threads import ModelThreads
-    from monolith.serving.server.registry import Entry, ModelRegistry
+    from monolith.serving.server.registry import ModelRegistry, RegisteredModel
 
-__all__ = ["RequestCore", "Target", "deadline_error"]
+__all__ = ["RequestDispatcher", "Target", "deadline_error"]
 
 
 class Target(NamedTuple):
@@ -42,11 +42,11 @@ def deadline_error(seconds: float) -> DeadlineExceededError:
     return DeadlineExceededError(f"the request was not answered within {seconds:g} s")
 
 
-class RequestCore:
+class RequestDispatcher:
     """Path of decoded requests to models and of their answers. Thread-safe."""
 
     def __init__(
-        self, registry: ModelRegistry, threads: ModelThreads, *, limits: Limits, metrics: ServingMetrics
+        self, registry: ModelRegistry, threads: ModelThreads, *, limits: LimitsConfig, metrics: ServingMetrics
     ) -> None:
         self.registry = registry
         self.limits = limits
@@ -76,7 +76,7 @@ class RequestCore:
         self,
         target: Target,
         signature: str,
-        decode: Callable[[Signature], Mapping[str, Column]],
+        decode: Callable[[ServedSignature], Mapping[str, Column]],
         *,
         deadline: float,
         done: Callable[[Answer | BaseException], None],
@@ -125,15 +125,15 @@ class RequestCore:
             self.registry.give_back(entry)
             raise
 
-    def _take(self, target: Target) -> Entry:
+    def _take(self, target: Target) -> RegisteredModel:
         if target.version is None and target.label is None:
             return self.registry.route(target.name, target.request_id)
         return self.registry.take(target.name, version=target.version, label=target.label)
 
 
-def _signature_of(entry: Entry, name: str) -> Signature:
+def _signature_of(entry: RegisteredModel, name: str) -> ServedSignature:
     known = entry.model.signatures
     if name not in known:
         raise NotFoundError(f"model {entry.name!r}: there is no signature {name!r}; signatures are: {', '.join(known)}")
-    found: Signature = known[name]
+    found: ServedSignature = known[name]
     return found

@@ -2,11 +2,11 @@
 
 A pure state machine: events with their times in, decisions out. Threads, models and clocks are in `model_threads.py`.
 
-A request is rejected immediately if those before it would take longer than `QueueRules.max_wait_seconds`, or than its
-own deadline: a request that expires in the queue costs twice. The cost of calls is estimated from past calls, and the
-additional delay between calls from the waits of past requests. Small requests with the same model, signature and kinds
-of columns are batched into one call. They wait for others at most `QueueRules.batch_delay_seconds`, by default not at
-all: requests that arrive while the model is busy are batched.
+A request is rejected immediately if those before it would take longer than `RequestQueueConfig.max_wait_seconds`, or
+than its own deadline: a request that expires in the queue costs twice. The cost of calls is estimated from past calls,
+and the additional delay between calls from the waits of past requests. Small requests with the same model, signature
+and kinds of columns are batched into one call. They wait for others at most `RequestQueueConfig.batch_delay_seconds`,
+by default not at all: requests that arrive while the model is busy are batched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from monolith.errors import OpError
 
-__all__ = ["CostModel", "OverloadedError", "QueueRules", "RequestQueue", "Taken", "Ticket", "WaitSlip"]
+__all__ = ["CostModel", "OverloadedError", "RequestQueue", "RequestQueueConfig", "Taken", "Ticket", "WaitSlip"]
 
 _LEAST_RETRY_SECONDS = 0.001
 
@@ -39,7 +39,7 @@ class OverloadedError(ResourceExhaustedError):
 
 
 @config
-class QueueRules(Config):
+class RequestQueueConfig(Config):
     """Limits of the queue."""
 
     threads: int = 1
@@ -57,8 +57,8 @@ class QueueRules(Config):
         require_positive(self, "threads", "max_wait_seconds", "max_waiting", "batch_examples")
         if not 0 <= self.batch_delay_seconds <= self.max_wait_seconds:
             raise ValueError(
-                f"QueueRules: batch_delay_seconds must be from 0 to max_wait_seconds = {self.max_wait_seconds}, got"
-                f" {self.batch_delay_seconds}"
+                f"RequestQueueConfig: batch_delay_seconds must be from 0 to max_wait_seconds = {self.max_wait_seconds},"
+                f" got {self.batch_delay_seconds}"
             )
 
 
@@ -94,7 +94,7 @@ class Taken(NamedTuple):
 class RequestQueue:
     """The queue of a server. Not thread-safe: `model_threads.py` has the lock."""
 
-    def __init__(self, rules: QueueRules) -> None:
+    def __init__(self, rules: RequestQueueConfig) -> None:
         self._rules = rules
         self._lines: dict[Hashable, deque[Ticket]] = {}
         """Batching key -> requests in order of arrival; never empty."""

@@ -16,7 +16,7 @@ from monolith.serving.server.http.front import HttpFront
 from monolith.serving.server.http.rest import RestApplication
 from monolith.serving.server.metrics import GaugeThread, ServingMetrics
 from monolith.serving.server.model_threads import ModelThreads
-from monolith.serving.server.request_core import RequestCore
+from monolith.serving.server.request_core import RequestDispatcher
 from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ModelServer:
                 stack.callback(log.close)  # after the threads, which still answer
             self._threads = ModelThreads(options.queue, metrics=metrics)
             stack.callback(self._threads.close)
-            self.core = RequestCore(registry, self._threads, limits=options.limits, metrics=metrics)
+            self.core = RequestDispatcher(registry, self._threads, limits=options.limits, metrics=metrics)
             """Entry point for custom front ends."""
             self.core.request_log = log
             stack.callback(self.core.shadow.close)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from monolith.serving.server.columns import Fitted
     from monolith.serving.server.metrics import ServingMetrics
     from monolith.serving.server.model_threads import Answer
-    from monolith.serving.server.registry import Entry, ModelRegistry
+    from monolith.serving.server.registry import ModelRegistry, RegisteredModel
 
 __all__ = ["ShadowScorer", "ShadowTally"]
 
@@ -60,7 +60,7 @@ class ShadowTally:
 
 
 class _Work(NamedTuple):
-    entry: Entry
+    entry: RegisteredModel
     signature: str
     fitted: Fitted
     answer: Answer
@@ -154,7 +154,7 @@ class ShadowScorer:
         self._metrics.count_shadow(entry.name, entry.version, "scored")
         self._metrics.show_shadow(entry.name, entry.version, compared)
 
-    def _tally_of(self, entry: Entry) -> ShadowTally:
+    def _tally_of(self, entry: RegisteredModel) -> ShadowTally:
         known = self._tallies.get(entry.name)
         if known is None or known.version != entry.version:
             known = self._tallies[entry.name] = ShadowTally(entry.version)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from monolith.errors import InternalError, OpError
 
-__all__ = ["Refusal", "refusal_of"]
+__all__ = ["ErrorStatus", "refusal_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _HTTP = {
 _LONGEST = 500
 
 
-class Refusal(NamedTuple):
+class ErrorStatus(NamedTuple):
     """Status of an error for a client."""
 
     code: int
@@ -40,7 +40,7 @@ class Refusal(NamedTuple):
     """When to retry, if that may help."""
 
 
-def refusal_of(error: BaseException) -> Refusal:
+def refusal_of(error: BaseException) -> ErrorStatus:
     """Returns the status of an error; an unexpected error is logged, and reported without details."""
     if not isinstance(error, OpError):
         _log.error("a request failed", exc_info=error)
@@ -48,4 +48,4 @@ def refusal_of(error: BaseException) -> Refusal:
     sentence = " ".join(error.message.split())
     sentence = sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}..."
     code = error.error_code
-    return Refusal(code, int(_HTTP.get(code, 500)), sentence, getattr(error, "retry_after_seconds", None))
+    return ErrorStatus(code, int(_HTTP.get(code, 500)), sentence, getattr(error, "retry_after_seconds", None))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.observe import MetricClient
-    from monolith.serving.server.model import Prediction
+    from monolith.serving.server.model import ServedPrediction
 
 __all__ = ["RecentMean", "TrafficWatch"]
 
@@ -80,7 +80,7 @@ class RecentMean:
 class _Noted(NamedTuple):
     model: str
     signature: str
-    prediction: Prediction
+    prediction: ServedPrediction
 
 
 class TrafficWatch:
@@ -96,7 +96,7 @@ class TrafficWatch:
         self._unknown: dict[str, RecentMean] = {}
         self._scores: dict[tuple[str, str, str], RecentMean] = {}
 
-    def note(self, model: str, signature: str, prediction: Prediction) -> None:
+    def note(self, model: str, signature: str, prediction: ServedPrediction) -> None:
         """Records a call of a model."""
         self._noted.append(_Noted(model, signature, prediction))
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.serving.protos import prediction_service_pb2 as messages
     from monolith.serving.shards.channels import ShardAnswer, ShardCall, ShardChannels
-    from monolith.serving.shards.replica_race import ReplicaRace
+    from monolith.serving.shards.replica_race import HedgedRequest
 
-__all__ = ["Gathering", "ShardQuestion"]
+__all__ = ["ShardFanOut", "ShardQuestion"]
 
 _FINAL = (InvalidArgumentError, UnauthenticatedError, PermissionDeniedError)
 """Errors that another replica would return as well."""
@@ -37,10 +37,10 @@ class ShardQuestion(NamedTuple):
     shard: str
     """Name of the shard, for messages."""
     request: messages.PredictRequest
-    race: ReplicaRace
+    race: HedgedRequest
 
 
-class Gathering(Generic[T]):
+class ShardFanOut(Generic[T]):
     """Concurrent requests to several shards. Not thread-safe; for a single use.
 
     Args:

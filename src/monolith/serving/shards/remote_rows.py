@@ -21,8 +21,8 @@ from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, OpError
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.channels import ShardChannels
-from monolith.serving.shards.gathering import Gathering, ShardQuestion
-from monolith.serving.shards.replica_race import ReplicaRace
+from monolith.serving.shards.gathering import ShardFanOut, ShardQuestion
+from monolith.serving.shards.replica_race import HedgedRequest
 from monolith.serving.shards.replicas import ListedReplicas
 from monolith.serving.shards.row_versions import merged_versions
 from monolith.serving.shards.shard_number import shard_model
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from monolith.serving.shards.channels import ShardAnswer, ShardCall
     from monolith.serving.shards.replicas import Replicas
 
-__all__ = ["FetchedRows", "RemoteOptions", "RemoteRows"]
+__all__ = ["FetchedRows", "RemoteRows", "RemoteRowsConfig"]
 
 _SHUN_SECONDS = 5.0
 """How long a failed replica is tried after the others."""
 
 
 @config
-class RemoteOptions(Config):
+class RemoteRowsConfig(Config):
     """Keyword arguments of `RemoteRows`."""
 
     max_rpc_deadline_millis: float = 3000.0
@@ -108,7 +108,7 @@ class RemoteRows:
         model: Name of the model.
         tables: Table name at the shards -> its dim.
         shards: The addresses of the replicas of each shard, or a `Replicas` that resolves them.
-        options: The fields of `RemoteOptions`, by name.
+        options: The fields of `RemoteRowsConfig`, by name.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RemoteRows:
         self._model = model
         self._dims = dict(tables)
         self._replicas: Replicas = ListedReplicas(shards) if isinstance(shards, Sequence) else shards
-        self._wanted = RemoteOptions(**options)
+        self._wanted = RemoteRowsConfig(**options)
         self._clock = self._wanted.clock or SystemClock()
         self._channels = ShardChannels(self._wanted.credentials)
         self.ranges = owned_ranges(self._replicas.num_shards)
@@ -189,7 +189,7 @@ class RemoteRows:
         if deadline_millis is not None:
             seconds = min(seconds, deadline_millis / 1000)
         parts = self._parts(ids, buckets or {})
-        gathering = Gathering(
+        gathering = ShardFanOut(
             self._channels,
             [self._question(part, seconds) for part in parts],
             seconds=seconds,
@@ -239,7 +239,7 @@ class RemoteRows:
 
     def _question(self, part: _ShardPart, seconds: float) -> ShardQuestion:
         hedge = self._wanted.hedge_millis
-        race = ReplicaRace(self._order(part.shard), seconds / 3 if hedge is None else hedge / 1000)
+        race = HedgedRequest(self._order(part.shard), seconds / 3 if hedge is None else hedge / 1000)
         return ShardQuestion(f"shard {part.shard} of {self._model}", part.request, race)
 
     def _request(self, shard: int) -> messages.PredictRequest:

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from monolith.errors import OpError
 
-__all__ = ["ReplicaRace"]
+__all__ = ["HedgedRequest"]
 
 
 @dataclass(slots=True)
-class ReplicaRace:
+class HedgedRequest:
     """Hedged request to one shard: calls one replica, and another one if it fails or is slow.
 
     Each is called at most once.

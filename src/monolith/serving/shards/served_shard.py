@@ -14,7 +14,7 @@ from monolith.export.opened import open_export
 from monolith.files import join
 from monolith.online import Follower
 from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_version
-from monolith.serving.log_readiness import why_behind, why_stale
+from monolith.serving.log_readiness import lag_reason, why_stale
 from monolith.serving.prediction import ModelVersion
 from monolith.serving.shards.held_rows import HeldRows
 from monolith.serving.shards.shard_number import ShardNumber
@@ -174,7 +174,7 @@ def serve_shard(
             model=model,
             index=number.index,
             sparse=None if follower is None else lambda: sparse_version(follower),
-            why_not_ready=lambda: why_behind(follower) or _why_stale(follower, max_staleness_seconds),
+            why_not_ready=lambda: lag_reason(follower) or _why_stale(follower, max_staleness_seconds),
             **server_options,
         )
         server.start()
@@ -271,6 +271,6 @@ def watch_exports(exports: ShardExports, rows: HeldRows) -> VersionWatch[int]:
         if not watch.is_given_up:
             rows.add(version, ShardTables(stores, buckets=exports.number.buckets))
 
-    watch = VersionWatch("shard", wanted=newer, take_up=add)
+    watch = VersionWatch("shard", wanted=newer, activate=add)
     watch.start()
     return watch

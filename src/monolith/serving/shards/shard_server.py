@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from monolith.serving.shards.held_rows import HeldRows, VersionRows
     from monolith.serving.shards.shard_tables import ShardTables
 
-__all__ = ["LIFE_KEY", "SPARSE_KEY", "ShardServer", "ShardServerOptions"]
+__all__ = ["LIFE_KEY", "SPARSE_KEY", "ShardServer", "ShardServerConfig"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ SPARSE_KEY: Final = "monolith-sparse-version"
 
 
 @config
-class ShardServerOptions(Config):
+class ShardServerConfig(Config):
     """Keyword arguments of `ShardServer`."""
 
     host: str = "127.0.0.1"
@@ -71,7 +71,7 @@ class ShardServer:
         sparse: Returns the increments of a log that the rows contain, part -> number.
         why_not_ready: Returns why the shard is not ready; None: it is. Requests are rejected with that reason until the
             shard is ready for the first time; later they are answered with the current rows.
-        options: The fields of `ShardServerOptions`, by name.
+        options: The fields of `ShardServerConfig`, by name.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ShardServer:
         why_not_ready: Callable[[], str | None] | None = None,
         **options: Any,
     ) -> None:
-        wanted = ShardServerOptions(**options)
+        wanted = ShardServerConfig(**options)
         self._rows = rows
         self.model = shard_model(model, index)
         """Model name in requests."""

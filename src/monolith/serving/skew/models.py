@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.data.batch import Batch
-    from monolith.export.manifest import Manifest
+    from monolith.export.manifest import ExportManifest
     from monolith.export.signature import Signature
     from monolith.train import Task
 
@@ -62,7 +62,7 @@ class ReplayModels:
         self._task, self._model_dir = task, model_dir
         self._checkpoints = {} if model_dir is None else _checkpoints_in(model_dir)
         """Step -> base name of its checkpoint."""
-        self._manifests: dict[int, Manifest] = {}
+        self._manifests: dict[int, ExportManifest] = {}
         self._current: tuple[int, ReplayModel] | None = None
 
     def why_not(self, version: int, signature: str) -> str | None:
@@ -98,7 +98,7 @@ class ReplayModels:
             self._current[1].close()
             self._current = None
 
-    def _manifest(self, version: int) -> Manifest:
+    def _manifest(self, version: int) -> ExportManifest:
         if version not in self._manifests:
             self._manifests[version] = OpenedExport(ExportFolder(self._places[version])).manifest
         return self._manifests[version]

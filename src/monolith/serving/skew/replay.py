@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from monolith.data.batch import Batch
-from monolith.data.columns import Dense, Floats, Ids, Ints
+from monolith.data.columns import DenseColumn, Floats, Ids, Ints
 from monolith.data.parser import Parser
 from monolith.errors import FailedPreconditionError
 from monolith.serving.skew.report import Difference, SkewReport, VersionSkew
@@ -176,7 +176,7 @@ def _column(name: str, spec: InputSpec) -> Column:
     is_float = getattr(torch, spec.dtype).is_floating_point
     if spec.ragged:
         return Floats(name) if is_float else Ints(name)
-    return Dense(name, width=max(1, _width(spec)), dtype="float32" if is_float else "int64")
+    return DenseColumn(name, width=max(1, _width(spec)), dtype="float32" if is_float else "int64")
 
 
 def _width(spec: InputSpec) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import Mark, WriteRules
+    from monolith.tables.history import ChangePosition, SnapshotWriteConfig
     from monolith.tables.local.history import LocalHistory
     from monolith.tables.local.native_tables import NativeTables
 
@@ -57,7 +57,7 @@ class LocalCut(Cut):
         self._mark = history.at(core.epoch)
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Position of the cut in the history."""
         return self._mark
 
@@ -80,7 +80,7 @@ class LocalCut(Cut):
         return sum(self._core.count())
 
     def blocks(
-        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
+        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: ChangePosition | None = None
     ) -> Iterator[RowBlock]:
         """Yields the blocks; each bucket once per cut."""
         bucket_bounds(buckets)
@@ -92,7 +92,7 @@ class LocalCut(Cut):
             )
         return row_blocks(self._core.blocks(begin, end, state, since=epoch))
 
-    def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
+    def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> WrittenRows:
         """Writes the bucket files of this owner."""
         threads = rules.threads or min(_MOST_THREADS, os.cpu_count() or 1)
         ranges = bucket_ranges(self._num_files(rules, threads), self._owned)
@@ -121,7 +121,7 @@ class LocalCut(Cut):
         self._core.release()
         self._history.forget()  # what was kept for readers at its mark
 
-    def _num_files(self, rules: WriteRules, threads: int) -> int:
+    def _num_files(self, rules: SnapshotWriteConfig, threads: int) -> int:
         if rules.num_files is not None:
             return max(1, rules.num_files * len(self._owned) // NUM_BUCKETS)
         expected = self._native.schema.num_bytes(self.rows, state=rules.state)
@@ -137,7 +137,7 @@ class ShardsCut(Cut):
         self._cuts = cuts
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Position of the cut in the history; all owners have the same epochs."""
         return self._cuts[0].mark
 
@@ -152,12 +152,12 @@ class ShardsCut(Cut):
         return _sum([cut.rows for cut in self._cuts])
 
     def blocks(
-        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
+        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: ChangePosition | None = None
     ) -> Iterator[RowBlock]:
         """Yields the blocks; each bucket once per cut."""
         return chain.from_iterable([cut.blocks(buckets, state=state, since=since) for cut in self._cuts])
 
-    def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
+    def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> WrittenRows:
         """Writes the bucket files of all owners."""
         written: list[WrittenRows] = []
         try:

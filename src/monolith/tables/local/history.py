@@ -8,10 +8,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.forks import at_rest_in_forks
+from monolith.forks import fork_safe
 from monolith.tables.formats.packed_blocks import PackedBlocks
 from monolith.tables.formats.row_block import RowBlock
-from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, shared_buckets
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class LocalHistory:
         self._groups = groups
         self._owned = owned
         self._subject = subject
-        self._lock = at_rest_in_forks(threading.RLock())
+        self._lock = fork_safe(threading.RLock())
         self._readers: dict[str, int] = {}
         """Name -> epoch up to which the reader has read."""
         self._lasting: set[str] = set()
@@ -49,11 +49,11 @@ class LocalHistory:
         self._generation = 0
         self._life = secrets.randbits(63)
 
-    def at(self, epoch: int) -> Mark:
+    def at(self, epoch: int) -> ChangePosition:
         """Returns the mark of an epoch of the current run."""
-        return Mark(self._generation, self._life, epoch)
+        return ChangePosition(self._generation, self._life, epoch)
 
-    def is_present(self, mark: Mark) -> bool:
+    def is_present(self, mark: ChangePosition) -> bool:
         """Returns whether a mark belongs to the current run."""
         return (mark.generation, mark.life) == (self._generation, self._life)
 
@@ -70,7 +70,7 @@ class LocalHistory:
             self._generation = generation
             self._life = life
 
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Closes the present epoch of all groups."""
         with self._lock:
             epochs = [group.mark() for group in self._groups]
@@ -97,13 +97,13 @@ class LocalHistory:
                 for _ in range(missing):
                     group.mark()
 
-    def epoch_of(self, mark: Mark) -> int:
+    def epoch_of(self, mark: ChangePosition) -> int:
         """Returns the epoch of a mark of the current run.
 
         Raises:
             FailedPreconditionError: the mark is of another run, or lies in the future.
         """
-        if not isinstance(mark, Mark):
+        if not isinstance(mark, ChangePosition):
             raise TypeError(
                 f"{self._subject}: expected a Mark, as mark(), a cut or a reader gives it, got {mark!r};"
                 " leave it out to ask for all"
@@ -140,7 +140,7 @@ class LocalHistory:
 
     # Readers
 
-    def open_reader(self, name: str, at: Mark | None) -> LocalChangeReader:
+    def open_reader(self, name: str, at: ChangePosition | None) -> LocalChangeReader:
         """See `Store.open_reader`."""
         if not name:
             raise InvalidArgumentError(f"{self._subject}: a reader of changes needs a name, got {name!r}")
@@ -205,7 +205,7 @@ class LocalHistory:
 
     # The owner itself
 
-    def open_lasting_reader(self, name: str, at: Mark | None = None) -> LastingReader:
+    def open_lasting_reader(self, name: str, at: ChangePosition | None = None) -> LastingReader:
         """Opens a reader that survives `begin_life`, for the owner itself: the same rows keep their epochs."""
         with self._lock:
             self.open_reader(name, at)
@@ -275,22 +275,22 @@ class LocalHistory:
 class LocalChangeReader:
     """`monolith.tables.store.ChangeReader` of rows in this process."""
 
-    def __init__(self, history: LocalHistory, name: str, opened_at: Mark) -> None:
+    def __init__(self, history: LocalHistory, name: str, opened_at: ChangePosition) -> None:
         self._history = history
         self.name = name
         self._opened_at = opened_at
 
     @property
-    def opened_at(self) -> Mark:
+    def opened_at(self) -> ChangePosition:
         """A mark of the run in which the reader was opened."""
         return self._opened_at
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """The mark up to which the reader has read."""
         return self._history.at(self._history.position_of(self))
 
-    def next_mark(self) -> Mark:
+    def next_mark(self) -> ChangePosition:
         """Closes the current epoch."""
         self._history.position_of(self)
         return self._history.mark()
@@ -303,7 +303,7 @@ class LocalChangeReader:
         """Returns the blocks of `changes` in one buffer; calls the core once for each group."""
         return self._history.packed_changes(self._history.position_of(self), state=state, buckets=buckets)
 
-    def advance(self, to: Mark) -> None:
+    def advance(self, to: ChangePosition) -> None:
         """Records that everything up to `to` was read."""
         epoch, present = self._history.epoch_of(to), self._history.position_of(self)
         if epoch < present:
@@ -325,10 +325,10 @@ class LastingReader(LocalChangeReader):
         super().__init__(history, name, history.at(0))
 
     @property
-    def opened_at(self) -> Mark:
+    def opened_at(self) -> ChangePosition:
         """A mark of the current run."""
         return self._history.at(0)
 
-    def advance(self, to: Mark) -> None:
+    def advance(self, to: ChangePosition) -> None:
         """Records that everything up to `to` was read; accepts marks of the previous run."""
         super().advance(self._history.at(to.epoch))

@@ -33,8 +33,8 @@ _SUBJECT = "local store"
 _PER_UNIQUE_ID = 1
 
 
-class LocalJoined:
-    """`monolith.tables.store.Joined` at a `LocalStore`: every update is in the rows when its call returns."""
+class LocalWorkerSession:
+    """`monolith.tables.store.WorkerSession` at a `LocalStore`: every update is in the rows when its call returns."""
 
     def __init__(self, store: LocalStore, worker: int) -> None:
         self._store = store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.forks import at_rest_in_forks
+from monolith.forks import fork_safe
 from monolith.tables.arrays import bucket_array, id_array, tensor_view
 from monolith.tables.batch import BatchStamp
 
@@ -125,7 +125,7 @@ class LocalPlan:
         return array if isinstance(self.like, np.ndarray) else tensor_view(array)
 
 
-class KeptPlan(LocalPlan):
+class RemotePlan(LocalPlan):
     """A plan, and the number under which owners in other processes keep their part of it until the update."""
 
     __slots__ = ("ticket",)
@@ -153,7 +153,7 @@ class OpenPlans:
 
     def __init__(self, subject: str) -> None:
         self._subject = subject
-        self._lock = at_rest_in_forks(threading.Lock())
+        self._lock = fork_safe(threading.Lock())
         self.count = 0
         """Plans that were read for training and have not ended."""
 

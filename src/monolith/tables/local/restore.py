@@ -20,7 +20,7 @@ from monolith.tables.store import PreparedRestore
 
 if TYPE_CHECKING:
     from monolith.tables.local.native_tables import NativeTables
-    from monolith.tables.snapshot.manifest import FileEntry, Manifest
+    from monolith.tables.snapshot.manifest import FileEntry, SnapshotManifest
 
 _MOST_THREADS = 8
 _THREADS_PER_CORE = 2
@@ -39,7 +39,7 @@ class LocalRestore(PreparedRestore):
         self,
         native: NativeTables,
         folder: str,
-        manifest: Manifest,
+        manifest: SnapshotManifest,
         buckets: range,
         *,
         emptied: range,
@@ -106,7 +106,7 @@ class LocalRestore(PreparedRestore):
         }
 
 
-def _require_held(manifest: Manifest, buckets: range, origin: str) -> None:
+def _require_held(manifest: SnapshotManifest, buckets: range, origin: str) -> None:
     held = manifest.buckets
     if buckets and (buckets.start < held.start or buckets.stop > held.stop):  # an owner may have none of a part
         raise FailedPreconditionError(
@@ -115,5 +115,5 @@ def _require_held(manifest: Manifest, buckets: range, origin: str) -> None:
         )
 
 
-def _info(file: FileEntry, path: str, manifest: Manifest) -> _core.SnapshotFileInfo:
+def _info(file: FileEntry, path: str, manifest: SnapshotManifest) -> _core.SnapshotFileInfo:
     return _core.SnapshotFileInfo(path, manifest.snapshot_id, (file.begin, file.end), file.bytes, file.index_crc32c)

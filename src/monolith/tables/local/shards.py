@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.forks import at_rest_in_forks
+from monolith.forks import fork_safe
 from monolith.tables.arrays import bucket_array, id_array
 from monolith.tables.batch import NOTHING_APPLIED, Finished
 from monolith.tables.bucket_owners import (
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import ChangeReader, Mark
+    from monolith.tables.history import ChangePosition, ChangeReader
     from monolith.tables.local.shard_plan import PartOfBatch
     from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.table_config import TableConfig
 
 _ALL_TABLES = -1
@@ -77,7 +77,7 @@ class LocalShards:
         """In the order of their buckets."""
         self.owned = owned_ranges(num_shards)
         """The buckets of each shard."""
-        self.lock = at_rest_in_forks(threading.Lock())
+        self.lock = fork_safe(threading.Lock())
         """Orders calls to several shards, so that all shards see the same order."""
         self.event_clock = EventClock(newest_time_of([shard.native.core for shard in self.shards]))
         """Clock of all shards, which take times as they come."""
@@ -150,7 +150,7 @@ class LocalShards:
             undone.pop_all()
             return ShardsCut(cuts)
 
-    def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
+    def open_reader(self, name: str, *, at: ChangePosition | None = None) -> ChangeReader:
         """Opens a reader of the changes of all shards."""
         return self._history.open_reader(name, at)
 
@@ -190,7 +190,7 @@ class LocalShards:
     def prepare_restore(
         self,
         folder: str,
-        manifest: Manifest,
+        manifest: SnapshotManifest,
         *,
         buckets: range = ALL_BUCKETS,
         ignore_unknown_tables: bool = False,

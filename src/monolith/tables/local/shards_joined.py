@@ -29,7 +29,7 @@ _SUBJECT = "local shards"
 
 
 class ShardsJoined:
-    """`monolith.tables.store.Joined` at `LocalShards`: no shard changes before all have accepted an update."""
+    """`monolith.tables.store.WorkerSession` at `LocalShards`: no shard changes before all have accepted an update."""
 
     def __init__(self, store: LocalShards, worker: int) -> None:
         self._store = store

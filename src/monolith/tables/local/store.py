@@ -17,7 +17,7 @@ from monolith.tables.formats.row_block import BlockKind, RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.local.cut import LocalCut
 from monolith.tables.local.history import LocalHistory
-from monolith.tables.local.joined import LocalJoined, stamp_to_core
+from monolith.tables.local.joined import LocalWorkerSession, stamp_to_core
 from monolith.tables.local.native_tables import NativeTables
 from monolith.tables.local.plan import LocalPlan, LocalRows, OpenPlans
 from monolith.tables.local.restore import LocalRestore
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.tables.batch import Pending, Plan, Rows
-    from monolith.tables.history import ChangeReader, Mark
+    from monolith.tables.history import ChangePosition, ChangeReader
     from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.table_config import TableConfig
 
 _SUBJECT = "local store"
@@ -77,11 +77,11 @@ class LocalStore:
 
     # Batches
 
-    def join(self, worker: int) -> LocalJoined:
+    def join(self, worker: int) -> LocalWorkerSession:
         """Begins an incarnation of a worker."""
         if worker < 0:
             raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
-        return LocalJoined(self, worker)
+        return LocalWorkerSession(self, worker)
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:
         """Groups the ids of one batch; touches no row and takes no lock."""
@@ -108,7 +108,7 @@ class LocalStore:
         """Freezes rows and stamps together."""
         return LocalCut(self.native, self.history, self.native.core.cut())
 
-    def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
+    def open_reader(self, name: str, *, at: ChangePosition | None = None) -> ChangeReader:
         """Opens a reader of changes."""
         return self.history.open_reader(name, at)
 
@@ -159,7 +159,7 @@ class LocalStore:
     def prepare_restore(
         self,
         folder: str,
-        manifest: Manifest,
+        manifest: SnapshotManifest,
         *,
         buckets: range = ALL_BUCKETS,
         ignore_unknown_tables: bool = False,

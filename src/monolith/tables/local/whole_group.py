@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import ChangeReader, Mark
+    from monolith.tables.history import ChangePosition, ChangeReader
     from monolith.tables.local.cut import LocalCut
     from monolith.tables.local.native_tables import NativeTables
     from monolith.tables.local.store import LocalStore
     from monolith.tables.schema import Schema
-    from monolith.tables.snapshot import RestoreReport, SaveHandle, SaveOptions, SaveReport
+    from monolith.tables.snapshot import RestoreReport, SaveHandle, SaveReport, SnapshotSaveConfig
     from monolith.tables.snapshot.location import SnapshotPath
 
 _READER = "mark()"
@@ -43,7 +43,7 @@ class WholeGroup:
         self._require_owner("cut")
         return self.store.cut()
 
-    def mark(self) -> Mark:
+    def mark(self) -> ChangePosition:
         """Closes the current epoch: later writes are in `changes(since=mark)`.
 
         From the first mark on the tables record removals, until `forget`. A long-lived follower should open a reader of
@@ -52,25 +52,27 @@ class WholeGroup:
         return self._reader().next_mark()
 
     def changes(
-        self, since: Mark | None = None, *, buckets: range = ALL_BUCKETS, state: bool = True
+        self, since: ChangePosition | None = None, *, buckets: range = ALL_BUCKETS, state: bool = True
     ) -> Iterator[RowBlock]:
         """Yields current rows and tombstones of everything touched after a mark; None: since the beginning."""
         self._require_owner("changes")
         return self.store.history.changes(self._epoch(since), buckets=buckets, state=state)
 
-    def forget(self, before: Mark) -> None:
+    def forget(self, before: ChangePosition) -> None:
         """Discards the history before this mark; changes before it can no longer be read."""
         self._require_owner("forget")
         self._reader().advance(before)
 
     @overload
     def save(
-        self, path: SnapshotPath, *, background: Literal[False] = False, **options: Unpack[SaveOptions]
+        self, path: SnapshotPath, *, background: Literal[False] = False, **options: Unpack[SnapshotSaveConfig]
     ) -> SaveReport: ...
     @overload
-    def save(self, path: SnapshotPath, *, background: Literal[True], **options: Unpack[SaveOptions]) -> SaveHandle: ...
     def save(
-        self, path: SnapshotPath, *, background: bool = False, **options: Unpack[SaveOptions]
+        self, path: SnapshotPath, *, background: Literal[True], **options: Unpack[SnapshotSaveConfig]
+    ) -> SaveHandle: ...
+    def save(
+        self, path: SnapshotPath, *, background: bool = False, **options: Unpack[SnapshotSaveConfig]
     ) -> SaveReport | SaveHandle:
         """Writes one frozen state to a folder while writers continue; options are those of `snapshot.save`."""
         self._require_owner("save")
@@ -91,7 +93,7 @@ class WholeGroup:
         """Returns the reader that keeps the history after the marks given out."""
         return self.store.open_reader(_READER)
 
-    def _epoch(self, since: Mark | None) -> int:
+    def _epoch(self, since: ChangePosition | None) -> int:
         return 0 if since is None else self.store.history.epoch_of(since)
 
     def _require_owner(self, call: str) -> None:

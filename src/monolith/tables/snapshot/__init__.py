@@ -7,19 +7,22 @@ docs/formats/snapshot.md.
 
 from __future__ import annotations
 
-from monolith.tables.snapshot.manifest import FORMAT_VERSION, FileEntry, Manifest, TableEntry, read_manifest
+from typing import TYPE_CHECKING
+
+from monolith._deprecated import former_names as _former_names
+from monolith.tables.snapshot.manifest import FORMAT_VERSION, FileEntry, SnapshotManifest, TableEntry, read_manifest
 from monolith.tables.snapshot.restore import RestoreReport, restore, verify
-from monolith.tables.snapshot.save import SaveHandle, SaveOptions, SaveProgress, SaveReport, save, save_cut
+from monolith.tables.snapshot.save import SaveHandle, SaveProgress, SaveReport, SnapshotSaveConfig, save, save_cut
 
 __all__ = [
     "FORMAT_VERSION",
     "FileEntry",
-    "Manifest",
     "RestoreReport",
     "SaveHandle",
-    "SaveOptions",
     "SaveProgress",
     "SaveReport",
+    "SnapshotManifest",
+    "SnapshotSaveConfig",
     "TableEntry",
     "read_manifest",
     "restore",
@@ -27,3 +30,6 @@ __all__ = [
     "save_cut",
     "verify",
 ]
+
+if not TYPE_CHECKING:  # type checkers accept only the current names
+    __getattr__ = _former_names(__name__, {"Manifest": "SnapshotManifest", "SaveOptions": "SnapshotSaveConfig"})

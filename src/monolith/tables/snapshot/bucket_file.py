@@ -22,7 +22,7 @@ from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.schema import TableSchema
 from monolith.tables.snapshot.files import bucket_ranges, file_name
 from monolith.tables.snapshot.location import SnapshotPath, fetched_files, open_destination, open_source, writing_folder
-from monolith.tables.snapshot.manifest import FileEntry, Manifest
+from monolith.tables.snapshot.manifest import FileEntry, SnapshotManifest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -49,7 +49,7 @@ def read_blocks(path: SnapshotPath) -> Iterator[RowBlock]:
 
 def blocks_of(
     path: SnapshotPath,
-    manifest: Manifest,
+    manifest: SnapshotManifest,
     buckets: range = ALL_BUCKETS,
     *,
     kinds: Collection[BlockKind] = frozenset(BlockKind),
@@ -77,7 +77,7 @@ def read_keys(path: SnapshotPath) -> Iterator[tuple[TableSchema, NDArray[np.int6
                         yield tables[table], np.frombuffer(file.read(8 * rows), np.int64)
 
 
-def rewrite(source: SnapshotPath, target: SnapshotPath, *, num_files: int) -> Manifest:
+def rewrite(source: SnapshotPath, target: SnapshotPath, *, num_files: int) -> SnapshotManifest:
     """Copies a snapshot into another number of bucket files; the rows are the same, byte by byte.
 
     Raises:
@@ -91,8 +91,8 @@ def rewrite(source: SnapshotPath, target: SnapshotPath, *, num_files: int) -> Ma
 
 
 def write_blocks(
-    blocks: Iterator[RowBlock], target: SnapshotPath, manifest: Manifest, *, ranges: Iterable[tuple[int, int]]
-) -> Manifest:
+    blocks: Iterator[RowBlock], target: SnapshotPath, manifest: SnapshotManifest, *, ranges: Iterable[tuple[int, int]]
+) -> SnapshotManifest:
     """Writes a snapshot of these blocks, which ascend by bucket.
 
     Args:

@@ -19,7 +19,7 @@ from monolith.errors import (
     UnavailableError,
 )
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest, read_manifest
+from monolith.tables.snapshot.manifest import MANIFEST_NAME, SnapshotManifest, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -102,7 +102,7 @@ def refuse_newer_generation(folder: Path, generation: int) -> None:
     require_generation(present, generation, place=f"folder '{folder}'")
 
 
-def require_generation(present: Manifest, generation: int, *, place: str) -> None:
+def require_generation(present: SnapshotManifest, generation: int, *, place: str) -> None:
     """Applies the rule of `refuse_newer_generation` to a manifest that was read already."""
     if present.generation > generation:
         raise FailedPreconditionError(
@@ -111,7 +111,7 @@ def require_generation(present: Manifest, generation: int, *, place: str) -> Non
         )
 
 
-def commit(folder: Path, manifest: Manifest) -> None:
+def commit(folder: Path, manifest: SnapshotManifest) -> None:
     """Makes the files durable, then the manifest, which atomically replaces the old snapshot by the new one.
 
     On an error the new files are removed, unless the manifest is in place already.
@@ -132,14 +132,14 @@ def remove_files(folder: Path, files: Iterable[FileEntry]) -> None:
             (folder / file.name).unlink()
 
 
-def remove_unlisted(folder: Path, manifest: Manifest) -> None:
+def remove_unlisted(folder: Path, manifest: SnapshotManifest) -> None:
     """Removes files of earlier snapshots and of unfinished saves. Only names that a save makes are touched."""
     with suppress(OSError):  # what stays is unlisted and does no harm
         for name in unlisted([path.name for path in folder.iterdir()], manifest):
             (folder / name).unlink()
 
 
-def unlisted(names: Iterable[str], manifest: Manifest) -> list[str]:
+def unlisted(names: Iterable[str], manifest: SnapshotManifest) -> list[str]:
     """Returns the names that a save makes and this manifest does not list."""
     listed = {file.name for file in manifest.files}
     return [name for name in names if _OURS.fullmatch(name) and name not in listed]

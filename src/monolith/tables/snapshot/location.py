@@ -26,7 +26,7 @@ from monolith.tables.snapshot.files import (
     require_generation,
     unlisted,
 )
-from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest, read_manifest
+from monolith.tables.snapshot.manifest import MANIFEST_NAME, SnapshotManifest, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ SnapshotPath = str | os.PathLike[str]
 class Destination(Protocol):
     """The folder of one save: locked against other savers until `close`."""
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: SnapshotManifest) -> None:
         """Commits the files that the manifest lists, which must exist already, as the snapshot of the path.
 
         Removes the files of the previous snapshot. On an error removes the new files, unless the manifest is in place.
@@ -49,10 +49,10 @@ class Destination(Protocol):
         """Lets other processes save. Idempotent."""
 
 
-class Source(Protocol):
+class SnapshotSource(Protocol):
     """A snapshot to read: protected from being replaced until `close`."""
 
-    manifest: Manifest
+    manifest: SnapshotManifest
 
     def close(self) -> None:
         """Lets other processes replace it. Idempotent."""
@@ -69,7 +69,7 @@ def open_destination(path: SnapshotPath, generation: int) -> Destination:
     return _RemoteDestination(str(path), generation) if local is None else _LocalDestination(local, generation)
 
 
-def open_source(path: SnapshotPath) -> Source:
+def open_source(path: SnapshotPath) -> SnapshotSource:
     """Opens the snapshot at a path.
 
     Raises:
@@ -135,7 +135,7 @@ class _LocalDestination:
             self.close()
             raise
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: SnapshotManifest) -> None:
         commit(self._folder, manifest)
         remove_unlisted(self._folder, manifest)
 
@@ -168,14 +168,14 @@ class _Remote:
     def place(self, name: str) -> str:
         return f"{self.root}/{name}"
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> SnapshotManifest:
         origin = f"file '{self.path}/{MANIFEST_NAME}'"
         with self.errors(f"{origin}: cannot be read"):
             try:
                 text = self.filesystem.cat_file(self.place(MANIFEST_NAME))
             except FileNotFoundError as error:
                 raise NotFoundError(f"folder '{self.path}': no snapshot here ({MANIFEST_NAME} is missing)") from error
-        return Manifest.from_bytes(text, origin=origin)
+        return SnapshotManifest.from_bytes(text, origin=origin)
 
     def fetch(self, name: str, folder: Path) -> Path:
         with self.errors(f"file '{self.path}/{name}': cannot be read"):
@@ -203,7 +203,7 @@ class _RemoteDestination:
         else:
             require_generation(present, generation, place=f"folder '{path}'")
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: SnapshotManifest) -> None:
         remote = self._remote
         with remote.errors(f"folder '{remote.path}': cannot be written"):
             remote.filesystem.pipe_file(remote.place(MANIFEST_NAME), manifest.to_bytes())

@@ -72,7 +72,7 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class SnapshotManifest:
     """A snapshot: tables, files, and what the caller wanted to keep with them."""
 
     snapshot_id: int
@@ -108,7 +108,7 @@ class Manifest:
         return canonical({**document, "crc32c": _core.crc32c(canonical(document))})
 
     @classmethod
-    def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
+    def from_bytes(cls, text: bytes, *, origin: str) -> SnapshotManifest:
         """Parses what `to_bytes` wrote.
 
         Raises:
@@ -143,7 +143,7 @@ def require_json(value: Json, *, name: str) -> None:
         raise InvalidArgumentError(f"snapshot: {name} must be made of plain JSON values: keys texts, sequences lists")
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> SnapshotManifest:
     """Reads the manifest of a local snapshot folder.
 
     Raises:
@@ -155,7 +155,7 @@ def read_manifest(folder: Path) -> Manifest:
         text = read_regular_file(str(path), most_bytes=_MOST_BYTES)
     except (FileNotFoundError, NotFoundError) as error:
         raise NotFoundError(f"folder '{folder}': no snapshot here ({MANIFEST_NAME} is missing)") from error
-    return Manifest.from_bytes(text, origin=f"file '{path}'")
+    return SnapshotManifest.from_bytes(text, origin=f"file '{path}'")
 
 
 def canonical(document: Mapping[str, Any]) -> bytes:
@@ -163,7 +163,7 @@ def canonical(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
-def _plain(manifest: Manifest) -> dict[str, Any]:
+def _plain(manifest: SnapshotManifest) -> dict[str, Any]:
     """Returns plain dictionaries; the caller's values unchanged."""
     document: dict[str, Any] = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
     document["tables"] = [_plain_entry(table) for table in manifest.tables]
@@ -195,7 +195,7 @@ def _parse(text: bytes, origin: str) -> dict[str, Any]:
     return document
 
 
-def _built(document: Mapping[str, Any]) -> Manifest:
+def _built(document: Mapping[str, Any]) -> SnapshotManifest:
     values = {key: value for key, value in document.items() if key not in {"format", "version"}}
     values["tables"] = tuple(_entry(TableEntry, each) for each in values["tables"])
     values["files"] = tuple(_entry(FileEntry, each) for each in values["files"])
@@ -203,7 +203,7 @@ def _built(document: Mapping[str, Any]) -> Manifest:
     for key, expected in (("snapshot_id", int), ("generation", int), ("epoch", int), ("created", int), ("state", bool)):
         if type(values[key]) is not expected or not -(2**63) <= values[key] < 2**64:
             raise TypeError(f"{key} is {values[key]!r}")
-    return Manifest(**values)
+    return SnapshotManifest(**values)
 
 
 def _entry(cls: type[_Entry], values: Mapping[str, Any]) -> _Entry:
@@ -216,7 +216,7 @@ def _entry(cls: type[_Entry], values: Mapping[str, Any]) -> _Entry:
     return cls(**values)
 
 
-def _check(manifest: Manifest, origin: str) -> None:
+def _check(manifest: SnapshotManifest, origin: str) -> None:
     """Rejects, before anything is opened, what a writer never writes, even with a correct checksum."""
     names = [table.name for table in manifest.tables]
     if not names or names != sorted(set(names)):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.tables.schema import SegmentSchema
-    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.manifest import SnapshotManifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class TableMatch:
 
 
 def match_tables(
-    manifest: Manifest, group: Sequence[TableSchema], *, ignore_unknown_tables: bool, origin: str
+    manifest: SnapshotManifest, group: Sequence[TableSchema], *, ignore_unknown_tables: bool, origin: str
 ) -> TableMatch:
     """Applies the rules.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from monolith.tables.history import OwnerClock
     from monolith.tables.snapshot.location import SnapshotPath
-    from monolith.tables.snapshot.manifest import Json, Manifest
+    from monolith.tables.snapshot.manifest import Json, SnapshotManifest
     from monolith.tables.snapshot.matching import TableMatch
     from monolith.tables.store import Store
 
@@ -69,7 +69,7 @@ def restore(
             return prepared.load()
 
 
-def verify(store: Store, path: SnapshotPath, *, ignore_unknown_tables: bool = False) -> Manifest:
+def verify(store: Store, path: SnapshotPath, *, ignore_unknown_tables: bool = False) -> SnapshotManifest:
     """Reads every byte of a snapshot and checks that the store could load it; changes nothing.
 
     Raises:
@@ -83,7 +83,7 @@ def verify(store: Store, path: SnapshotPath, *, ignore_unknown_tables: bool = Fa
             return manifest
 
 
-def report_of(manifest: Manifest, match: TableMatch, rows: Mapping[str, int]) -> RestoreReport:
+def report_of(manifest: SnapshotManifest, match: TableMatch, rows: Mapping[str, int]) -> RestoreReport:
     """Returns the report of a restore that loaded these rows."""
     return RestoreReport(
         rows=rows,

@@ -17,9 +17,9 @@ from monolith.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
 )
-from monolith.tables.history import NUM_BUCKETS, WriteRules
+from monolith.tables.history import NUM_BUCKETS, SnapshotWriteConfig
 from monolith.tables.snapshot.location import Destination, SnapshotPath, open_destination, remove_written
-from monolith.tables.snapshot.manifest import Json, Manifest, TableEntry, require_json
+from monolith.tables.snapshot.manifest import Json, SnapshotManifest, TableEntry, require_json
 
 if TYPE_CHECKING:
     from monolith.tables.history import Cut, WrittenRows
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Saved = TypeVar("Saved")
 
 
-class SaveOptions(TypedDict, total=False):
+class SnapshotSaveConfig(TypedDict, total=False):
     """Keyword arguments of `save`."""
 
     num_files: int | None
@@ -136,18 +136,18 @@ def end_of_save(future: Future[Saved], timeout_seconds: float | None) -> Saved:
 
 @overload
 def save(
-    store: Store, path: SnapshotPath, *, background: Literal[False] = False, **options: Unpack[SaveOptions]
+    store: Store, path: SnapshotPath, *, background: Literal[False] = False, **options: Unpack[SnapshotSaveConfig]
 ) -> SaveReport: ...
 @overload
 def save(
-    store: Store, path: SnapshotPath, *, background: Literal[True], **options: Unpack[SaveOptions]
+    store: Store, path: SnapshotPath, *, background: Literal[True], **options: Unpack[SnapshotSaveConfig]
 ) -> SaveHandle: ...
 @overload
 def save(
-    store: Store, path: SnapshotPath, *, background: bool, **options: Unpack[SaveOptions]
+    store: Store, path: SnapshotPath, *, background: bool, **options: Unpack[SnapshotSaveConfig]
 ) -> SaveReport | SaveHandle: ...
 def save(
-    store: Store, path: SnapshotPath, *, background: bool = False, **options: Unpack[SaveOptions]
+    store: Store, path: SnapshotPath, *, background: bool = False, **options: Unpack[SnapshotSaveConfig]
 ) -> SaveReport | SaveHandle:
     """Saves the current state of a store to a folder while writers continue.
 
@@ -158,7 +158,7 @@ def save(
         store: the tables.
         path: a folder, local or any fsspec path; created when missing. Its present snapshot is replaced.
         background: True writes in a thread and returns a handle immediately.
-        options: see `SaveOptions`.
+        options: see `SnapshotSaveConfig`.
 
     Raises:
         FailedPreconditionError: a cut of the store is open, or the path holds a higher generation.
@@ -177,7 +177,7 @@ def save(
     return SaveHandle(job) if background else job.run()
 
 
-def save_cut(cut: Cut, schema: Schema, path: SnapshotPath, **options: Unpack[SaveOptions]) -> SaveReport:
+def save_cut(cut: Cut, schema: Schema, path: SnapshotPath, **options: Unpack[SnapshotSaveConfig]) -> SaveReport:
     """Saves a state that the caller has frozen, such as one of several that belong together.
 
     Thread-safe. The cut is released in any case.
@@ -186,7 +186,7 @@ def save_cut(cut: Cut, schema: Schema, path: SnapshotPath, **options: Unpack[Sav
         cut: Of a store with this schema.
         schema: What its rows hold.
         path: As in `save`.
-        options: see `SaveOptions`.
+        options: see `SnapshotSaveConfig`.
     """
     try:
         wanted = _checked(options)
@@ -199,7 +199,7 @@ def save_cut(cut: Cut, schema: Schema, path: SnapshotPath, **options: Unpack[Sav
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """`SaveOptions` with every default filled in."""
+    """`SnapshotSaveConfig` with every default filled in."""
 
     num_files: int | None = None
     rate_bytes_per_second: float | None = None
@@ -212,9 +212,9 @@ class _Wanted:
     threads: int | None = None
 
     @property
-    def rules(self) -> WriteRules:
+    def rules(self) -> SnapshotWriteConfig:
         """How the cut is written."""
-        return WriteRules(
+        return SnapshotWriteConfig(
             snapshot_id=secrets.randbits(64) if self.snapshot_id is None else self.snapshot_id,
             state=self.state,
             drop_expired=self.drop_expired,
@@ -224,7 +224,7 @@ class _Wanted:
         )
 
 
-def _checked(options: SaveOptions) -> _Wanted:
+def _checked(options: SnapshotSaveConfig) -> _Wanted:
     wanted = _Wanted(**options)
     if wanted.num_files is not None and not 1 <= wanted.num_files <= NUM_BUCKETS:
         raise InvalidArgumentError(f"save: num_files must be from 1 to {NUM_BUCKETS}, got {wanted.num_files}")
@@ -279,8 +279,8 @@ class _SaveJob:
             seconds=time.monotonic() - self._begun,
         )
 
-    def _manifest(self, written: WrittenRows) -> Manifest:
-        return Manifest(
+    def _manifest(self, written: WrittenRows) -> SnapshotManifest:
+        return SnapshotManifest(
             snapshot_id=self._rules.snapshot_id,
             generation=self._wanted.generation,
             epoch=self._cut.mark.epoch,
@@ -301,7 +301,7 @@ class _SaveJob:
             extra=self._wanted.extra,
         )
 
-    def _publish(self, manifest: Manifest) -> None:
+    def _publish(self, manifest: SnapshotManifest) -> None:
         if self.transfer.cancelled:
             remove_written(self._path, manifest.files)
             raise FailedPreconditionError("cancelled by the caller")

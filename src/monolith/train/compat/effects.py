@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Make: TypeAlias = Callable[[Any, Params], Any]
     """From all options, and the parameters of the task, to the value of a field."""
 
-__all__ = ["Effect", "InRunnerSettings", "Makes", "OfAJob", "ReadBy", "Refused", "Sets", "effects_of", "job_of"]
+__all__ = ["Effect", "InDiscoveryConfig", "Makes", "OfAJob", "ReadBy", "Refused", "Sets", "effects_of", "job_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Makes:
 
 
 @dataclass(frozen=True, slots=True)
-class InRunnerSettings:
-    """The field of the same name in `cluster.RunnerSettings`: a process's identity and how it discovers the others."""
+class InDiscoveryConfig:
+    """The field of the same name in `cluster.DiscoveryConfig`: a process's identity and how it discovers the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Refused:
     """Values besides the default that are accepted because they change nothing."""
 
 
-Effect: TypeAlias = Sets | Makes | InRunnerSettings | OfAJob | ReadBy | Refused
+Effect: TypeAlias = Sets | Makes | InDiscoveryConfig | OfAJob | ReadBy | Refused
 
 
 def job_of(effects: Iterable[Effect]) -> OfAJob | None:

@@ -9,7 +9,7 @@ are named as upstream's. ``docs/options.md`` is generated from this file: after 
 from collections.abc import Callable
 from typing import Annotated
 
-from monolith.cluster import AddressFamily, RunnerSettings
+from monolith.cluster import AddressFamily, DiscoveryConfig
 from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.train.compat import reasons
 from monolith.train.compat.conversions import (
@@ -36,7 +36,7 @@ from monolith.train.compat.conversions import (
     synchronous,
     tide_window,
 )
-from monolith.train.compat.effects import InRunnerSettings, Makes, OfAJob, ReadBy, Refused, Sets, effects_of
+from monolith.train.compat.effects import InDiscoveryConfig, Makes, OfAJob, ReadBy, Refused, Sets, effects_of
 from monolith.train.compat.flat_config import FlatConfig, flat_config
 
 __all__ = ["CpuTrainingConfig", "DistributedCpuTrainingConfig", "RunnerConfig"]
@@ -52,9 +52,9 @@ class CpuTrainingConfig(FlatConfig):
     CpuTrainingConfig(embedding_prefetch_capacity=1, save_checkpoints_steps=500)
     """
 
-    server_type: Annotated[str, InRunnerSettings(), ReadBy("`distributed_train`; a trainer is a worker")] = "worker"
+    server_type: Annotated[str, InDiscoveryConfig(), ReadBy("`distributed_train`; a trainer is a worker")] = "worker"
     """The role of this process."""
-    index: Annotated[int, OfAJob(), Sets("worker_index"), InRunnerSettings()] = 0
+    index: Annotated[int, OfAJob(), Sets("worker_index"), InDiscoveryConfig()] = 0
     """Which one of its role; worker 0 is the chief, and only it saves."""
     num_ps: Annotated[int, Sets("tables.num_ps")] = 0
     """Parameter servers, up to 1024: processes of a job, or parts of the only process; rows and checkpoints do not
@@ -90,11 +90,11 @@ class CpuTrainingConfig(FlatConfig):
     enable_partial_sync_training: Annotated[
         bool,
         OfAJob("docs/how-to/torchrun.md"),
-        InRunnerSettings(),
+        InDiscoveryConfig(),
         ReadBy("`distributed_train`, whose workers torchrun or mpirun starts"),
     ] = False
     """With enable_sync_training: rows on the servers of a job, dense weights averaged synchronously by its workers."""
-    enable_gpu_training: Annotated[bool, Sets("device.gpu"), InRunnerSettings()] = False
+    enable_gpu_training: Annotated[bool, Sets("device.gpu"), InDiscoveryConfig()] = False
     """Compute the dense part on a GPU, that of the rank on its machine; tables stay in the memory of the host."""
     processes_per_gpu: Annotated[int, Sets("device.processes_per_gpu")] = 1
     """Ranks that share a GPU; refused without enable_gpu_training."""
@@ -308,7 +308,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     """Servers beyond num_ps, from which the slowest are dropped."""
     num_redundant_ps: Annotated[int, OfAJob(), Sets("job.num_redundant_ps")] = 0
     """Spare servers, so that the job starts once enough servers are up."""
-    uuid: Annotated[str, OfAJob(), Sets("job.uuid"), InRunnerSettings()] = ""
+    uuid: Annotated[str, OfAJob(), Sets("job.uuid"), InDiscoveryConfig()] = ""
     """Name of the run, under which its processes find each other; name of its service in Consul."""
     operation_timeout_in_ms: Annotated[int, OfAJob(), Sets("job.operation_timeout_seconds", seconds_of_ms)] = -1
     """Longest wait of one operation; below 0: none."""
@@ -338,7 +338,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
 
 @flat_config
 class RunnerConfig(DistributedCpuTrainingConfig):
-    """Options of a runner: everything that a command line can set. `InputOptions` describes the input options.
+    """Options of a runner: everything that a command line can set. `InputConfig` describes the input options.
 
     >>> RunnerConfig(modeldir="/models")
     Traceback (most recent call last):
@@ -350,19 +350,19 @@ class RunnerConfig(DistributedCpuTrainingConfig):
         ReadBy("`make_trainer` and the runners of a job, which refuse another than the given one"),
     ] = None
     """Which task: module:Class, or a registered name. The positional argument of `monolith train`."""
-    tf_config: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
+    tf_config: Annotated[str | None, OfAJob(), InDiscoveryConfig()] = None
     """TF_CONFIG of the scheduler Primus, JSON."""
-    deep_insight_name: Annotated[str | None, Sets("reporting.job_name", none_if_empty), InRunnerSettings()] = None
+    deep_insight_name: Annotated[str | None, Sets("reporting.job_name", none_if_empty), InDiscoveryConfig()] = None
     """Name of the job over many runs, in the names of metrics and in ZooKeeper."""
-    discovery_type: Annotated[ServiceDiscoveryType, OfAJob(), InRunnerSettings()] = ServiceDiscoveryType.CONSUL
+    discovery_type: Annotated[ServiceDiscoveryType, OfAJob(), InDiscoveryConfig()] = ServiceDiscoveryType.CONSUL
     """Service that resolves addresses."""
-    discovery_dir: Annotated[str, OfAJob(), InRunnerSettings()] = ""
+    discovery_dir: Annotated[str, OfAJob(), InDiscoveryConfig()] = ""
     """Folder in which processes register their addresses, for discovery_type host. Not in upstream."""
-    zk_server: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
+    zk_server: Annotated[str | None, OfAJob(), InDiscoveryConfig()] = None
     """Servers of ZooKeeper."""
     zk_watch_address_family: Annotated[str, Refused(reasons.REPLICAS)] = AddressFamily.IPV4
     """Which addresses of replicas are watched there, ipv4 or ipv6."""
-    is_local: Annotated[bool, Sets("restoring.alone"), InRunnerSettings()] = False
+    is_local: Annotated[bool, Sets("restoring.alone"), InDiscoveryConfig()] = False
     """Run as a single process without discovery; `monolith train` sets it."""
     enable_fid_dedup: Annotated[bool, Refused("ids are always deduplicated; ByteDance Monolith only declares it")] = (
         False
@@ -401,9 +401,9 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Find serving by the unified backend."""
     use_estimator: Annotated[bool, Refused("ByteDance Monolith only declares it")] = False
     """No effect: declared only, in upstream too."""
-    kafka_topics: Annotated[str | None, Sets("input.kafka_topics"), InRunnerSettings()] = None
-    kafka_group_id: Annotated[str | None, Sets("input.kafka_group_id"), InRunnerSettings()] = None
-    kafka_servers: Annotated[str | None, Sets("input.kafka_servers"), InRunnerSettings()] = None
+    kafka_topics: Annotated[str | None, Sets("input.kafka_topics"), InDiscoveryConfig()] = None
+    kafka_group_id: Annotated[str | None, Sets("input.kafka_group_id"), InDiscoveryConfig()] = None
+    kafka_servers: Annotated[str | None, Sets("input.kafka_servers"), InDiscoveryConfig()] = None
     input_path: Annotated[str | None, Sets("input.input_path")] = None
     wildcard: Annotated[str | None, Sets("input.wildcard")] = None
     start_date: Annotated[str | None, Sets("input.start_date")] = None
@@ -418,7 +418,7 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     disable_native_metrics: Annotated[bool, Sets("reporting.train_metrics", negated)] = True
     """Do without AUC or squared error of training in the log."""
 
-    def runner_settings(self) -> RunnerSettings:
+    def runner_settings(self) -> DiscoveryConfig:
         """Returns this process's identity and how it discovers the others, for `cluster.get_discovery`."""
-        names = [name for name, effects in effects_of(type(self)).items() if InRunnerSettings() in effects]
-        return RunnerSettings(**{name: getattr(self, name) for name in names})
+        names = [name for name, effects in effects_of(type(self)).items() if InDiscoveryConfig() in effects]
+        return DiscoveryConfig(**{name: getattr(self, name) for name in names})

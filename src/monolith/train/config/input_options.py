@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from monolith.data.dataset import Dataset
     from monolith.data.records.records import Records
 
-__all__ = ["InputOptions", "NumberedStream"]
+__all__ = ["InputConfig", "NumberedStream"]
 
 
 class NumberedStream(Protocol):
@@ -22,7 +22,7 @@ class NumberedStream(Protocol):
 
 
 @config
-class InputOptions(Config):
+class InputConfig(Config):
     """Location and framing of the input, named as on the command line; None if not set."""
 
     data_type: str | None = None

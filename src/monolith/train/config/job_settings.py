@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from monolith.cluster.manager import Incomplete
 
-__all__ = ["JobSettings"]
+__all__ = ["JobProgramConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
+class JobProgramConfig:
     """Settings of a job in addition to the options of its command line."""
 
     query_failure_handler: Callable[[Incomplete], None] | None = None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from monolith.checkpoint import RestoreOptions
-from monolith.checkpoint.saver_options import CheckpointOptions
+from monolith.checkpoint import RestoreConfig
+from monolith.checkpoint.saver_options import CheckpointConfig
 from monolith.config import Config, config, require_at_least, require_positive
-from monolith.deltalog.publish.publisher import PublisherOptions
+from monolith.deltalog.publish.publisher import PublisherConfig
 from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
 from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's type
 from monolith.tables.history import NUM_BUCKETS
 from monolith.train._dense_step import DenseConfig
 from monolith.train._table_pipeline import PipelineConfig
-from monolith.train.config.input_options import InputOptions
+from monolith.train.config.input_options import InputConfig
 from monolith.train.config.job_config import JobConfig
 from monolith.train.config.sync_config import SyncConfig
 from monolith.train.device_placement import DeviceConfig
@@ -69,7 +69,7 @@ def _require_mode(mode: str) -> None:
 
 
 @config
-class SavingConfig(CheckpointOptions):
+class SavingConfig(CheckpointConfig):
     """When and how checkpoints are written, and which ones are kept.
 
     A job of several processes ignores `background` and writes in the background, unless it is deterministic: its
@@ -85,7 +85,7 @@ class SavingConfig(CheckpointOptions):
     dense_every_seconds: float | None = None
     """Or seconds."""
     keep_every_hours: float | None = 24.0
-    """One a day by default, as in ByteDance Monolith; see `CheckpointOptions`."""
+    """One a day by default, as in ByteDance Monolith; see `CheckpointConfig`."""
     best_metric: str | None = None
     """`Trainer.evaluate` keeps the checkpoint whose value of this metric is the best, such as ``auc``; None: none."""
     best_mode: Literal["max", "min"] = "max"
@@ -132,7 +132,7 @@ class SavingConfig(CheckpointOptions):
 
 
 @config
-class RestoringConfig(RestoreOptions):
+class RestoringConfig(RestoreConfig):
     """Initial state of a run, and what may differ between it and the saved one."""
 
     checkpoint: str | None = None
@@ -146,7 +146,7 @@ class RestoringConfig(RestoreOptions):
     a model that was trained on files. A run that resumes from its own checkpoints reads on from their position."""
 
     def __post_init__(self) -> None:
-        RestoreOptions.__post_init__(self)
+        RestoreConfig.__post_init__(self)
         if self.restart_input and self.from_dir is None:
             raise ValueError(
                 "RestoringConfig: restart_input is about the checkpoint of another directory, and a run reads on in its"
@@ -264,7 +264,7 @@ class PublishingConfig(Config):
     """Where bases are written, for followers that cannot resume; None: in the log. Required for a log in Kafka."""
 
     def __post_init__(self) -> None:
-        PublisherOptions(interval=self.interval, dense_interval=self.dense_interval)
+        PublisherConfig(interval=self.interval, dense_interval=self.dense_interval)
         if self.log is not None and self.log.startswith("kafka:") and self.base_folder is None:
             raise ValueError("PublishingConfig: a log in Kafka has no room for bases; give base_folder, a path or URL")
 
@@ -313,7 +313,7 @@ class TrainerConfig(Config):
     """The processes of a job; a run of one needs none of it."""
     sync: SyncConfig | None = None
     """Train in step with the other ranks of a launcher's run; without a launcher it is a run of one. None: do not."""
-    input: InputOptions = InputOptions()
+    input: InputConfig = InputConfig()
     """Input options of the run: `Task.ctx.input`."""
     deterministic: bool = False
     """Take time from the data alone, begin with a fixed seed and wait for batches, so that a run can be repeated bit

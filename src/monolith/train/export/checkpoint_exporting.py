@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint import RestoreOptions
+from monolith.checkpoint import RestoreConfig
 from monolith.checkpoint.catalog import read_manifest
 from monolith.checkpoint.random_state import random_state, set_random_state
 from monolith.checkpoint.restore.adapting import Parts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.export.graph import ModelGraph
-    from monolith.export.writer import ExportOptions
+    from monolith.export.writer import ExportConfig
     from monolith.tables.batch import Pending, Plan, Rows
     from monolith.train.task import Task
 
@@ -46,9 +46,9 @@ class CheckpointExporter:
         restoring: What may differ between a checkpoint and the model.
     """
 
-    def __init__(self, task: Task, restoring: RestoreOptions | None = None) -> None:
+    def __init__(self, task: Task, restoring: RestoreConfig | None = None) -> None:
         self._task = task
-        self._restoring = RestoreOptions() if restoring is None else restoring
+        self._restoring = RestoreConfig() if restoring is None else restoring
         self._example: Any = None
         self._graphs: dict[str, ModelGraph] = {}
         """Graphs of the last checkpoint; most checkpoints differ only in their weights."""
@@ -60,7 +60,7 @@ class CheckpointExporter:
         *,
         example: Any = None,
         shared: bool = False,
-        options: ExportOptions,
+        options: ExportConfig,
         on_rows: Callable[[int], None] | None = None,
     ) -> str:
         """Writes a version of the model of a checkpoint, and returns its folder.

@@ -12,7 +12,7 @@ from torch import nn
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.export.graph import ModelCall
-from monolith.export.writer import ExportOptions, ExportSource, write_export
+from monolith.export.writer import ExportConfig, ExportSource, write_export
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -29,7 +29,7 @@ def export_session(
     path: str,
     *,
     example: Any = None,
-    options: ExportOptions | None = None,
+    options: ExportConfig | None = None,
     snapshots: Mapping[str, Sequence[str]] | None = None,
     graphs: MutableMapping[str, ModelGraph] | None = None,
     on_rows: Callable[[int], None] | None = None,
@@ -75,7 +75,7 @@ def export_session(
         extra_outputs=calls.extra_outputs,
     )
     with looked_at(model):
-        return write_export(source, path, columns, ExportOptions() if options is None else options)
+        return write_export(source, path, columns, ExportConfig() if options is None else options)
 
 
 class _ModelCalls:

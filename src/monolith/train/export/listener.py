@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from monolith.checkpoint.inspection import list_checkpoints
 from monolith.errors import AlreadyExistsError, NotFoundError, OpError
 from monolith.export.export_records import ExportRecords
-from monolith.export.writer import ExportOptions
+from monolith.export.writer import ExportConfig
 from monolith.files import basename
 from monolith.hooks.saver_listener import SaverListener
 from monolith.observe import MetricClient
@@ -62,7 +62,7 @@ class ExportSaverListener(SaverListener):
 
     def _written(self, checkpoint: str, step: int) -> int:
         wanted = self._wanted
-        options = ExportOptions(
+        options = ExportConfig(
             version=step if wanted.is_numbered_by_step else None, shards=wanted.shards, skip_zero=wanted.skip_zero
         )
         try:

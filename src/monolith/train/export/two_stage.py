@@ -15,7 +15,7 @@ from torch import nn
 from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.export.graph import ModelCall
-from monolith.export.writer import ExportOptions, ExportSource, write_export
+from monolith.export.writer import ExportConfig, ExportSource, write_export
 from monolith.files import join, named_errors
 from monolith.nn import Embeddings, Slice, Slot
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -149,7 +149,7 @@ def write_item_cache(items: CachedItems, folder: str) -> str:
 
 
 def export_two_stage(
-    session: Session, items: CachedItems, path: str, *, example: Any = None, options: ExportOptions | None = None
+    session: Session, items: CachedItems, path: str, *, example: Any = None, options: ExportConfig | None = None
 ) -> str:
     """Exports the user tower with the item cache table: requests have the columns of users and ``item_id``.
 
@@ -192,7 +192,7 @@ def export_two_stage(
             texts=example.texts if isinstance(example, Batch) else {},
             leaves_out_unread=True,
         )
-        return write_export(source, path, columns, ExportOptions() if options is None else options)
+        return write_export(source, path, columns, ExportConfig() if options is None else options)
 
 
 @contextmanager

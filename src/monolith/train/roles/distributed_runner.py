@@ -29,7 +29,7 @@ from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.partial_sync import require_partial_sync
 from monolith.train.compat.task_parameters import override_params
-from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.job_settings import JobProgramConfig
 from monolith.train.config.trainer_config import RESTART_OF_A_JOB, require_training
 from monolith.train.debugging_info import DebuggingInfoHook
 from monolith.train.parameters.registry import require_named_task
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params
 
-__all__ = ["JobSettings", "distributed_train"]
+__all__ = ["JobProgramConfig", "distributed_train"]
 
 # Ranks have no coordinator: the launcher assigns their ranks, and their steps keep them in sync. When a rank or a
 # server is lost, all ranks exit. Restarted by their launcher, they wait until all servers are up, and roll back to
@@ -141,7 +141,7 @@ def distributed_train(
     sync_backend: SyncBackend | None = None,
     user_hooks: Sequence[Hook] = (),
     *,
-    settings: JobSettings | None = None,
+    settings: JobProgramConfig | None = None,
 ) -> Trainer | None:
     """Runs one process of a job; all of them call it, with their own role and index.
 
@@ -170,7 +170,7 @@ def distributed_train(
         ValueError: an option is missing, contradicts another one, or has no effect.
         OpError: the job could not continue.
     """
-    settings = JobSettings() if settings is None else settings
+    settings = JobProgramConfig() if settings is None else settings
     require_training(mode_of(config.mode), "distributed_train")
     if isinstance(config, RunnerConfig):
         require_named_task(config.task, params)
@@ -206,7 +206,7 @@ def _pushing(backend: SyncBackend | None, place: RolePlace) -> Iterator[None]:
 
 
 def _place_and_config(
-    config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery, params: Params, settings: JobSettings
+    config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery, params: Params, settings: JobProgramConfig
 ) -> tuple[RolePlace, TrainerConfig]:
     role, index = role_and_index(config, discovery)
     if config.enable_sync_training or config.enable_partial_sync_training:
@@ -279,7 +279,7 @@ def _require_job(config: DistributedCpuTrainingConfig, role: str, index: int) ->
         raise ValueError(f"distributed_train: index of a {role} must be from 0 to {count - 1}, got {index}")
 
 
-def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trainer:
+def _as_chief(place: RolePlace, role: WorkerRole, settings: JobProgramConfig) -> Trainer:
     """Runs the chief, which ends the job however training ends."""
     try:
         with HeartBeat():
@@ -295,7 +295,7 @@ def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trai
     return trainer
 
 
-def _as_first_rank(place: RolePlace, role: RankRole, settings: JobSettings) -> Trainer:
+def _as_first_rank(place: RolePlace, role: RankRole, settings: JobProgramConfig) -> Trainer:
     """Runs rank 0, which stops the servers when all is trained; after a failure they keep running for a restart."""
     with HeartBeat():
         trainer = role.run()
@@ -305,7 +305,7 @@ def _as_first_rank(place: RolePlace, role: RankRole, settings: JobSettings) -> T
     return trainer
 
 
-def _end_job(place: RolePlace, settings: JobSettings) -> None:
+def _end_job(place: RolePlace, settings: JobProgramConfig) -> None:
     try:
         if settings.shut_down_servers and place.settings.ends_servers:
             ServerPlaces(place).stop_all()

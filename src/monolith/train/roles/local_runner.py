@@ -25,7 +25,7 @@ from monolith.train.trainer import Trainer
 if TYPE_CHECKING:
     from monolith.ps.dense.wire import DenseServers
     from monolith.train.compat.options import CpuTrainingConfig
-    from monolith.train.config.input_options import InputOptions, NumberedStream
+    from monolith.train.config.input_options import InputConfig, NumberedStream
     from monolith.train.parameters.params import Params
 
 __all__ = ["local_train", "make_trainer", "use_threads"]
@@ -147,6 +147,6 @@ def use_threads(options: CpuTrainingConfig) -> None:
             raise FailedPreconditionError(f"option {name}={number}: {str(error).splitlines()[0]}") from error
 
 
-def _with_dispatcher(told: InputOptions, flags: dict[str, object]) -> InputOptions:
+def _with_dispatcher(told: InputConfig, flags: dict[str, object]) -> InputConfig:
     dispatcher = flags.get("data_service_dispatcher")
     return told if dispatcher is None else dataclasses.replace(told, data_service_dispatcher=str(dispatcher))

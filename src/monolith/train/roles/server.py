@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from monolith.cluster.addresses import split_address
-from monolith.cluster.held_port import HeldPort
+from monolith.cluster.held_port import ReservedPort
 from monolith.errors import AbortedError, AlreadyExistsError
 from monolith.files import join
 from monolith.ps.places import find_place
@@ -57,7 +57,7 @@ def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -
     is_registered = False
     with ExitStack() as stack:
         if place.has_standbys:  # it listens twice: between the two, the port must remain its own
-            port = stack.enter_context(HeldPort(place.address)).port
+            port = stack.enter_context(ReservedPort(place.address)).port
         while True:
             with _server(place, host, port, numbers) as server:
                 if not is_registered:

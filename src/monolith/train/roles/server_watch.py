@@ -12,7 +12,7 @@ from monolith.errors import OpError
 if TYPE_CHECKING:
     from monolith.ps.client.cluster import PsCluster
     from monolith.stop_request import StopRequest
-    from monolith.train.roles.servers_back import ServersBack
+    from monolith.train.roles.servers_back import ServerReconnector
 
 __all__ = ["GIVE_UP_SECONDS", "ServerWatch"]
 
@@ -40,7 +40,7 @@ class ServerWatch:
         stop: Set when this process must stop.
     """
 
-    def __init__(self, cluster: PsCluster, back: ServersBack, stop: StopRequest) -> None:
+    def __init__(self, cluster: PsCluster, back: ServerReconnector, stop: StopRequest) -> None:
         self._cluster = cluster
         self._back = back
         self._stop = stop

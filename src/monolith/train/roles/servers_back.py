@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.ps.client.cluster import PsCluster
 
-__all__ = ["ServersBack"]
+__all__ = ["ServerReconnector"]
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _PROBE_SECONDS = 2.0
 _LINE_SECONDS = 10.0
 
 
-class ServersBack:
+class ServerReconnector:
     """Polls the addresses of the servers until all of them answer. Thread-safe.
 
     Args:

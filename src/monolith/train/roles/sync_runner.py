@@ -15,7 +15,7 @@ from monolith.train.compat.conversions import mode_of
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.task_parameters import override_params
-from monolith.train.config.job_settings import JobSettings
+from monolith.train.config.job_settings import JobProgramConfig
 from monolith.train.config.trainer_config import require_training
 from monolith.train.parameters.registry import require_named_task
 from monolith.train.prepare_run import prepare_run
@@ -43,7 +43,7 @@ def distributed_sync_train(
     sync_backend: SyncBackend | None = None,
     user_hooks: Sequence[Hook] = (),
     *,
-    settings: JobSettings | None = None,
+    settings: JobProgramConfig | None = None,
 ) -> Trainer:
     """Trains a task in step with the other ranks of a launcher's run; without a launcher it is a run of one.
 
@@ -67,7 +67,7 @@ def distributed_sync_train(
         ValueError: an option contradicts the launcher or another option, or has no effect.
         OpError: another rank has ended, or has another model.
     """
-    settings = JobSettings() if settings is None else settings
+    settings = JobProgramConfig() if settings is None else settings
     require_training(mode_of(config.mode), "distributed_sync_train")
     if isinstance(config, RunnerConfig):
         require_named_task(config.task, params)

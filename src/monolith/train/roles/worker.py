@@ -11,7 +11,7 @@ from monolith import environment
 from monolith.cluster import ClusterRequest, get_training_cluster
 from monolith.cluster.liveness import NodeAliveChecker, NodeAliveCheckerError
 from monolith.cluster.manager import poll_seconds
-from monolith.cluster.presence import PresencePort
+from monolith.cluster.presence import LivenessPort
 from monolith.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
 from monolith.hooks.ps_health import PsHealthHook
 from monolith.job.job import JobClient
@@ -24,7 +24,7 @@ from monolith.train.job_part import JobPart
 from monolith.train.ps_benchmark import choose_servers
 from monolith.train.roles.server_places import ServerPlaces
 from monolith.train.roles.server_watch import ServerWatch
-from monolith.train.roles.servers_back import ServersBack
+from monolith.train.roles.servers_back import ServerReconnector
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from monolith.cluster.manager import Incomplete
     from monolith.cluster.training_cluster import TrainingCluster
     from monolith.hook import Hook
-    from monolith.train.config.job_settings import JobSettings
+    from monolith.train.config.job_settings import JobProgramConfig
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params
     from monolith.train.roles.place import RolePlace
@@ -77,7 +77,7 @@ class WorkerRole:
         *,
         hooks: Sequence[Hook] = (),
         clock: Clock,
-        wanted: JobSettings,
+        wanted: JobProgramConfig,
     ) -> None:
         self._place = place
         self._params = params
@@ -95,7 +95,7 @@ class WorkerRole:
         Raises:
             OpError: the cluster changed too often.
         """
-        with PresencePort(self._place.address) as presence:
+        with LivenessPort(self._place.address) as presence:
             self._place.discovery.register("worker", self._place.index, presence.address)
             try:
                 return self._attempts(presence.address)
@@ -267,7 +267,7 @@ class WorkerRole:
 
     def _open_servers(
         self, stack: ExitStack, cluster: TrainingCluster, stop: StopRequest
-    ) -> tuple[PsCluster, ServersBack]:
+    ) -> tuple[PsCluster, ServerReconnector]:
         """Connects to the servers, and reconnects to lost ones until the stack is closed."""
         servers = stack.enter_context(
             PsCluster(
@@ -277,7 +277,7 @@ class WorkerRole:
                 lost_after_seconds=self._lost_seconds,
             )
         )
-        back = ServersBack(servers, self._places.addresses, clock=self._clock)
+        back = ServerReconnector(servers, self._places.addresses, clock=self._clock)
         stack.enter_context(ServerWatch(servers, back, stop))
         return servers, back
 

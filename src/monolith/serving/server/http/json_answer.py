@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.serving.server.registry import Entry
+    from monolith.serving.server.registry import RegisteredModel
 
 __all__ = [
     "METHOD",
@@ -81,12 +81,12 @@ def version_text(version: Any) -> str:
     return f'{{"export":{version.export},"dense":{version.dense},"sparse":{sparse}}}'
 
 
-def told_of(entry: Entry) -> str:
+def told_of(entry: RegisteredModel) -> str:
     """Returns the status message of a version: why it is not ready, or why nothing newer is served."""
     return entry.model.why_not_ready or entry.model.problem or ""
 
 
-def status_of(entries: list[Entry], labels: Mapping[str, int], refused: Mapping[int, str]) -> dict[str, Any]:
+def status_of(entries: list[RegisteredModel], labels: Mapping[str, int], refused: Mapping[int, str]) -> dict[str, Any]:
     """Returns the served versions of a model with their labels, and rejected versions with the reasons."""
     statuses = [
         {
@@ -103,7 +103,7 @@ def status_of(entries: list[Entry], labels: Mapping[str, int], refused: Mapping[
     return {"model_version_status": statuses}
 
 
-def metadata_of(entry: Entry) -> dict[str, Any]:
+def metadata_of(entry: RegisteredModel) -> dict[str, Any]:
     """Returns the signatures of a version."""
     described = {
         name: {

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from monolith.data.text_ids import TextColumn
     from monolith.serving.server.columns import Column
-    from monolith.serving.server.config import Limits
-    from monolith.serving.server.model import InputSpec, Signature
+    from monolith.serving.server.config import LimitsConfig
+    from monolith.serving.server.model import ServedInput, ServedSignature
 
 __all__ = ["MAX_COLUMNS", "JsonRequest", "parse_request"]
 
@@ -81,7 +81,7 @@ class JsonRequest(NamedTuple):
     decoded: list[_Decoded]
     max_examples: int
 
-    def columns(self, signature: Signature) -> dict[str, Column]:
+    def columns(self, signature: ServedSignature) -> dict[str, Column]:
         """Returns the columns for a signature.
 
         Raises:
@@ -105,7 +105,7 @@ class JsonRequest(NamedTuple):
         }
 
 
-def parse_request(body: bytes, limits: Limits) -> JsonRequest:
+def parse_request(body: bytes, limits: LimitsConfig) -> JsonRequest:
     """Parses the body of a request, within the limits of depth and examples.
 
     Raises:
@@ -116,22 +116,22 @@ def parse_request(body: bytes, limits: Limits) -> JsonRequest:
     return JsonRequest(signature or DEFAULT_SIGNATURE, is_rows, is_named, decoded, limits.examples)
 
 
-def _only_name(signature: Signature, key: str) -> str:
+def _only_name(signature: ServedSignature, key: str) -> str:
     if len(signature.inputs) != 1:
         raise InvalidArgumentError(f"{key} must name its values; inputs are: {', '.join(signature.inputs)}")
     return next(iter(signature.inputs))
 
 
-def _spec_of(name: str, signature: Signature) -> InputSpec:
+def _spec_of(name: str, signature: ServedSignature) -> ServedInput:
     """Returns the specification of an input, or of the ragged input that it is a half of."""
     whole_name = name.rpartition("/")[0] if name.endswith((VALUES, SPLITS)) else name
-    found: InputSpec | None = signature.inputs.get(name) or signature.inputs.get(whole_name)
+    found: ServedInput | None = signature.inputs.get(name) or signature.inputs.get(whole_name)
     if found is None:
         raise InvalidArgumentError(f"input {name[:80]!r} is unknown; inputs are: {', '.join(signature.inputs)}")
     return found
 
 
-def _half(name: str, decoded: _Decoded, spec: InputSpec) -> Column:
+def _half(name: str, decoded: _Decoded, spec: ServedInput) -> Column:
     """Returns the values, or the row splits, of a ragged input that is sent as two."""
     if decoded.widths:
         raise InvalidArgumentError(f"input {name!r}: must be a list of numbers, got a list in it")
@@ -140,7 +140,7 @@ def _half(name: str, decoded: _Decoded, spec: InputSpec) -> Column:
     return _numbers(name, decoded, spec) if name.endswith(VALUES) else _numbers(name, decoded, None)
 
 
-def _column(name: str, decoded: _Decoded, spec: InputSpec) -> Column:
+def _column(name: str, decoded: _Decoded, spec: ServedInput) -> Column:
     if spec.dtype == "bytes":
         return _bytes_of(name, decoded)
     if spec.texts is not None and decoded.kinds & _STRINGS:
@@ -173,16 +173,16 @@ def _require_base64(name: str, decoded: _Decoded) -> None:
         raise InvalidArgumentError(f"input {name!r}: b64 must be base64")
 
 
-def _is_whole(spec: InputSpec | None) -> bool:
+def _is_whole(spec: ServedInput | None) -> bool:
     """Returns whether an input takes only integers; row splits, which have no specification, do."""
     return spec is None or spec.kind == "ids" or spec.dtype.startswith(("int", "uint", "bool"))
 
 
-def _is_bool(spec: InputSpec | None) -> bool:
+def _is_bool(spec: ServedInput | None) -> bool:
     return spec is not None and spec.dtype == "bool"
 
 
-def _wanted(spec: InputSpec | None) -> str:
+def _wanted(spec: ServedInput | None) -> str:
     if spec is not None and spec.texts is not None:
         return "texts, or integer ids"
     if _is_bool(spec):
@@ -190,7 +190,7 @@ def _wanted(spec: InputSpec | None) -> str:
     return "integers" if _is_whole(spec) else "numbers"
 
 
-def _numbers(name: str, decoded: _Decoded, spec: InputSpec | None) -> Tensor:
+def _numbers(name: str, decoded: _Decoded, spec: ServedInput | None) -> Tensor:
     """Returns all numbers of a column: int64 if integers are required or all are integers, otherwise float64."""
     kinds, is_whole = decoded.kinds, _is_whole(spec)
     too_large = _LARGE if spec is not None and (spec.kind == "ids" or _is_bool(spec)) else _LARGE | _UNSIGNED

@@ -25,7 +25,7 @@ from monolith.serving.server.http.message import HttpRequest, encode_response
 from monolith.serving.server.request_core import deadline_error
 
 if TYPE_CHECKING:
-    from monolith.serving.server.config import Limits
+    from monolith.serving.server.config import LimitsConfig
     from monolith.serving.server.http.message import HttpApplication, HttpResponse
 
 __all__ = ["HEAD_BYTES", "PIECE_BYTES", "HttpConnection"]
@@ -51,7 +51,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(
         self,
         application: HttpApplication,
-        limits: Limits,
+        limits: LimitsConfig,
         connections: dict[HttpConnection, None],
         most_connections: int,
     ) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from monolith.rpc.credentials import ServerCredentials
     from monolith.serving.server.http.message import HttpRequest, Reply
-    from monolith.serving.server.request_core import RequestCore
+    from monolith.serving.server.request_core import RequestDispatcher
 
 __all__ = ["RestApplication"]
 
@@ -48,7 +48,7 @@ class RestApplication:
         credentials: Credentials that clients must present; health and readiness need none.
     """
 
-    def __init__(self, core: RequestCore, credentials: ServerCredentials) -> None:
+    def __init__(self, core: RequestDispatcher, credentials: ServerCredentials) -> None:
         self._core = core
         self._credentials = credentials
         self._decoders = ThreadPoolExecutor(_DECODING_THREADS, thread_name_prefix="decode")
@@ -104,7 +104,7 @@ class RestApplication:
             raise HttpError(503, why)
         return HttpResponse(200, b'{"status":"ok"}')
 
-    def _describe(self, asked: Asked) -> HttpResponse:
+    def _describe(self, asked: Route) -> HttpResponse:
         registry, target = self._core.registry, asked.target
         if asked.action == "metadata":
             with registry.using(target.name, version=target.version, label=target.label) as entry:
@@ -116,13 +116,13 @@ class RestApplication:
         refused = registry.refused(target.name) if entries == everything else {}
         return HttpResponse(200, json.dumps(status_of(entries, registry.labels(target.name), refused)).encode())
 
-    def _command(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+    def _command(self, asked: Route, request: HttpRequest, reply: Reply) -> None:
         try:
             reply(HttpResponse(200, json.dumps(self._commanded(asked, request)).encode()))
         except Exception as error:  # noqa: BLE001 - any error becomes a response
             reply(error_response(error))
 
-    def _commanded(self, asked: Asked, request: HttpRequest) -> dict[str, Any]:
+    def _commanded(self, asked: Route, request: HttpRequest) -> dict[str, Any]:
         commands, name = self._core.registry.commands, asked.target.name
         if commands is None:
             raise UnimplementedError("this server keeps no versions of its models: nothing can be promoted here")
@@ -130,7 +130,7 @@ class RestApplication:
             return commands.describe(name or None)
         return commands.command(name, asked.verb, parse_command(request.body, request.headers))
 
-    def _predict_large(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+    def _predict_large(self, asked: Route, request: HttpRequest, reply: Reply) -> None:
         """Decodes a body that would block the event loop; an expired request is not decoded."""
         if request.is_answered or time.monotonic() >= request.deadline:
             return  # its connection reports the timeout
@@ -139,7 +139,7 @@ class RestApplication:
         except Exception as error:  # noqa: BLE001 - any error becomes a response
             reply(error_response(error))
 
-    def _predict(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+    def _predict(self, asked: Route, request: HttpRequest, reply: Reply) -> None:
         given = request.headers.get(b"x-request-id")
         request_id = self._core.request_id_of(given)
         parsed = parse_request(request.body, self._core.limits)
@@ -194,7 +194,7 @@ _KEPT_PATHS = 256
 _FORM = "/v1/models/<name>[/versions/<number>|/labels/<label>][/metadata|:predict]"
 
 
-class Asked(NamedTuple):
+class Route(NamedTuple):
     """Parsed path."""
 
     action: Action
@@ -206,14 +206,14 @@ class Asked(NamedTuple):
 
 
 @lru_cache(maxsize=_KEPT_PATHS)
-def parse_path(path: str) -> Asked:
+def parse_path(path: str) -> Route:
     """Parses a path; recent paths are cached.
 
     Raises:
         HttpError: the path does not exist.
     """
     if path in ("/healthz", "/readyz"):
-        return Asked("healthz" if path == "/healthz" else "readyz", Target(""), "GET")
+        return Route("healthz" if path == "/healthz" else "readyz", Target(""), "GET")
     command = _COMMAND.fullmatch(path)
     if command is not None:
         return _command(command["name"], command["verb"])
@@ -225,11 +225,11 @@ def parse_path(path: str) -> Asked:
     version = None if found["version"] is None else int(found["version"])
     target = Target(found["name"], version, found["label"])
     if found["action"] == ":predict":
-        return Asked("predict", target, "POST")
-    return Asked("metadata" if found["action"] else "status", target, "GET")
+        return Route("predict", target, "POST")
+    return Route("metadata" if found["action"] else "status", target, "GET")
 
 
-def _command(name: str | None, verb: str | None) -> Asked:
+def _command(name: str | None, verb: str | None) -> Route:
     if verb is not None and verb not in VERBS:
         raise HttpError(404, f"there is no command {verb!r}; commands are: {', '.join(VERBS)}")
-    return Asked("promotion", Target(name or ""), "GET" if verb is None else "POST", verb)
+    return Route("promotion", Target(name or ""), "GET" if verb is None else "POST", verb)
