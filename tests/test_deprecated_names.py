@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
+import warnings
+from pathlib import Path
 
 import pytest
 
 import monolith
-from monolith._deprecated import FORMER_NAMES, former_names
+from monolith._deprecated import FORMER_NAMES, MOVED_PACKAGES, former_names
 from monolith.config import Config
 from monolith.launch.restarts import RestartConfig
 
@@ -24,8 +27,10 @@ def test_a_former_name_is_the_new_one_and_warns(package: str, old: str, new: str
     module = importlib.import_module(package)
     with pytest.warns(DeprecationWarning, match=rf"^{package}\.{old} is deprecated .*: use {new}$"):
         found = getattr(module, old)
-    assert found is getattr(module, new)
-    assert new in module.__all__
+    home, _, attribute = new.rpartition(".")
+    current = importlib.import_module(home or package)
+    assert found is getattr(current, attribute)
+    assert attribute in current.__all__
     assert old not in module.__all__
 
 
@@ -42,3 +47,24 @@ def test_dictionaries_saved_under_a_former_class_name_load() -> None:
     saved = rules.to_dict()
     assert saved["type"] == "RestartConfig"
     assert Config.from_dict({**saved, "type": "RestartPolicy"}) == rules
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(MOVED_PACKAGES.items()))
+def test_a_moved_package_is_imported_by_its_old_name_and_warns(old: str, new: str) -> None:
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=rf"^{old} is deprecated .*: import {new}$"):
+        module = importlib.import_module(old)
+    name = importlib.import_module(new).__all__[0]
+    assert getattr(module, name) is getattr(importlib.import_module(new), name)
+
+
+def test_every_former_public_name_is_still_there() -> None:
+    """The list has what packages offered before names and packages were changed; a line may only go with a version."""
+    missing = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for line in (Path(__file__).parent / "public_names.txt").read_text(encoding="utf-8").splitlines():
+            package, name = line.split()
+            if not hasattr(importlib.import_module(package), name):
+                missing.append(line)
+    assert missing == []

@@ -21,10 +21,12 @@ import importlib
 import importlib.util
 import typing
 
+from monolith._deprecated import find_moved_packages as _find_moved_packages
 from monolith._load_core import load_core as _load_core
 from monolith._version import __version__
 
 _load_core(__path__)
+_find_moved_packages()
 
 if typing.TYPE_CHECKING:
     from monolith import errors, ids, metrics, nn, optim, serving, tensors, train

@@ -48,8 +48,8 @@ def die_in(owner, name):
 
 
 deaths = {
-    "increment": (record_file.RecordWriter, "_write"),
-    "end of an increment": (record_file.RecordWriter, "finish"),
+    "increment": (record_file.RecoveryFileWriter, "_write"),
+    "end of an increment": (record_file.RecoveryFileWriter, "finish"),
     "rotation": (record_folder.RecordFolder, "remove_others"),
     "checkpoint": (OpenCut, "write"),
 }

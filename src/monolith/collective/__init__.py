@@ -53,4 +53,10 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type checkers accept only the current names
-    __getattr__ = _former_names(__name__, {"Line": "SerialExecutor"})
+    __getattr__ = _former_names(
+        __name__,
+        {
+            "BroadcastGlobalVariablesHook": "monolith.hooks.BroadcastGlobalVariablesHook",
+            "Line": "SerialExecutor",
+        },
+    )

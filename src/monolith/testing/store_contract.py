@@ -4,9 +4,9 @@ For authors of a `monolith.tables.store.Store`: build a program of operations (p
 `StoreContract`. Engines with the trait ``exact`` are compared bit for bit, others within a tolerance.
 
 >>> from monolith.tables import LocalStore, Segment, TableConfig
->>> from monolith.testing.store_operations import Batch, CompareAll, Evict, Train
+>>> from monolith.testing.store_operations import CompareAll, Evict, OperationBatch, Train
 >>> with StoreContract(LocalStore, {"user": TableConfig([Segment(2)])}) as contract:
-...     contract.run([Train(batches=(Batch(ids=((1, 1, 5),), seed=7),), time=10), Evict(now=20), CompareAll()])
+...     contract.run([Train(batches=(OperationBatch(ids=((1, 1, 5),), seed=7),), time=10), Evict(now=20), CompareAll()])
 """
 
 from __future__ import annotations

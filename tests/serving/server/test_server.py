@@ -306,7 +306,8 @@ def test_metrics_have_a_port_of_their_own(start: Callable[..., ModelServer]) -> 
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             return str(response.read().decode())
 
-    wait_for(lambda: "monolith_serving_staleness_p99" in shown())
+    slow = ("monolith_serving_staleness_p99", "monolith_serving_unknown_id_rate{")
+    wait_for(lambda: all(name in shown() for name in slow))
     text = shown()
     assert 'monolith_serving_staleness{model_name="ranker",version="7"} 2.0' in text
     tags = '{model_name="ranker",signature_name="serving_default"}'

@@ -15,4 +15,7 @@ from monolith.deltalog.publish.publisher import DeltaPublisher, PublisherConfig
 __all__ = ["DeltaPublisher", "PublisherConfig"]
 
 if not TYPE_CHECKING:  # type checkers accept only the current names
-    __getattr__ = _former_names(__name__, {"PublisherOptions": "PublisherConfig"})
+    __getattr__ = _former_names(
+        __name__,
+        {"DeltaPublishHook": "monolith.hooks.DeltaPublishHook", "PublisherOptions": "PublisherConfig"},
+    )
