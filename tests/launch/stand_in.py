@@ -4,8 +4,8 @@
 
 FOLDER/<kind>-<index> has words, the first for the first start, and so on, the last for all others: "done" ends well,
 "fail" with 3, "again" with 75, "die" by SIGKILL, "stay" until it is told to stop, "deaf" stays whatever it is told,
-"parent" stays with a child, "mute" says nothing to its launcher. Behind "then-" it happens when all others
-are there that stay. Events go to FOLDER/events, a line each.
+"parent" stays with a child, "mute" says nothing to its launcher. After "then-" it happens when all roles
+have started, and those that stay are ready. Events go to FOLDER/events, a line each.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ with os.fdopen(int(os.environ["MONOLITH_PROGRESS_FD"]), "w") as pipe:  # noqa: T
     if word != "mute":
         pipe.write(f"{json.dumps(told)}\nno message\n{json.dumps({'result': {'index': index}})}\n")
 if word.startswith("then-"):
-    staying = [path for path in folder.glob("*-?") if path.read_text(encoding="utf-8").split()[-1] in STAYING]
-    while (folder / "events").read_text(encoding="utf-8").count(" stays ") < len(staying):
+    roles = list(folder.glob("*-?"))
+    staying = [path for path in roles if path.read_text(encoding="utf-8").split()[-1] in STAYING]
+    expected = {" stays ": len(staying), " starts as ": len(roles)}
+    while any((folder / "events").read_text(encoding="utf-8").count(text) < n for text, n in expected.items()):
         time.sleep(0.01)
 match word.removeprefix("then-"):
     case "done":

@@ -36,9 +36,10 @@ class Job:
         given = {"program": (sys.executable, str(STAND_IN)), "restarts": SOON, **plan}
         self.plan = LaunchPlan(task=str(folder), options=options, **given)
         self.log = io.StringIO()
-        self.launcher = LocalLauncher(
-            self.plan, file=self.log, patience=ShutdownConfig(server_seconds=0.0, kill_seconds=0.3)
-        )
+        # Only roles that do not listen are killed; a busy machine must not kill one that is about to stop.
+        kill_seconds = 0.3 if "deaf" in roles.values() else ENDS_HANGS_SECONDS
+        patience = ShutdownConfig(server_seconds=0.0, kill_seconds=kill_seconds)
+        self.launcher = LocalLauncher(self.plan, file=self.log, patience=patience)
 
     def run(self) -> int:
         return self.launcher.run()

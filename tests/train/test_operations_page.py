@@ -23,15 +23,14 @@ TOLD = ["", "server 0 at 127.0.0.1:", "step 1", "the features of 20 batches"]
 """What each block says, among other things."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     """Where the blocks run, one after another."""
-    made = tmp_path_factory.mktemp("operations")
-    (made / "bin").mkdir()
-    program = made / "bin" / "monolith"
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "monolith"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m monolith "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    return made
+    return tmp_path
 
 
 def test_the_page_has_the_blocks_that_are_run_here() -> None:
@@ -39,24 +38,25 @@ def test_the_page_has_the_blocks_that_are_run_here() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(TOLD)))
-def test_a_block_runs_as_it_stands(number: int, folder: Path) -> None:
+@pytest.mark.timeout(600)  # all blocks in one test: each needs what those before it wrote
+def test_the_blocks_run_as_they_stand(folder: Path) -> None:
     variables = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}  # noqa: TID251 - a child's
-    done = subprocess.run(
-        ["/bin/bash", "-euc", BLOCKS[number]],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=ENDS_HANGS_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(TOLD[number], done.stdout + done.stderr), done.stderr
-    if number == 2:
-        reached = [int(step) for step in re.findall(r"^step (\d+) with \d+ rows is saved", done.stderr, re.MULTILINE)]
-        assert len(reached) == 3
-        assert 40 <= reached[0] < 80 <= reached[1] < 120 <= reached[2]
+    for block, told in zip(BLOCKS, TOLD, strict=True):
+        done = subprocess.run(
+            ["/bin/bash", "-euc", block],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ENDS_HANGS_SECONDS,
+        )
+        assert done.returncode == 0, done.stderr
+        assert re.search(told, done.stdout + done.stderr), done.stderr
+        if told == "step 1":
+            saved = re.findall(r"^step (\d+) with \d+ rows is saved", done.stderr, re.MULTILINE)
+            first, second, third = map(int, saved)
+            assert 40 <= first < 80 <= second < 120 <= third
 
 
 def test_limits_of_the_page_are_those_of_the_options() -> None:
