@@ -56,7 +56,8 @@ def former_names(
 
 def find_moved_packages() -> None:
     """Lets the packages of `MOVED_PACKAGES` be imported by their old names."""
-    sys.meta_path.append(_MovedPackages())
+    # First: a directory that an update has left behind empty would be imported as a namespace package.
+    sys.meta_path.insert(0, _MovedPackages())
 
 
 class _MovedPackages(MetaPathFinder, Loader):
