@@ -274,7 +274,7 @@ def test_checkpoints_are_seen_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_eight_devices_compute_what_one_process_of_torch_does() -> None:
-    tests = Path(__file__).resolve().parents[2]
+    tests = Path(__file__).resolve().parents[1]
     program = Path(__file__).with_name("eight_devices.py")
     environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": str(tests)}
     done = subprocess.run(
