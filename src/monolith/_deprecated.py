@@ -56,7 +56,7 @@ def former_names(
 
 def find_moved_packages() -> None:
     """Lets the packages of `MOVED_PACKAGES` be imported by their old names."""
-    # First: a directory that an update has left behind empty would be imported as a namespace package.
+    # First: Python imports a directory that an update has emptied as a namespace package.
     sys.meta_path.insert(0, _MovedPackages())
 
 
