@@ -100,7 +100,7 @@ def _table(found: dict[str, Any]) -> str:
             f"| {begin} | both {found['readers']} | {of['p50']:.3f} s | {of['p99']:.3f} s | {of['longest']:.3f} s |"
             f" {of['events']:,} |"
         )
-    for role, (p50, p99) in found["staleness"].items():
+    for role, (p50, p99, *_) in found["staleness"].items():
         lines.append(f"| the oldest event of an increment | {role} | {p50:.3f} s | {p99:.3f} s | - | - |")
     return "\n".join(lines)
 

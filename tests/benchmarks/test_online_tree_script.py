@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import online_tree
 from programs import Programs
 
 
@@ -22,3 +23,10 @@ def test_a_quick_run_tells_every_figure(project_root: Path, tmp_path: Path, prog
         assert told[name]["events"] > 20
     assert told["readers"] == readers
     assert set(told["staleness"]) == ({"follower-0", "follower-1"} if readers == "followers" else set())
+
+
+def test_the_table_has_the_staleness_of_each_follower() -> None:
+    figures = {"p50": 0.1, "p99": 0.2, "longest": 0.3, "events": 21}
+    found = {"clicked": figures, "not_clicked": figures, "staleness": {"follower-0": [0.4, 0.5, 9.0]}}
+    table = online_tree._table({**found, "events_per_second": 10.0, "cores": 2, "readers": "followers"})
+    assert "| the oldest event of an increment | follower-0 | 0.400 s | 0.500 s | - | - |" in table

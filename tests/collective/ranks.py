@@ -107,7 +107,7 @@ def become(rank: int, size: int, launcher: int, output: Path, command: list[str]
         sys.argv[:] = command
         runpy.run_path(command[0], run_name="__main__")
         status = 0
-    except BaseException:  # noqa: BLE001 - it must not go on as its parent
+    except BaseException:  # noqa: BLE001 - it must not return into the code of its parent
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -34,7 +34,7 @@ LIMIT_SECONDS = 280
 def run_ranks(
     programs: Programs, module: str, folder: Path, cases: list[str], *, size: int = 2, **variables: str
 ) -> list[tuple[int, str]]:
-    """Runs the cases on so many ranks; exit codes and outputs when all have ended, well or not."""
+    """Runs the cases on `size` ranks; returns the exit code and output of each when all have ended."""
     folder.mkdir(parents=True, exist_ok=True)
     told = {
         "GLOO_SOCKET_IFNAME": "lo",
