@@ -16,7 +16,7 @@ from monolith.errors import OpError, UnavailableError
 from monolith.hooks import DeltaPublishHook
 from monolith.hooks.parameter_sync import ParameterSyncHook, PushThread
 from monolith.nn import Embeddings, Slot
-from monolith.serving.push.backend import DiscoverySyncBackend
+from monolith.serving.push.client import DiscoverySyncBackend
 from monolith.serving.shards.replicas import shard_role
 from monolith.serving.shards.served_shard import serve_shard
 from monolith.tables import Segment, TableConfig, TableGroup

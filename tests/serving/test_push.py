@@ -22,10 +22,9 @@ from monolith.errors import InvalidArgumentError, NotFoundError, OpError
 from monolith.online import DeltaPublisher
 from monolith.serving.protos import parameter_sync_pb2 as sync_messages
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.push.backend import DiscoverySyncBackend
-from monolith.serving.push.client import ParameterSyncClient, result_json
-from monolith.serving.push.positions import PushPositions
+from monolith.serving.push.client import DiscoverySyncBackend, ParameterSyncClient, result_json
 from monolith.serving.push.row_parts import StoreRows, TableRows, assign_request, push_request, split_rows
+from monolith.serving.push.target_run import PushPositions
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.replicas import shard_role
 from monolith.serving.shards.served_shard import ServedShard, serve_shard

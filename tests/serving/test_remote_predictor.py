@@ -15,8 +15,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFo
 from monolith.online import DeltaPublisher, Follower
 from monolith.rpc.credentials import ServerCredentials
 from monolith.serving import Predictor, RemotePredictor, ServedShard, export, serve_shard
-from monolith.serving.shards.dense_sets import DenseSet, DenseSets
-from monolith.serving.shards.row_versions import has_rows, merged_versions
+from monolith.serving.shards.row_versions import DenseSet, DenseSets, has_rows, merged_versions
 from monolith.tables import LocalStore, Segment, TableConfig
 from monolith.tables.bucket_owners import owned_ranges
 from monolith.train import Trainer

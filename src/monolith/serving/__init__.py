@@ -22,11 +22,9 @@ if typing.TYPE_CHECKING:
     from monolith.serving.exporting import export
     from monolith.serving.layout import LaidOut, Layout
     from monolith.serving.prediction import ModelVersion, Prediction
-    from monolith.serving.predictor import Predictor
-    from monolith.serving.push.backend import DiscoverySyncBackend
-    from monolith.serving.push.client import ParameterSyncClient, result_json
+    from monolith.serving.predictor import Predictor, import_saved_model
+    from monolith.serving.push.client import DiscoverySyncBackend, ParameterSyncClient, result_json
     from monolith.serving.remote_predictor import RemotePredictor
-    from monolith.serving.saved_model import import_saved_model
     from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
     from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas
     from monolith.serving.shards.served_shard import ServedShard, serve_shard
@@ -34,7 +32,7 @@ if typing.TYPE_CHECKING:
 
 _HOMES = {
     "DiscoveredReplicas": "monolith.serving.shards.replicas",
-    "DiscoverySyncBackend": "monolith.serving.push.backend",
+    "DiscoverySyncBackend": "monolith.serving.push.client",
     "ExportConfig": "monolith.export.writer",
     "FetchedRows": "monolith.serving.shards.remote_rows",
     "InputSpec": "monolith.export.signature",
@@ -53,7 +51,7 @@ _HOMES = {
     "TaskModel": "monolith.serving.task_model",
     "allow_operations": "monolith.export.allowed_operations",
     "export": "monolith.serving.exporting",
-    "import_saved_model": "monolith.serving.saved_model",
+    "import_saved_model": "monolith.serving.predictor",
     "result_json": "monolith.serving.push.client",
     "serve_shard": "monolith.serving.shards.served_shard",
 }

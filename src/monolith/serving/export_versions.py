@@ -14,7 +14,6 @@ from monolith.files import dirname, join
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ExportVersions", "FoundExport"]
 
 _SHOWN = 10
 """Maximum number of versions listed in a message."""

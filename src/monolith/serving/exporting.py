@@ -8,8 +8,7 @@ from monolith.checkpoint.inspection import resolve
 from monolith.errors import InvalidArgumentError
 from monolith.export.writer import ExportConfig
 from monolith.train import Trainer
-from monolith.train.export.checkpoint_exporting import CheckpointExporter
-from monolith.train.export.exporting import export_session
+from monolith.train.export.exporting import CheckpointExporter, export_session
 from monolith.train.session import Session
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
     from monolith.train.parameters.params import Params
     from monolith.train.task import Task
-
-__all__ = ["export"]
 
 
 def export(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from monolith.serving.promotion.gate import PromotionGate
     from monolith.tables.local.store import LocalStore
 
-__all__ = ["OWN_WEIGHTS", "LiveModel", "LiveRows", "has_base_of_all", "sparse_version"]
 
 _log = logging.getLogger(__name__)
 

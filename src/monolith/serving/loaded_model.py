@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from monolith.serving.request_columns import EncodedSamples
     from monolith.tables.local.store import LocalStore
 
-__all__ = ["LoadedModel", "LookupKeys", "Weights"]
 
 Weights = dict[str, Tensor]
 

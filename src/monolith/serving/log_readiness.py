@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from monolith.deltalog.follow.follower import Follower, Staleness
 
-__all__ = ["LONGEST_LAG", "lag_reason", "why_stale"]
 
 LONGEST_LAG = 30.0
 """Lag in seconds above which a follower is not ready."""

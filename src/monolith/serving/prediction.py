@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ModelVersion", "Prediction"]
-
 
 class ModelVersion(NamedTuple):
     """Version of an answer: no row and no weight that it used is older than this."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from monolith.export.signature import InputSpec, Signature
     from monolith.serving.layout import SampleForm
 
-__all__ = ["EncodedSamples", "checked_numbers", "encoded_samples", "num_examples", "request_columns"]
 
 _FORMS = ("example_batch", "examples", "instances")
 

@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = [
-    "DTYPES",
-    "Strings",
-    "dtype_name",
-    "dtype_number",
-    "message_of",
-    "shape_message",
-    "shape_of",
-    "strings_of",
-    "value_of",
-]
 
 Strings: TypeAlias = "npt.NDArray[np.object_]"
 """Array of bytes objects."""

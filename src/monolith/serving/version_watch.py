@@ -12,7 +12,6 @@ from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["VersionWatch"]
 
 _log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import pytest
 
 from monolith.errors import NotFoundError, OpError, ResourceExhaustedError
 from monolith.serving.request_log import read_requests
-from monolith.serving.request_log.log import records_of
-from monolith.serving.request_log.rolled_files import RolledFiles
+from monolith.serving.request_log.records import records_of
+from monolith.serving.request_log.sinks import RolledFiles
 from monolith.testing import FakeClock
 from serving.request_log.answered_requests import plain
 

@@ -13,7 +13,7 @@ import torch
 from monolith.errors import NotFoundError
 from monolith.observe import MetricClient, MetricRecorder
 from monolith.serving.request_log import RequestLog, RequestLogConfig, is_sampled, log, read_requests
-from monolith.serving.request_log.sampling import request_id_of
+from monolith.serving.request_log.log import request_id_of
 from serving.request_log.answered_requests import answered, plain
 
 PATIENCE_SECONDS = 60.0

@@ -16,7 +16,7 @@ from monolith.errors import DataLossError
 from monolith.online.joiner.events import decode_event
 from monolith.serving.prediction import ModelVersion
 from monolith.serving.request_log import AnsweredRequest
-from monolith.serving.request_log.log import records_of
+from monolith.serving.request_log.records import records_of
 from monolith.tensors import Ragged
 from serving.request_log.answered_requests import IDS, answered, plain
 

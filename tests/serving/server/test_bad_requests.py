@@ -26,8 +26,7 @@ from monolith.serving import Predictor
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer
 from monolith.serving.server.grpc_service import GrpcService, service_handlers
-from monolith.serving.server.http.error import HttpError, error_response
-from monolith.serving.server.http.message import HttpRequest, HttpResponse
+from monolith.serving.server.http.message import HttpError, HttpRequest, HttpResponse, error_response
 from monolith.serving.server.http.rest import RestApplication
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of

@@ -11,7 +11,7 @@ import torch
 from monolith.errors import NotFoundError
 from monolith.observe import MetricClient, MetricRecorder
 from monolith.serving.prediction import ModelVersion, Prediction
-from monolith.serving.server.traffic_watch import (
+from monolith.serving.server.metrics import (
     HALF_LIFE_SECONDS,
     WINDOW_SECONDS,
     RecentMean,

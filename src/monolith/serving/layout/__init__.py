@@ -6,8 +6,8 @@ May import the specifications of `monolith.export` and lower packages. Read `lay
 
 from __future__ import annotations
 
-from monolith.serving.layout.laid_out import LaidOut, LooseColumn
-from monolith.serving.layout.layout import Layout, SampleForm, slice_name
+from monolith.serving.layout._columns import LooseColumn
+from monolith.serving.layout.layout import LaidOut, Layout, SampleForm, slice_name
 from monolith.serving.layout.trained import TrainedLayout
 
 __all__ = ["LaidOut", "Layout", "LooseColumn", "SampleForm", "TrainedLayout", "slice_name"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,10 +14,16 @@ from monolith.data.records.sample_format import SampleFormat
 from monolith.errors import InvalidArgumentError
 from monolith.export.layout_spec import POOLINGS, FeatureSpec, PoolingName
 from monolith.ids import SIGNATURE_BITS_V2
-from monolith.serving.layout._id_columns import id_column, num_examples_of
-from monolith.serving.layout._numbers import for_all, given_number, num_rows_of, parsed_numbers, sample_column
+from monolith.serving.layout._columns import (
+    for_all,
+    given_number,
+    id_column,
+    num_examples_of,
+    num_rows_of,
+    parsed_numbers,
+    sample_column,
+)
 from monolith.serving.layout._outputs import cut_apart, outputs_of_configs, outputs_of_features, runs_of
-from monolith.serving.layout.laid_out import LaidOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +33,23 @@ if TYPE_CHECKING:
 
     from monolith.data.protos.example_pb2 import FeatureConfig, FeatureConfigs
     from monolith.export.layout_spec import DenseSpec
-    from monolith.serving.layout.laid_out import LooseColumn
+    from monolith.serving.layout._columns import LooseColumn
     from monolith.tables import LocalStore
 
-__all__ = ["Layout", "SampleForm"]
+
+class LaidOut(NamedTuple):
+    """The inputs of a model for one request."""
+
+    inputs: dict[str, Tensor]
+    """Pooled rows, float32, by the name of their feature or output; then columns of numbers by theirs."""
+    num_examples: int
+    num_ids: int
+    """Number of ids looked up; ids shared by all examples count once."""
+    num_found: int
+    """Number of those ids that have a row; the others read zeros."""
+    loose: dict[str, LooseColumn]
+    """Further columns that are not tensors."""
+
 
 SampleForm: TypeAlias = Literal["example_batch", "examples", "instances"]
 """Message type of encoded samples."""

@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.serving.layout.laid_out import LaidOut
-    from monolith.serving.layout.layout import Layout, SampleForm
+    from monolith.serving.layout.layout import LaidOut, Layout, SampleForm
     from monolith.tables.batch import Applied
-
-__all__ = ["TrainedLayout"]
 
 
 class TrainedLayout:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from monolith.serving.loaded_model import Weights
     from monolith.serving.promotion.gate import GateVerdict, PromotionGate
 
-__all__ = ["DenseGate", "WithWeights"]
 
 _log = logging.getLogger(__name__)
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.columns import Column
     from monolith.serving.server.model import ServedSignature
 
-__all__ = ["Figures", "GateConfig", "GateVerdict", "PromotionGate"]
-
 
 @config
 class GateConfig(Config):

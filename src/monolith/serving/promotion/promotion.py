@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from monolith.serving.promotion.version_source import VersionSource
     from monolith.serving.server.registry import ModelRegistry, RegisteredModel
 
-__all__ = ["Promotion", "PromotionConfig"]
 
 _LONGEST_LABEL = 256
 _NO_COMMANDS = (

@@ -13,8 +13,6 @@ from monolith.errors import DataLossError
 from monolith.files import named_errors, replaced_file
 from monolith.serving.server.canary import Canary, Choice
 
-__all__ = ["ModelState", "PromotionFile"]
-
 _FORMAT = "monolith-promotion"
 _VERSION = 1
 _MOST_BYTES = 16 << 20

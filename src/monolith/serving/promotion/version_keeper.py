@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.model import ServedModel
     from monolith.serving.server.registry import ModelRegistry
 
-__all__ = ["VersionManager"]
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from monolith.serving.promotion.gate import PromotionGate
 
-__all__ = ["ExportVersionSource", "VersionSource"]
-
 
 class VersionSource(Protocol):
     """Source of the versions for a `VersionManager`. Thread-safe."""

@@ -1,12 +1,14 @@
 """`ParameterSyncClient`: pushes the rows of a delta log to the receivers of one shard, and tracks the position of each.
 
 A failed push is retried by the next run. A new or restarted receiver gets all rows of a base first. Rows may arrive
-twice, but never out of order.
+twice, but never out of order. `DiscoverySyncBackend` finds the receivers with a discovery service.
 """
 
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from google.protobuf import json_format
@@ -14,24 +16,23 @@ from google.protobuf import json_format
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
 from monolith.deltalog import DeltaLog
-from monolith.errors import OpError
+from monolith.errors import InvalidArgumentError, OpError, UnavailableError
 from monolith.serving.protos.parameter_sync_pb2 import PushResponse, PushResult
 from monolith.serving.push.log_rows import LogRows
-from monolith.serving.push.positions import PushPositions
 from monolith.serving.push.row_parts import PART_BYTES
-from monolith.serving.push.target_run import Sending, TargetRun
+from monolith.serving.push.target_run import PushPositions, Sending, TargetRun
 from monolith.serving.shards.channels import ShardChannels
+from monolith.serving.shards.replicas import shard_role
 from monolith.serving.shards.shard_number import ShardNumber, shard_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.clock import Clock
+    from monolith.cluster.discovery import ServiceDiscovery
     from monolith.rpc.credentials import ClientCredentials
     from monolith.serving.push.row_parts import PushSignature
     from monolith.tables.table_config import TableConfig
-
-__all__ = ["ParameterSyncClient", "PushConfig", "result_json"]
 
 _log = logging.getLogger(__name__)
 
@@ -161,3 +162,68 @@ def result_json(result: PushResult) -> str:
     ['{', '"responses":', '[', '{', '"status_code":', '0,', '"target":', '"a:1",', '"update_num":', '3', '}', ']', '}']
     """
     return json_format.MessageToJson(result, preserving_proto_field_name=True)
+
+
+_SUB_GRAPH = re.compile(r"ps_(\d+)")
+
+
+class DiscoverySyncBackend:
+    """Backend that pushes the rows of a log to the registered replicas of shards. Thread-safe.
+
+    Args:
+        discovery: Service at which receivers register, shard i of the model as ``<model>-ps-<i>``. Closed by its owner.
+        log: Log to which the run publishes: a path or URL, or a `DeltaLog`.
+        model: Name of the model.
+        num_shards: Number of shards of the receivers, independent of the number of servers or ranks.
+        positions: Folder for the positions of receivers; None: after a restart every receiver starts at a base.
+        options: Fields of `PushConfig`.
+    """
+
+    def __init__(
+        self,
+        discovery: ServiceDiscovery,
+        log: DeltaLog | str,
+        model: str,
+        num_shards: int,
+        *,
+        positions: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._discovery = discovery
+        self._log = log
+        self._model = model
+        self._shards = [ShardNumber(index, num_shards) for index in range(num_shards)]
+        self._positions = positions
+        self._options = options
+        shard_role(model, 0)
+
+    @property
+    def num_shards(self) -> int:
+        """Number of serving shards of the model."""
+        return len(self._shards)
+
+    def get_sync_targets(self, sub_graph: str) -> Sequence[str]:
+        """Returns the addresses of the replicas of a sub-graph, ordered by replica number.
+
+        Raises:
+            InvalidArgumentError: the name is not that of a shard.
+            UnavailableError: the discovery service is unreachable.
+        """
+        found = _SUB_GRAPH.fullmatch(sub_graph)
+        if found is None or int(found[1]) >= self.num_shards:
+            raise InvalidArgumentError(
+                f"push: a sub-graph from ps_0 to ps_{self.num_shards - 1} expected, got {sub_graph!r}"
+            )
+        try:
+            replicas = self._discovery.query(shard_role(self._model, int(found[1])))
+        except Exception as error:  # services raise their own error types
+            raise UnavailableError(f"push: the receivers of {sub_graph} cannot be resolved: {error}") from error
+        return [address for _, address in sorted(replicas.items())]
+
+    def open_pusher(self, ps_index: int) -> ParameterSyncClient:
+        """Returns a client that pushes to ``ps_<index>``; the caller closes it."""
+        positions = None
+        if self._positions is not None:
+            name = f"{self._model}-ps-{ps_index}-of-{self.num_shards}.json"
+            positions = str(Path(self._positions) / name)
+        return ParameterSyncClient(self._log, self._model, self._shards[ps_index], positions=positions, **self._options)

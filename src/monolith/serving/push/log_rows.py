@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from monolith.deltalog import DENSE_PART, IncrementKind, store_of
-from monolith.deltalog.follow.base_state import BaseState
-from monolith.deltalog.follow.log_tables import schemas_of
-from monolith.deltalog.publish.serving_schema import serving_schema
+from monolith.deltalog.follow.base_state import BaseState, schemas_of
+from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.serving.push.row_parts import StoreRows, TableRows
 from monolith.serving.shards.served_shard import readable_tables
 from monolith.serving.shards.shard_tables import wire_names
-from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.formats.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind, PackedBlocks
 from monolith.tables.history import shared_buckets
 from monolith.tables.keyed_rows import KeyedRows, keys_in, read_keyed
 from monolith.tables.local.store import LocalStore
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.table_config import TableConfig
 
-__all__ = ["BaseRows", "LogRows"]
 
 _log = logging.getLogger(__name__)
 

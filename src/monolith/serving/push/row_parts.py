@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.tables.keyed_rows import KeyedRows
 
-__all__ = [
-    "PART_BYTES",
-    "PushSignature",
-    "StoreRows",
-    "TableRows",
-    "assign_request",
-    "keys_request",
-    "push_request",
-    "removed_rows",
-    "split_rows",
-]
 
 PART_BYTES = 4 << 20
 """Maximum size of a request."""

@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import logging
+import secrets
 import threading
 from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
-
-import torch
+from dataclasses import field
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from monolith.clock import SystemClock
-from monolith.data.kafka.client import confluent_kafka
-from monolith.data.kafka.quiet_log import new_library_log
-from monolith.errors import ResourceExhaustedError, UnavailableError
+from monolith.config import Config, config, require_positive
 from monolith.observe import MetricClient
 from monolith.online.joiner.endpoints import kafka_place
-from monolith.online.joiner.events import impression_record
-from monolith.serving.request_log.encoded_requests import SERVED, first_id_of, requested_examples
-from monolith.serving.request_log.features import ExampleFeatures
-from monolith.serving.request_log.rolled_files import RolledFiles
-from monolith.serving.request_log.sampling import is_sampled
-from monolith.tensors import Ragged
+from monolith.serving.request_log.records import records_of
+from monolith.serving.request_log.sinks import RolledFiles, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
+    from collections.abc import Mapping
 
     from monolith.clock import Clock
-    from monolith.online.joiner.endpoints import KafkaPlace
-    from monolith.serving.request_log.answered import AnsweredRequest
-    from monolith.serving.request_log.config import RequestLogConfig
-    from monolith.serving.request_log.sink import RecordSink, Told
+    from monolith.serving.request_log.records import AnsweredRequest
+    from monolith.serving.request_log.sinks import RecordSink
 
-__all__ = ["RequestLog", "records_of"]
+
+@config
+class RequestLogConfig(Config):
+    """Destination of the log, share of logged requests, and sizes."""
+
+    place: str
+    """A folder, which several servers may share, or ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``."""
+    share: float = 0.01
+    """Fraction of logged requests, sampled by request id: requests with the same id are all logged or none."""
+    item_column: str | None = None
+    """Column whose first id names the item of an example, as actions do; None: the number of the example in its
+    request, from 0 on."""
+    queue_bytes: int = 64 << 20
+    """Maximum size of requests waiting to be written; further ones are not logged."""
+    roll_bytes: int = 256 << 20
+    """Size at which a new file is started."""
+    roll_seconds: float = 3600.0
+    """Age at which a new file is started."""
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of librdkafka, such as ``security.protocol``."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"request log: share must be above 0 and at most 1, got {self.share:g}")
+        require_positive(self, "queue_bytes", "roll_bytes", "roll_seconds")
+        is_topic = kafka_place(self.place) is not None
+        if not is_topic and (not self.place or "://" in self.place):
+            raise ValueError(
+                f"request log: place must be a folder of this machine or kafka://HOST:PORT/TOPIC, got {self.place!r}"
+            )
+        if self.kafka and not is_topic:
+            raise ValueError(f"request log: kafka has settings, but {self.place!r} is no topic")
+        if self.item_column == "":
+            raise ValueError("request log: item_column must be the name of a column, got ''")
+
 
 _log = logging.getLogger(__name__)
 
@@ -207,168 +230,26 @@ class BoundedBuffer(Generic[T]):
             return dropped
 
 
-_PATIENCE_SECONDS = 60
-"""How long a record waits for an unreachable broker."""
+LONGEST_ID = 256
+"""Maximum bytes of a request id; a longer one is replaced by a generated id."""
+_SCALE = 1 << 64
 
 
-class Topic:
-    """Sink that sends records; librdkafka buffers those that brokers have not acknowledged. Not thread-safe.
+def request_id_of(given: bytes | None) -> bytes:
+    """Returns the id given by the client, or a unique generated one."""
+    if given and len(given) <= LONGEST_ID:
+        return given
+    return secrets.token_hex(16).encode()
 
-    Args:
-        place: Topic and brokers.
-        told: Called with the outcome of records, within `append`, `flush` and `close`.
-        most_bytes: Maximum size of records that wait for the brokers; further ones are lost.
-        settings: Further settings of librdkafka.
 
-    Raises:
-        UnimplementedError: the client library is not installed.
-        ValueError: librdkafka rejects a setting.
+def is_sampled(request_id: bytes, share: float) -> bool:
+    """Returns whether a request is in the sampled share; a larger share includes the requests of a smaller one.
+
+    The result depends only on the id, so that all servers sample the same requests and the parts of a request stay
+    together.
+
+    >>> sum(is_sampled(b"request-%d" % number, 0.25) for number in range(1000))
+    245
     """
-
-    def __init__(self, place: KafkaPlace, told: Told, *, most_bytes: int, settings: Mapping[str, str]) -> None:
-        self._place = place
-        self._told = told
-        library = confluent_kafka()
-        try:
-            self._producer: Any = library.Producer(
-                {
-                    "linger.ms": 50,
-                    "message.timeout.ms": _PATIENCE_SECONDS * 1000,
-                    "reconnect.backoff.max.ms": 2000,
-                    "queue.buffering.max.kbytes": max(1, most_bytes >> 10),
-                    "queue.buffering.max.messages": 1_000_000,
-                    # The default of Kafka's Java clients, so that actions written by them are in the same partitions.
-                    "partitioner": "murmur2_random",
-                    **settings,
-                    "bootstrap.servers": place.brokers,
-                },
-                logger=new_library_log(id(self)),
-            )
-        except library.KafkaException as error:
-            raise ValueError(f"request log: kafka: {error.args[0].str()}") from error
-
-    def append(self, request_id: bytes, records: Sequence[bytes]) -> None:
-        """Passes the records of a request to librdkafka."""
-        for number, record in enumerate(records):
-            try:
-                self._producer.produce(self._place.topic, record, request_id, on_delivery=self._delivered)
-            except BufferError:
-                self._producer.poll(0)
-                self._told(len(records) - number, self._refusal("more records wait for the brokers than may"))
-                break
-            except Exception as error:  # noqa: BLE001 - such as a record too large; later ones may succeed
-                self._told(1, self._refusal(str(error)))
-        self._producer.poll(0)
-
-    def flush(self) -> None:
-        """Processes delivery reports."""
-        self._producer.poll(0)
-
-    def close(self, seconds: float) -> None:
-        """Waits up to `seconds` for the brokers; records not acknowledged by then are lost."""
-        left = self._producer.flush(seconds)
-        if left:
-            self._told(left, UnavailableError(f"{self._name}: the brokers have not taken them in {seconds:g} s"))
-        self._told = partial(_nothing)
-        self._producer.purge()
-
-    @property
-    def _name(self) -> str:
-        return f"topic '{self._place.topic}' at {self._place.brokers}"
-
-    def _refusal(self, reason: str) -> ResourceExhaustedError:
-        return ResourceExhaustedError(f"{self._name}: {reason}")
-
-    def _delivered(self, error: Any, _: Any) -> None:
-        if error is None:
-            self._told(1, None)
-        else:
-            self._told(1, UnavailableError(f"{self._name}: {error.str()} ({error.name()})"))
-
-
-def _nothing(*_: object) -> None:
-    """Ignores delivery reports after `close` has reported all records."""
-
-
-# It is a ``JoinEvent`` whose sample is an ``Example`` with the features of the request and the answer: the feature
-# ``__SERVED__`` has model, signature, version, request and index in it as JSON, and ``__SERVED__/NAME`` the output of
-# that name. The joiner copies all of it to its examples.
-
-_ITEM_MASK = (1 << 64) - 1
-
-
-def records_of(request: AnsweredRequest, *, time_ms: int, item_column: str | None = None) -> list[bytes]:
-    """Returns the records of a request, in the order of its examples.
-
-    Args:
-        request: The answered request.
-        time_ms: Time of the request, Unix milliseconds.
-        item_column: Column with the item of an example; if None or not in the request, the index of the example is
-            used.
-
-    Raises:
-        DataLossError: the encoded samples are invalid.
-    """
-    samples, items = _encoded(request, item_column) if request.is_encoded else _columns(request, item_column)
-    answers = _answers(request)
-    return [
-        impression_record(request.request_id, item & _ITEM_MASK, time_ms=time_ms, sample=sample + answer)
-        for item, sample, answer in zip(items, samples, answers, strict=True)
-    ]
-
-
-def _columns(request: AnsweredRequest, item_column: str | None) -> tuple[list[bytes], list[int]]:
-    count = request.num_examples
-    features = ExampleFeatures(count)
-    for name, column in request.columns.items():
-        if isinstance(column, list):
-            features.add_texts(name, column)
-        else:
-            features.add_numbers(name, column, is_ids=request.inputs[name].kind == "ids")
-    found = None if item_column is None else request.columns.get(item_column)
-    items = list(range(count)) if found is None or isinstance(found, list) else _first_ids(found)
-    return features.rows(), items * count if len(items) == 1 else items
-
-
-def _encoded(request: AnsweredRequest, item_column: str | None) -> tuple[list[bytes], list[int]]:
-    ((form, samples),) = request.columns.items()
-    examples = requested_examples(form, samples if isinstance(samples, list) else [])
-    items = list(range(len(examples)))
-    if item_column is not None:
-        items = [first_id_of(example, item_column) for example in examples]
-    return [example.SerializeToString() for example in examples], items
-
-
-def _first_ids(column: Tensor | Ragged) -> list[int]:
-    if not isinstance(column, Ragged):
-        return [int(each) for each in column.reshape(column.shape[0], -1)[:, 0].tolist()]
-    values = column.flat_values
-    starts, lengths = column.row_splits[:-1], column.lengths()
-    if not len(values):
-        return [0] * column.num_rows
-    firsts = values[starts.clamp(max=len(values) - 1)]
-    return [int(each) for each in torch.where(lengths > 0, firsts, torch.zeros_like(firsts)).tolist()]
-
-
-def _answers(request: AnsweredRequest) -> list[bytes]:
-    """Returns the encoded answer of each example; an output that is not per example is repeated in each."""
-    count, version = request.num_examples, request.version
-    told = json.dumps(
-        {
-            "request": request.request_id.decode("latin-1"),
-            "model": request.model,
-            "signature": request.signature,
-            "export": int(version.export),
-            "dense": int(version.dense),
-            "sparse": {str(part): int(number) for part, number in version.sparse.items()},
-            "examples": count,
-        },
-        separators=(",", ":"),
-    )
-    head = told.removesuffix("}").encode()
-    features = ExampleFeatures(count)
-    features.add_texts(SERVED, [b'%b,"example":%d}' % (head, number) for number in range(count)])
-    for name, values in request.outputs.items():
-        by_example = values.ndim > 0 and values.shape[0] == count
-        features.add_numbers(f"{SERVED}/{name}", values if by_example else values.reshape(1, -1))
-    return features.rows()
+    drawn = hashlib.blake2b(request_id, digest_size=8, person=b"request-log").digest()
+    return int.from_bytes(drawn, "little") < share * _SCALE

@@ -17,8 +17,8 @@ from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.events import decode_events, request_of
 from monolith.online.joiner.files import FileInput
 from monolith.online.joiner.topics import TopicInput, num_partitions
-from monolith.serving.request_log.encoded_requests import SERVED
-from monolith.serving.request_log.rolled_files import SUFFIX
+from monolith.serving.request_log.records import SERVED
+from monolith.serving.request_log.sinks import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from monolith.online.joiner.endpoints import JoinInput
 
-__all__ = ["LoggedExample", "LoggedRequest", "read_requests"]
 
 _AT_ONCE = 4096
 _OUTPUT = f"{SERVED}/"

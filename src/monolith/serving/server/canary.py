@@ -6,8 +6,6 @@ import hashlib
 import random
 from typing import NamedTuple
 
-__all__ = ["Canary", "Choice"]
-
 
 class Choice(NamedTuple):
     """A version, by its number or by its current label."""

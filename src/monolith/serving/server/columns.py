@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from monolith.serving.server.model import ServedInput, ServedSignature
 
-__all__ = [
-    "SPLITS",
-    "VALUES",
-    "Column",
-    "Fitted",
-    "fit",
-    "is_encoded",
-    "length_of",
-    "num_examples",
-    "require_examples",
-    "values_of_texts",
-]
 
 Column: TypeAlias = "Tensor | Ragged | list[bytes]"
 

@@ -15,7 +15,6 @@ from monolith.errors import InvalidArgumentError, PermissionDeniedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["VERBS", "Commands", "parse_command", "require_commander"]
 
 VERBS = ("label", "canary", "shadow", "rollback", "resume")
 _JSON = b"application/json"

@@ -6,10 +6,8 @@ from dataclasses import field
 
 from monolith.config import Config, config, require_positive
 from monolith.rpc.credentials import ServerCredentials
-from monolith.serving.request_log.config import RequestLogConfig  # noqa: TC001 - a field of a config
+from monolith.serving.request_log.log import RequestLogConfig  # noqa: TC001 - a field of a config
 from monolith.serving.server.request_queue import RequestQueueConfig
-
-__all__ = ["LOOPBACK", "LimitsConfig", "ServerConfig"]
 
 LOOPBACK = "127.0.0.1"
 

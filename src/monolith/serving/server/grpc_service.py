@@ -1,4 +1,4 @@
-"""The services of TF-Serving over gRPC: Predict, GetModelMetadata, GetModelStatus.
+"""The services of TF-Serving over gRPC: Predict, GetModelMetadata, GetModelStatus; and the server that offers them.
 
 A ragged input comes as two tensors, ``name/values`` and ``name/row_splits``, or padded to a rectangle where the slot
 has a padding id; encoded samples as DT_STRING under ``example_batch``, ``examples`` or ``instances``. The trailing
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ import torch
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
-from monolith.errors import InvalidArgumentError
+from monolith.errors import InvalidArgumentError, UnavailableError
+from monolith.rpc.connection_limit import ConnectionLimit
+from monolith.rpc.credentials import load_grpc
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.server.columns import VALUES, values_of_texts
@@ -27,7 +30,14 @@ from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import Target, deadline_error
 from monolith.serving.server.statuses import refusal_of
 from monolith.serving.tensor_messages import message_of, shape_message, strings_of, value_of
-from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, OWN_NAMES, PREDICTION_SERVICE, packed_signatures
+from monolith.serving.wire_methods import (
+    METHODS,
+    MODEL_SERVICE,
+    OWN_NAMES,
+    PREDICTION_SERVICE,
+    add_health,
+    packed_signatures,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,12 +47,11 @@ if TYPE_CHECKING:
     from monolith.data.text_ids import TextColumn
     from monolith.rpc.credentials import ServerCredentials
     from monolith.serving.server.columns import Column
+    from monolith.serving.server.config import ServerConfig
     from monolith.serving.server.model import ServedSignature
     from monolith.serving.server.registry import RegisteredModel
     from monolith.serving.server.request_core import RequestDispatcher
     from monolith.tensors import Ragged
-
-__all__ = ["MOST_TEXTS", "GrpcService", "columns_of", "service_handlers"]
 
 MOST_TEXTS = 1 << 20
 """Maximum number of texts in a tensor: each is a Python object, created with the GIL held."""
@@ -255,3 +264,68 @@ def _signatures_of(entry: RegisteredModel) -> messages.SignatureDefMap:
 def _tensor_info(name: str, spec: Any) -> messages.TensorInfo:
     number: Any = number_of(spec.dtype)
     return messages.TensorInfo(name=name, dtype=number, tensor_shape=shape_message(spec.shape))
+
+
+_KEEP_ALIVE_MS = 20_000
+
+
+class GrpcFront:
+    """gRPC front end of a server. The health service needs no token, as over HTTP.
+
+    Args:
+        core: Passes requests to models.
+        options: Configuration of the server.
+
+    Raises:
+        UnavailableError: the port is taken.
+    """
+
+    def __init__(self, core: RequestDispatcher, options: ServerConfig) -> None:
+        grpc = load_grpc(who="the server", extra="serving")
+        limits, credentials = options.limits, options.credentials()
+        self._drain_seconds = options.drain_seconds
+        self._threads = ThreadPoolExecutor(limits.concurrent_rpcs, thread_name_prefix="grpc")
+        self._limit = ConnectionLimit(credentials)
+        self._server = grpc.server(
+            self._threads,
+            interceptors=[self._limit],
+            maximum_concurrent_rpcs=limits.concurrent_rpcs,
+            options=[
+                ("grpc.max_receive_message_length", limits.body_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
+                ("grpc.keepalive_timeout_ms", int(limits.write_seconds * 1e3)),
+            ],
+        )
+        self._server.add_generic_rpc_handlers(service_handlers(grpc, GrpcService(core), credentials))
+        self._health = add_health(self._server, core.why_not_ready)
+        self.port = self._bind(options)
+        """Port of the server."""
+        self._server.start()
+        self._limit.watch(self.port)
+
+    def show_ending(self) -> None:
+        """Sets the health status to NOT_SERVING."""
+        self._health.enter_graceful_shutdown()
+
+    def close(self) -> None:
+        """Rejects new calls, drains running ones, and stops the server."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(self._drain_seconds).wait()
+        self._threads.shutdown()
+        self._limit.close()
+
+    def _bind(self, options: ServerConfig) -> int:
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"{host}:{options.grpc_port}"
+        secure = options.credentials().grpc_credentials()
+        try:
+            add = self._server.add_insecure_port if secure is None else self._server.add_secure_port
+            port = int(add(address) if secure is None else add(address, secure))
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            self._threads.shutdown()
+            raise UnavailableError(f"cannot listen on {address}; choose another port, or 0")
+        return port

@@ -11,18 +11,6 @@ if TYPE_CHECKING:
 
     from monolith.data.text_ids import TextColumn
 
-__all__ = [
-    "DEFAULT_SIGNATURE",
-    "ENCODED",
-    "ServedInput",
-    "ServedModel",
-    "ServedOutput",
-    "ServedPrediction",
-    "ServedSignature",
-    "ShownModel",
-    "Version",
-    "is_merged",
-]
 
 DEFAULT_SIGNATURE = "serving_default"
 """Signature of a request without one."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.registry import RegisteredModel
     from monolith.serving.server.request_queue import RequestQueueConfig
 
-__all__ = ["Answer", "Job", "ModelThreads"]
-
 
 class Answer(NamedTuple):
     """Answer to a request."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import DeadlineExceededError, NotFoundError
 from monolith.serving.request_log import AnsweredRequest
-from monolith.serving.request_log.sampling import request_id_of
+from monolith.serving.request_log.log import request_id_of
 from monolith.serving.server.columns import fit
 from monolith.serving.server.model_threads import Answer, Job
 from monolith.serving.server.shadow import ShadowScorer
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.model import ServedSignature
     from monolith.serving.server.model_threads import ModelThreads
     from monolith.serving.server.registry import ModelRegistry, RegisteredModel
-
-__all__ = ["RequestDispatcher", "Target", "deadline_error"]
 
 
 class Target(NamedTuple):

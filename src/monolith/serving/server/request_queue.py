@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from monolith.errors import OpError
 
-__all__ = ["CostModel", "OverloadedError", "RequestQueue", "RequestQueueConfig", "Taken", "Ticket", "WaitSlip"]
 
 _LEAST_RETRY_SECONDS = 0.001
 

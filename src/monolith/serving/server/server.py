@@ -22,7 +22,6 @@ from monolith.stop_request import StopRequest
 if TYPE_CHECKING:
     from monolith.serving.server.registry import ModelRegistry
 
-__all__ = ["ModelServer"]
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class ModelServer:
     def _start_grpc(self, stack: ExitStack) -> Any:
         if self.options.grpc_port is None:
             return None
-        from monolith.serving.server.grpc_front import GrpcFront  # noqa: PLC0415 - gRPC is imported where it is used
+        from monolith.serving.server.grpc_service import GrpcFront  # noqa: PLC0415 - gRPC is imported where it is used
 
         front = GrpcFront(self.core, self.options)
         stack.callback(front.close)

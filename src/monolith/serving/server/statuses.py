@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from monolith.errors import InternalError, OpError
 
-__all__ = ["ErrorStatus", "refusal_of"]
-
 _log = logging.getLogger(__name__)
 
 _HTTP = {

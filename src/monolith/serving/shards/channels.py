@@ -16,7 +16,6 @@ from monolith.serving.wire_methods import METHODS, path_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ShardAnswer", "ShardCall", "ShardChannels"]
 
 _KEEP_ALIVE_MS = 10_000
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from monolith.serving.shards.channels import ShardAnswer, ShardCall, ShardChannels
     from monolith.serving.shards.replica_race import HedgedRequest
 
-__all__ = ["ShardFanOut", "ShardQuestion"]
 
 _FINAL = (InvalidArgumentError, UnauthenticatedError, PermissionDeniedError)
 """Errors that another replica would return as well."""

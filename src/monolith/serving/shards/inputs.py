@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 
     from monolith.serving.tensor_messages import Strings
 
-__all__ = [
-    "Inputs",
-    "RawRequest",
-    "needed_numbers",
-    "numbers_in",
-    "require_inputs",
-    "rows_in",
-    "stacked_requests",
-    "table_buckets",
-]
 
 Inputs: TypeAlias = "Mapping[str, torch.Tensor | Strings]"
 

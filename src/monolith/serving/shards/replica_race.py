@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from monolith.errors import OpError
 
-__all__ = ["HedgedRequest"]
-
 
 @dataclass(slots=True)
 class HedgedRequest:

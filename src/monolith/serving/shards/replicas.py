@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.cluster.discovery import ServiceDiscovery
 
-__all__ = ["DiscoveredReplicas", "ListedReplicas", "Replicas", "shard_role"]
 
 _log = logging.getLogger(__name__)
 

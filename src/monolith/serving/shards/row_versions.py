@@ -1,8 +1,12 @@
-"""Computes which increments of a log the rows of an answer contain, from the reports of its shards."""
+"""Computes which increments of a log the rows of an answer contain, from the reports of its shards.
+
+`DenseSets` holds dense weights of the log; each request uses the newest ones whose rows its shards have.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.deltalog import store_of
 from monolith.tables.history import shared_buckets
@@ -10,7 +14,7 @@ from monolith.tables.history import shared_buckets
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["has_rows", "merged_versions"]
+    from torch import Tensor
 
 
 def merged_versions(told: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> dict[str, int]:
@@ -44,3 +48,56 @@ def has_rows(needs: Mapping[str, int], told: Mapping[int, Mapping[str, int]], ra
 def _concerned(part: str, shards: Iterable[int], ranges: Sequence[range]) -> list[int]:
     place = store_of(part)
     return [] if place is None else [shard for shard in shards if len(shared_buckets(place[1], ranges[shard]))]
+
+
+_MOST = 16
+"""Number of sets to keep: replicas of shards are a few increments apart."""
+
+
+class DenseSet(NamedTuple):
+    """Weights of one increment."""
+
+    weights: Mapping[str, Tensor]
+    number: int
+    """Number of the increment."""
+    needs: Mapping[str, int]
+    """Part -> number of the increment of rows with which they were trained."""
+
+
+class DenseSets:
+    """The newest sets of weights. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sets: list[DenseSet] = []
+        self._chosen: DenseSet | None = None
+
+    def add(self, found: DenseSet) -> None:
+        """Adds a newer set.
+
+        If there are too many, the oldest is dropped, except for the one in use, whose rows stalled shards have.
+        """
+        with self._lock:
+            self._sets.append(found)
+            if len(self._sets) > _MOST:
+                del self._sets[1 if self._sets[0] is self._chosen else 0]
+
+    def choose(self, told: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> DenseSet | None:
+        """Returns the newest set whose rows the shards have; None if there is none.
+
+        Args:
+            told: Shard -> part of the log -> number of its last applied increment.
+            ranges: The buckets of each shard.
+        """
+        with self._lock:
+            for each in reversed(self._sets):
+                if has_rows(each.needs, told, ranges):
+                    self._chosen = each
+                    return each
+        return None
+
+    @property
+    def numbers(self) -> set[int]:
+        """Numbers of the kept sets."""
+        with self._lock:
+            return {each.number for each in self._sets}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from monolith.deltalog import DeltaLog
-from monolith.deltalog.follow.log_tables import schemas_of
+from monolith.deltalog.follow.base_state import schemas_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from monolith.export.export_folder import versions_in
 from monolith.export.opened import open_export
@@ -16,10 +16,9 @@ from monolith.online import Follower
 from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_version
 from monolith.serving.log_readiness import lag_reason, why_stale
 from monolith.serving.prediction import ModelVersion
-from monolith.serving.shards.held_rows import HeldRows
 from monolith.serving.shards.shard_number import ShardNumber
 from monolith.serving.shards.shard_server import GRACE_SECONDS, ShardServer
-from monolith.serving.shards.shard_tables import ShardTables
+from monolith.serving.shards.shard_tables import HeldRows, ShardTables
 from monolith.serving.version_watch import VersionWatch
 from monolith.tables.local.store import LocalStore
 from monolith.tables.serving_tables import serving_tables
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from monolith.tables.schema import Schema
     from monolith.tables.table_config import TableConfig
 
-__all__ = ["ServedShard", "readable_tables", "serve_shard"]
 
 _NEED_RANGES = ("fixed_r8", "one_bit")
 """Compressors whose rows cannot be decoded without their range, which is not part of a schema."""

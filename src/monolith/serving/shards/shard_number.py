@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from monolith.errors import InvalidArgumentError
 from monolith.tables.bucket_owners import owned_ranges, require_owners
 
-__all__ = ["ShardNumber", "shard_model"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShardNumber:

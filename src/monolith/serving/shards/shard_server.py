@@ -19,19 +19,16 @@ from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, 
 from monolith.rpc.connection_limit import ConnectionLimit
 from monolith.rpc.credentials import ServerCredentials
 from monolith.rpc.wire_status import answered, import_grpc
-from monolith.serving.grpc_health import add_health
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_number import shard_model
 from monolith.serving.tensor_messages import message_of, value_of
-from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE
+from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE, add_health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.serving.shards.held_rows import HeldRows, VersionRows
-    from monolith.serving.shards.shard_tables import ShardTables
+    from monolith.serving.shards.shard_tables import HeldRows, ShardTables, VersionRows
 
-__all__ = ["LIFE_KEY", "SPARSE_KEY", "ShardServer", "ShardServerConfig"]
 
 _log = logging.getLogger(__name__)
 

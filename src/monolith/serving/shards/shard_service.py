@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -11,18 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from monolith.cluster.addresses import get_local_server_addr, split_address
 from monolith.observe import MetricsEndpoint
 from monolith.serving.server.config import LOOPBACK
-from monolith.serving.server.health_application import HealthApplication
 from monolith.serving.server.http.front import HttpFront
+from monolith.serving.server.http.message import HttpResponse
 from monolith.serving.server.metrics import GaugeThread
 from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monolith.cluster.discovery import ServiceDiscovery
     from monolith.serving.server.config import ServerConfig
+    from monolith.serving.server.http.message import HttpRequest, Reply
     from monolith.serving.server.metrics import ServingMetrics
     from monolith.serving.shards.served_shard import ServedShard
-
-__all__ = ["Registration", "ShardService"]
 
 _log = logging.getLogger(__name__)
 
@@ -173,3 +175,34 @@ def _reached_at(address: str) -> str:
     """Returns the address at which other machines reach a listening address."""
     host, port = split_address(address)
     return get_local_server_addr(int(port)) if host in _EVERYWHERE else address
+
+
+class HealthApplication:
+    """Answers ``/healthz`` and ``/readyz`` like a model server.
+
+    Args:
+        why_not_ready: Returns why the server is not ready; None: it is ready.
+        elsewhere: Error message for other paths.
+    """
+
+    def __init__(self, why_not_ready: Callable[[], str | None], *, elsewhere: str) -> None:
+        self._why_not_ready = why_not_ready
+        self._elsewhere = elsewhere
+
+    def begin(self, request: HttpRequest) -> HttpResponse:
+        """Answers one request."""
+        status, told = self._respond(request)
+        body = json.dumps({"status": "ok"} if told is None else {"error": told}).encode()
+        return HttpResponse(status, body, closes=status not in (200, 503))  # a body may follow that is not read
+
+    def answer(self, request: HttpRequest, reply: Reply) -> None:
+        """Answers one request; the body is ignored."""
+        reply(self.begin(request))
+
+    def _respond(self, request: HttpRequest) -> tuple[int, str | None]:
+        if request.path not in ("/healthz", "/readyz"):
+            return 404, self._elsewhere
+        if request.method not in ("GET", "HEAD"):
+            return 405, f"{request.path[1:]} takes GET, got {request.method}"
+        why = self._why_not_ready() if request.path == "/readyz" else None
+        return (200, None) if why is None else (503, why)

@@ -14,7 +14,8 @@ need their buckets, too (docs/formats/buckets.md), in ``bucket`` or ``<table>_bu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from monolith.serving.shards.inputs import Inputs
     from monolith.tables.keyed_rows import KeyedRows
     from monolith.tables.local.store import LocalStore
-
-__all__ = ["ASSIGN", "LOOKUP", "RAW_ASSIGN", "RAW_KEYS", "RAW_LOOKUP", "ShardTables", "wire_names"]
 
 LOOKUP: Final = "lookup"
 RAW_LOOKUP: Final = "raw_lookup"
@@ -218,3 +217,54 @@ class ShardTables:
             "id_split": torch.from_numpy(found.splits),
             "bucket": torch.from_numpy(found.buckets.astype(np.int32)),
         }
+
+
+_KEPT = 2
+"""Number of versions to keep: the newest, and the previous one for entries that have not loaded the newest yet."""
+
+
+class VersionRows(NamedTuple):
+    """The rows of one version."""
+
+    version: int
+    tables: ShardTables
+
+
+class HeldRows:
+    """The rows of a shard, by version. Thread-safe.
+
+    Args:
+        tables: Tables of the first version.
+        version: Version of their export.
+        is_live: Whether the rows come from a log or from pushes instead of an export; they serve every version.
+    """
+
+    def __init__(self, tables: ShardTables, *, version: int = 0, is_live: bool = False) -> None:
+        self._lock = threading.Lock()
+        self._held = [VersionRows(version, tables)]
+        self._is_live = is_live
+
+    @property
+    def newest(self) -> VersionRows:
+        """Rows for requests without a version."""
+        return self._held[-1]
+
+    def add(self, version: int, tables: ShardTables) -> None:
+        """Adds a newer version; the oldest is dropped."""
+        with self._lock:
+            self._held = [*self._held, VersionRows(version, tables)][-_KEPT:]
+
+    def of(self, version: int | None) -> VersionRows:
+        """Returns the rows for a requested version.
+
+        Raises:
+            NotFoundError: the version is not loaded.
+        """
+        held = self._held
+        if version is None or self._is_live:
+            return held[-1]
+        for each in held:
+            if each.version == version:
+                return each
+        known = " and ".join(str(each.version) for each in held)
+        raise NotFoundError(f"no version {version}; served here: {known}")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from monolith.export.signature import Signature
     from monolith.train import Task
 
-__all__ = ["ReplayModel", "ReplayModels"]
-
 
 class ReplayModel(Protocol):
     """A model for replaying requests. Not thread-safe."""

@@ -18,16 +18,6 @@ if TYPE_CHECKING:
 
     from monolith.serving.server.registry import RegisteredModel
 
-__all__ = [
-    "METHOD",
-    "REFUSED_CODE",
-    "encode_answer",
-    "metadata_of",
-    "number_of",
-    "status_of",
-    "told_of",
-    "version_text",
-]
 
 METHOD = "tensorflow/serving/predict"
 REFUSED_CODE = 9

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.config import LimitsConfig
     from monolith.serving.server.model import ServedInput, ServedSignature
 
-__all__ = ["MAX_COLUMNS", "JsonRequest", "parse_request"]
 
 MAX_COLUMNS = 1 << 14
 """Maximum number of inputs of a request: far more than a signature has."""

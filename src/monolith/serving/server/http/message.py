@@ -1,15 +1,20 @@
-"""HTTP request and response, exchanged between a connection and the application."""
+"""HTTP request and response, exchanged between a connection and the application.
+
+`why_refused` validates the head of a request against request smuggling; `error_response` converts errors.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from monolith.errors import UnauthenticatedError
+from monolith.serving.server.statuses import refusal_of
 
-__all__ = ["HttpApplication", "HttpRequest", "HttpResponse", "Reply", "encode_response"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 class HttpRequest:
@@ -97,3 +102,75 @@ def encode_response(response: HttpResponse, *, is_kept_open: bool, has_body: boo
         head += b"%b: %b\r\n" % (name, value)
     end = b"\r\n" if is_kept_open else b"connection: close\r\n\r\n"
     return head + end + response.body if has_body else head + end
+
+
+SINGLE_HEADERS = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"origin",
+        b"transfer-encoding",
+        b"x-request-id",
+        b"x-timeout-ms",
+    }
+)
+"""Headers that may occur only once: with two, one program uses the first and another the last."""
+_LENGTH_DIGITS = 19
+
+
+def why_refused(headers: Mapping[bytes, bytes], version: str) -> str | None:
+    """Returns why a head is rejected; None if it is valid.
+
+    Args:
+        headers: Headers with lower-case names.
+        version: HTTP version.
+    """
+    if version != "1.0" and b"host" not in headers:
+        return "the head has no host line, which HTTP/1.1 requires"
+    length = headers.get(b"content-length")
+    if length is not None and not (length.isdigit() and len(length) <= _LENGTH_DIGITS):
+        return f"content-length must be a number of at most {_LENGTH_DIGITS} digits, got {len(length)} characters"
+    encoding = headers.get(b"transfer-encoding")
+    if encoding is not None and encoding.lower() != b"chunked":
+        return f"transfer-encoding must be chunked, got {encoding[:80].decode('latin-1')!r}"
+    return None
+
+
+def content_length_of(headers: Mapping[bytes, bytes]) -> int:
+    """Returns the content length, 0 if missing. REQUIRES: the head is valid."""
+    return int(headers.get(b"content-length", b"0"))
+
+
+class HttpError(Exception):
+    """An error with an HTTP status and a message.
+
+    With `closes` the connection is closed: the rest of the request is unread.
+    """
+
+    def __init__(self, status: int, sentence: str, *, closes: bool = False) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+        self.closes = closes
+
+
+def error_response(error: BaseException) -> HttpResponse:
+    """Returns the response to an error: status, message, and when to retry."""
+    if isinstance(error, HttpError):
+        return HttpResponse(error.status, _told(error.sentence), closes=error.closes)
+    refusal = refusal_of(error)
+    headers: list[tuple[bytes, bytes]] = []
+    if refusal.retry_after_seconds is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(refusal.retry_after_seconds)))
+        headers.append((b"retry-after-ms", b"%d" % math.ceil(refusal.retry_after_seconds * 1e3)))
+    if isinstance(error, UnauthenticatedError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return HttpResponse(refusal.http, _told(refusal.sentence), tuple(headers))
+
+
+def _told(sentence: str) -> bytes:
+    return json.dumps({"error": sentence}).encode()

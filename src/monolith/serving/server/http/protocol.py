@@ -19,16 +19,21 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from monolith.serving.server.http.error import HttpError, error_response
-from monolith.serving.server.http.head import SINGLE_HEADERS, content_length_of, why_refused
-from monolith.serving.server.http.message import HttpRequest, encode_response
+from monolith.serving.server.http.message import (
+    SINGLE_HEADERS,
+    HttpError,
+    HttpRequest,
+    content_length_of,
+    encode_response,
+    error_response,
+    why_refused,
+)
 from monolith.serving.server.request_core import deadline_error
 
 if TYPE_CHECKING:
     from monolith.serving.server.config import LimitsConfig
     from monolith.serving.server.http.message import HttpApplication, HttpResponse
 
-__all__ = ["HEAD_BYTES", "PIECE_BYTES", "HttpConnection"]
 
 HEAD_BYTES = 64 << 10
 """Maximum size of the head of a request, including the path."""

@@ -1,4 +1,4 @@
-"""The REST interface of TF-Serving; paths are those of `rest_path.py`.
+"""The REST interface of TF-Serving; `parse_path` has the paths.
 
 An answer has its model version in the header ``x-model-version``, and if requests are logged the request id in
 ``x-request-id``: that of the client, or a generated one. A client may set a timeout in ``x-timeout-ms``, and a request
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from monolith.errors import InvalidArgumentError, UnauthenticatedError, UnimplementedError
 from monolith.serving.server.commands import VERBS, parse_command, require_commander
-from monolith.serving.server.http.error import HttpError, error_response
 from monolith.serving.server.http.json_answer import encode_answer, metadata_of, status_of, version_text
 from monolith.serving.server.http.json_request import parse_request
-from monolith.serving.server.http.message import HttpResponse
+from monolith.serving.server.http.message import HttpError, HttpResponse, error_response
 from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import Target
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.http.message import HttpRequest, Reply
     from monolith.serving.server.request_core import RequestDispatcher
 
-__all__ = ["RestApplication"]
 
 _SMALL_BODY_BYTES = 64 << 10
 """Bodies up to this size are decoded by the event loop, in less than a millisecond; others by threads."""

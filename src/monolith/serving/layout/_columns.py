@@ -1,0 +1,239 @@
+"""Columns of a request, as users pass them or as the core parses them: ids, and numbers.
+
+A column has a row per example, or one row for all examples.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from monolith.data.columns import Column, DenseColumn, FirstBytes, Floats, Ints
+from monolith.errors import InvalidArgumentError
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith.export.layout_spec import DenseSpec
+
+ColumnInput: TypeAlias = "Ragged | Tensor | NDArray[np.int64] | Sequence[int] | Sequence[Sequence[int]]"
+"""The ids of one column: int64 [B], int64 [B, k] or rows of differing length; lists of numbers, too."""
+
+LooseColumn: TypeAlias = "Ragged | list[bytes]"
+"""A column that is not a tensor: ragged numbers, or texts."""
+
+_BY_SPLITS = -1
+
+
+class IdColumn(NamedTuple):
+    """A column whose memory the core can read."""
+
+    ids: Tensor
+    """int64 [n], contiguous."""
+    splits: Tensor | None
+    """int64 [rows + 1]; None: every row has the same number of ids."""
+    rows: int
+
+    def for_core(self) -> tuple[int, int, int, int, int]:
+        """Returns address and number of ids, ids of each row or -1, address of the splits, number of rows."""
+        count = self.ids.shape[0]
+        if self.splits is not None:
+            return self.ids.data_ptr(), count, _BY_SPLITS, self.splits.data_ptr(), self.rows
+        return self.ids.data_ptr(), count, count // self.rows if self.rows else 0, 0, self.rows
+
+
+def id_column(columns: Mapping[str, object], name: str) -> IdColumn:
+    """Returns a column of ids.
+
+    Raises:
+        InvalidArgumentError: the column is missing, or does not hold ids.
+    """
+    given = columns.get(name)
+    if isinstance(given, Ragged):
+        return _of_ragged(given, name)
+    ids = given if isinstance(given, Tensor) else _id_tensor(columns, name)
+    if isinstance(ids, Ragged):
+        return _of_ragged(ids, name)
+    _require_ids(ids, name)
+    if ids.ndim == 1:
+        return IdColumn(ids.contiguous(), None, ids.shape[0])
+    if ids.ndim == 2:
+        return IdColumn(ids.reshape(-1), None, ids.shape[0])
+    raise InvalidArgumentError(
+        f"column {name!r}: ids must be [examples], [examples, ids of each] or ragged, got shape {tuple(ids.shape)}"
+    )
+
+
+def num_examples_of(rows: Mapping[str, int]) -> int:
+    """Returns the number of examples of columns with these numbers of rows; one row applies to all examples.
+
+    Raises:
+        InvalidArgumentError: the numbers of rows differ.
+    """
+    counts = {count for count in rows.values() if count != 1}
+    if len(counts) > 1:
+        told = ", ".join(f"{name!r} {count}" for name, count in rows.items() if count != 1)
+        raise InvalidArgumentError(f"columns must have as many examples as the others, or one for all; got {told}")
+    return counts.pop() if counts else 1
+
+
+def _of_ragged(ids: Ragged, name: str) -> IdColumn:
+    values, splits = ids.values, ids.row_splits
+    if isinstance(values, Ragged) or values.ndim != 1:
+        raise InvalidArgumentError(f"column {name!r}: ids must be rows of plain numbers, got {ids!r}")
+    _require_ids(values, name)
+    if splits.dtype != torch.int64 or splits.ndim != 1 or splits.shape[0] == 0 or not splits.is_cpu:
+        raise InvalidArgumentError(f"column {name!r}: row_splits must be int64 [examples + 1] on the CPU")
+    return IdColumn(values.contiguous(), splits.contiguous(), ids.num_rows)
+
+
+def _id_tensor(columns: Mapping[str, object], name: str) -> Tensor | Ragged:
+    given = columns.get(name)
+    if given is None:
+        close = difflib.get_close_matches(name, map(str, columns), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, columns)) or 'nothing'}"
+        raise InvalidArgumentError(f"column {name!r}: the request has no ids for it; {hint}")
+    if isinstance(given, np.ndarray):
+        return _of_array(given, name)
+    if isinstance(given, list | tuple):
+        return _of_list(given, name)
+    raise InvalidArgumentError(
+        f"column {name!r}: ids must be a tensor, Ragged, array or list, got {type(given).__name__}"
+    )
+
+
+def _of_array(given: NDArray[np.generic], name: str) -> Tensor:
+    if given.dtype != np.int64:
+        raise InvalidArgumentError(f"column {name!r}: ids must be int64, got {given.dtype}")
+    return torch.from_numpy(np.ascontiguousarray(given))
+
+
+def _of_list(given: Sequence[object], name: str) -> Tensor | Ragged:
+    rows = [each if isinstance(each, list | tuple) else [each] for each in given]
+    for row in rows:
+        for number in row:
+            if isinstance(number, bool) or not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
+                raise InvalidArgumentError(f"column {name!r}: ids must be 64-bit integers, got {number!r}")
+    lengths = {len(row) for row in rows}
+    if len(lengths) == 1:
+        return torch.tensor(rows, dtype=torch.int64).reshape(len(rows), lengths.pop())
+    flat = torch.tensor([number for row in rows for number in row], dtype=torch.int64)
+    return Ragged.from_lengths(flat, torch.tensor([len(row) for row in rows], dtype=torch.int64))
+
+
+def _require_ids(ids: Tensor, name: str) -> None:
+    if ids.dtype is not torch.int64:
+        raise InvalidArgumentError(f"column {name!r}: ids must be int64, got {ids.dtype}")
+    if not ids.is_cpu or ids.layout is not torch.strided:
+        raise InvalidArgumentError(
+            f"column {name!r}: ids must be a dense tensor on the CPU, got {ids.layout} on {ids.device}"
+        )
+
+
+def sample_column(spec: DenseSpec) -> Column | None:
+    """Returns the column of samples for a specification; None if samples cannot hold it."""
+    if spec.dtype == "bytes":
+        return FirstBytes(spec.name)
+    if spec.dtype == "float32":
+        return Floats(spec.name) if spec.width is None else DenseColumn(spec.name, width=spec.width)
+    if spec.dtype == "int64":
+        return Ints(spec.name) if spec.width is None else DenseColumn(spec.name, width=spec.width, dtype="int64")
+    return None
+
+
+def parsed_numbers(columns: Sequence[Column], parsed: tuple[Any, ...]) -> dict[str, Tensor | LooseColumn]:
+    """Returns name -> values that the core parsed from these columns."""
+    rows, ints, int_splits, floats, float_splits, dense_floats, dense_ints, texts, *_ = parsed
+    widths = [column.width if isinstance(column, DenseColumn) else 1 for column in columns]
+    is_int = [isinstance(column, DenseColumn) and column.dtype == "int64" for column in columns]
+    of_dense = [isinstance(column, DenseColumn) for column in columns]
+    pieces: dict[str, Iterator[Tensor | LooseColumn]] = {
+        "Ints": _ragged(ints, int_splits, rows),
+        "Floats": _ragged(floats, float_splits, rows),
+        "FirstBytes": iter(texts),
+        "float32": _dense(
+            dense_floats, [w for w, i, d in zip(widths, is_int, of_dense, strict=True) if d and not i], rows
+        ),
+        "int64": _dense(dense_ints, [w for w, i in zip(widths, is_int, strict=True) if i], rows),
+    }
+    return {
+        column.name: next(pieces[column.dtype if isinstance(column, DenseColumn) else type(column).__name__])
+        for column in columns
+    }
+
+
+def given_number(columns: Mapping[str, object], spec: DenseSpec) -> Tensor | LooseColumn:
+    """Returns the given column, as a tensor if it holds numbers.
+
+    Raises:
+        InvalidArgumentError: the column is missing, or of another type or width.
+    """
+    if spec.name not in columns:
+        raise InvalidArgumentError(f"column {spec.name!r}: the request has no values for it")
+    given = columns[spec.name]
+    if spec.dtype == "bytes":
+        return _texts(given, spec)
+    if isinstance(given, Ragged):
+        return given
+    values = _number_tensor(given, spec)
+    if values.ndim == 0:
+        raise InvalidArgumentError(f"column {spec.name!r}: a value for each example is expected, got a single one")
+    if spec.width is not None and values.ndim == 2 and values.shape[1] != spec.width:
+        raise InvalidArgumentError(
+            f"column {spec.name!r}: {spec.width} numbers of each example are expected, got {values.shape[1]}"
+        )
+    return values
+
+
+def num_rows_of(value: Tensor | LooseColumn) -> int:
+    """Returns the number of examples of a column."""
+    if isinstance(value, Tensor):
+        return value.shape[0]
+    return value.num_rows if isinstance(value, Ragged) else len(value)
+
+
+def for_all(value: Tensor | LooseColumn, num_examples: int) -> Tensor | LooseColumn:
+    """Repeats the single row of a column for every example."""
+    if isinstance(value, Tensor):
+        return value.expand(num_examples, *value.shape[1:])
+    if isinstance(value, Ragged):
+        count = value.row_splits[-1]
+        return Ragged(value.flat_values.repeat(num_examples), torch.arange(num_examples + 1) * count, validate=False)
+    return value * num_examples
+
+
+def _number_tensor(given: object, spec: DenseSpec) -> Tensor:
+    wanted = getattr(torch, spec.dtype, None)
+    if isinstance(given, Tensor | np.ndarray):
+        values = given if isinstance(given, Tensor) else torch.from_numpy(given)
+        if values.dtype is not wanted:
+            raise InvalidArgumentError(f"column {spec.name!r}: {spec.dtype} is expected, got {values.dtype}")
+        return values
+    try:
+        return torch.tensor(given, dtype=wanted)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InvalidArgumentError(f"column {spec.name!r}: {spec.dtype} is expected; {error}") from error
+
+
+def _texts(given: object, spec: DenseSpec) -> list[bytes]:
+    if not isinstance(given, list | tuple) or not all(isinstance(each, bytes) for each in given):
+        raise InvalidArgumentError(f"column {spec.name!r}: a list of bytes is expected, got {type(given).__name__}")
+    return list(given)
+
+
+def _ragged(values: Any, splits: Any, rows: int) -> Iterator[Ragged]:
+    table = torch.from_numpy(splits).view(-1, rows + 1)
+    parts = torch.split(torch.from_numpy(values), table[:, -1].tolist())
+    return (Ragged(part, part_splits, validate=False) for part, part_splits in zip(parts, table.unbind(), strict=True))
+
+
+def _dense(values: Any, widths: list[int], rows: int) -> Iterator[Tensor]:
+    parts = torch.split(torch.from_numpy(values), [rows * width for width in widths])
+    return (part.view(rows, width) for part, width in zip(parts, widths, strict=True))
