@@ -7,10 +7,9 @@ import pytest
 from benchmarks import run
 from benchmarks.suites.catalog import SUITES
 from benchmarks.suites.tables import callers
-from monolith.cli._bench import runner
+from monolith.cli._bench import by_threads, one_table, runner
 from monolith.cli._bench.catalog import Row
 from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.rows import by_threads, insert
 from monolith.cli._bench.setting import Setting
 
 TINY = Setting(small_rows=1500, large_rows=3000, huge_rows=3000, examples=8, num_batches=3, rounds=2, seconds=0.02)
@@ -83,14 +82,14 @@ def test_one_of_several_callers_that_starves_is_seen(monkeypatch: pytest.MonkeyP
 def test_what_inserts_cost_stands_beside_the_memory_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def seconds_to_clear(_: insert.FreshMemory, num_bytes: int) -> float:
+    def seconds_to_clear(_: one_table.FreshMemory, num_bytes: int) -> float:
         asked.append(num_bytes)
         return 1e9
 
-    monkeypatch.setattr(insert.FreshMemory, "seconds_to_clear", seconds_to_clear)
-    training, *others = insert.measure(TINY)
+    monkeypatch.setattr(one_table.FreshMemory, "seconds_to_clear", seconds_to_clear)
+    training, *others = one_table.measure_insert(TINY)
     assert training.ok is True
-    assert training.peer == insert.FRESH
+    assert training.peer == one_table.FRESH
     calls = -(-TINY.large_rows // TINY.ids_per_batch)
     assert len(asked) == TINY.rounds * calls, "as often as the table is called, in turns with it"
     assert sum(asked) > TINY.rounds * 3000 * 144, "header, weights and state of every row"
@@ -98,7 +97,7 @@ def test_what_inserts_cost_stands_beside_the_memory_of_the_table(monkeypatch: py
 
 
 def test_fresh_memory_is_touched_once_and_takes_time_by_its_size() -> None:
-    with insert.FreshMemory(1 << 27) as memory:
+    with one_table.FreshMemory(1 << 27) as memory:
         assert memory.seconds_to_clear(0) == 0.0
         first = min(memory.seconds_to_clear(1 << 12) for _ in range(5))
         assert 0 < first < memory.seconds_to_clear(1 << 26)

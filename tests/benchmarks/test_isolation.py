@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.cli._bench import isolation
+from monolith.cli._bench import runner
 from monolith.cli._bench.measurement import RowSkippedError
 from monolith.cli._bench.setting import Setting
 
@@ -18,37 +18,37 @@ def _children_find_their_functions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_runs_in_another_process_with_setting_and_arguments() -> None:
-    answer = isolation.call("child_functions:echo", SETTING, name="x", count=4)
+    answer = runner.call("child_functions:echo", SETTING, name="x", count=4)
     assert answer.pop("pid") != os.getpid()
     assert answer == {"threads": 3, "sizes": [5, 7], "name": "x", "count": 4}
 
 
 def test_a_skip_travels_with_its_reason() -> None:
     with pytest.raises(RowSkippedError, match="the peer is missing; install it"):
-        isolation.call("child_functions:skip", SETTING)
+        runner.call("child_functions:skip", SETTING)
 
 
 def test_a_raising_function_is_a_failure_with_its_reason(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(isolation.ChildFailedError, match=r"^ValueError: this row is broken$"):
-        isolation.call("child_functions:fail", SETTING)
+    with pytest.raises(runner.ChildFailedError, match=r"^ValueError: this row is broken$"):
+        runner.call("child_functions:fail", SETTING)
     assert "Traceback" in capfd.readouterr().err, "the whole story is on standard error"
 
 
 def test_a_killed_process_is_told_from_a_raising_one() -> None:
-    with pytest.raises(isolation.ChildFailedError, match="killed by signal 9, probably out of memory"):
-        isolation.call("child_functions:die", SETTING)
+    with pytest.raises(runner.ChildFailedError, match="killed by signal 9, probably out of memory"):
+        runner.call("child_functions:die", SETTING)
 
 
 def test_a_function_that_does_not_exist_is_a_failure_that_names_it() -> None:
-    with pytest.raises(isolation.ChildFailedError, match="no_such_function"):
-        isolation.call("child_functions:no_such_function", SETTING)
+    with pytest.raises(runner.ChildFailedError, match="no_such_function"):
+        runner.call("child_functions:no_such_function", SETTING)
 
 
 def test_an_interrupt_of_the_child_interrupts_the_caller() -> None:
     with pytest.raises(KeyboardInterrupt):
-        isolation.call("child_functions:interrupt", SETTING)
+        runner.call("child_functions:interrupt", SETTING)
 
 
 def test_what_libraries_print_does_not_spoil_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
-    assert isolation.call("child_functions:print_noise", SETTING) == "answer"
+    assert runner.call("child_functions:print_noise", SETTING) == "answer"
     assert capfd.readouterr().out == "", "standard output belongs to the report"

@@ -10,9 +10,8 @@ import pytest
 
 from benchmarks.suites.catalog import ROW_OF_KEY, SUITES
 from benchmarks.suites.tables import gather, growth, optimizers
-from monolith.cli._bench import peers, runner
+from monolith.cli._bench import against_peers, peers, runner
 from monolith.cli._bench.measurement import Measurement, RowSkippedError
-from monolith.cli._bench.rows import against_peers
 from monolith.cli._bench.setting import Setting
 from monolith.tables import row_optimizers
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.suites.catalog import SUITES
-from monolith.cli._bench import isolation, machine, runner
+from monolith.cli._bench import machine, runner
 from monolith.cli._bench.catalog import Row
 from monolith.cli._bench.measurement import Measurement, RowSkippedError
 from monolith.cli._bench.setting import Setting
@@ -24,7 +24,7 @@ def answer_by(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Callable[[], A
     def call(function: str, setting: Setting, *, row: str) -> Any:
         return answers[row]()
 
-    monkeypatch.setattr(isolation, "call", call)
+    monkeypatch.setattr(runner, "call", call)
     monkeypatch.setattr(machine, "busy_ratio", lambda: 0.0)
 
 
@@ -49,7 +49,7 @@ def test_rows_are_measured_in_order_and_progress_is_told(monkeypatch: pytest.Mon
 
 
 def test_a_broken_row_costs_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer_by(monkeypatch, {"a": raising(isolation.ChildFailedError("a died")), "b": lambda: measured("b")})
+    answer_by(monkeypatch, {"a": raising(runner.ChildFailedError("a died")), "b": lambda: measured("b")})
     outcome = runner.run([row("a"), row("b")], SETTING, tell=lambda _: None)
     assert outcome.failed == ["a"]
     assert [each.note for each in outcome.measurements] == ["failed: a died", ""]

@@ -10,10 +10,9 @@ import pytest
 from benchmarks.suites.catalog import SUITES
 from monolith import _core
 from monolith.cli import bench, main
-from monolith.cli._bench import isolation, machine, ours, runner
+from monolith.cli._bench import by_threads, machine, ours, runner
 from monolith.cli._bench.catalog import CHECKOUT_ROWS, ROWS
 from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.rows import by_threads
 from monolith.cli._bench.setting import Setting
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Setting]]:
         calls.append((key, setting))
         return [Measurement(row=key, measure=f"speed of {key}", figure=5.0, unit="x/s", limit=4.0).to_json()]
 
-    monkeypatch.setattr(isolation, "call", call)
+    monkeypatch.setattr(runner, "call", call)
     monkeypatch.setattr(machine, "busy_ratio", lambda: 0.0)
     monkeypatch.setattr(machine, "available_bytes", lambda: 2**40)
     return calls
@@ -56,7 +55,7 @@ def test_check_prints_verdicts_and_fails_where_one_is_missed(
     assert main(["bench", "--check"]) == 0
     assert f"{len(KEYS)} of {len(KEYS)} requirements met" in capsys.readouterr().out
     slow = Measurement(row="restore", measure="m", figure=1.0, limit=2.0)
-    monkeypatch.setattr(isolation, "call", lambda *_, **__: [slow.to_json()])
+    monkeypatch.setattr(runner, "call", lambda *_, **__: [slow.to_json()])
     assert main(["bench", "--rows", "restore"]) == 0, "figures have no effect without --check"
     assert main(["bench", "--check", "--rows", "restore"]) == 1
     assert "0 of 1 requirements met" in capsys.readouterr().out
@@ -147,14 +146,14 @@ def test_a_quick_run_says_that_its_verdicts_are_a_smoke_test(
 def test_control_c_prints_what_was_measured(
     asked: list[tuple[str, Setting]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = isolation.call
+    answer = runner.call
 
     def interrupted(function: str, setting: Setting, **arguments: Any) -> Any:
         if arguments["row"] == ROWS[1].function:
             raise KeyboardInterrupt
         return answer(function, setting, **arguments)
 
-    monkeypatch.setattr(isolation, "call", interrupted)
+    monkeypatch.setattr(runner, "call", interrupted)
     assert main(["bench"]) == 130
     assert f"speed of {KEYS[0]}" in capsys.readouterr().out
 
@@ -163,9 +162,9 @@ def test_a_failed_row_is_printed_and_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, asked: list[tuple[str, Setting]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any, **__: Any) -> Any:
-        raise isolation.ChildFailedError("it ended with status 1")
+        raise runner.ChildFailedError("it ended with status 1")
 
-    monkeypatch.setattr(isolation, "call", fail)
+    monkeypatch.setattr(runner, "call", fail)
     assert main(["bench", "--rows", "restore"]) == 1
     assert "failed: it ended with status 1" in capsys.readouterr().out
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import Saver, get_nas_weight_json
-from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.state_dicts import model_state
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.cli import main
 from monolith.errors import NotFoundError

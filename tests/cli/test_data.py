@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from data.framed_files import framed, samples
 from kafka_cluster import KafkaCluster
 from monolith import cli
-from monolith.cli._data.samples import examples_of, fits
+from monolith.cli._data.opening import examples_of, fits
 from monolith.cli._data.statistics import UniqueCounter, table_bytes_per_id
 from monolith.data import (
     Floats,

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from monolith.cli import main
-from monolith.cli._demo.contestants import BYTES_PER_BARE_ROW, Frozen, Hashed, Online
+from monolith.cli._demo.contestants import BYTES_PER_BARE_ROW, STAGES, Frozen, Hashed, Online
 from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD, Race, RaceConfig, RaceProgress
-from monolith.cli._demo.stages import STAGES
 from monolith.data import ClickStream
 
 COMMAND = [sys.executable, "-c", "import sys; from monolith.cli import main; sys.exit(main(sys.argv[1:]))", "demo"]

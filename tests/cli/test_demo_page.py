@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monolith.cli._demo.contestants import PREDICT, STAGES, TRAFFIC, Stopwatch, bars_of
 from monolith.cli._demo.race import MODELS, RaceConfig, RaceProgress, RaceWindow
 from monolith.cli._demo.report import conclusion_of, html_of, summary_of, write_report
-from monolith.cli._demo.stages import PREDICT, STAGES, TRAFFIC, Stopwatch, bars_of
 from monolith.cli._demo.view import View, line_of, screen_of, sparkline
 from monolith.observe.charts import Axes, Series, line_chart, ticks
 from monolith.testing import FakeClock

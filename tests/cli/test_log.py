@@ -14,9 +14,9 @@ import torch
 
 from monolith.cli import main
 from monolith.deltalog import DeltaLog, rows_part
-from monolith.deltalog.publish.examples_tally import Trained
+from monolith.deltalog.publish.store_publisher import Trained
 from monolith.online import DeltaPublisher, Follower
-from monolith.online.joiner.locks import PartitionLock
+from monolith.online.joiner.state import PartitionLock
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors, row_optimizers
 
 PART = rows_part()

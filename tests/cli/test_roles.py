@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from monolith.cli import _launching, _roles, main
-from monolith.cli._arguments._roles import PLACE, shown_options
+from monolith.cli._arguments.worker import PLACE, shown_options
 from monolith.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -25,7 +25,7 @@ from monolith.errors import (
 )
 from monolith.launch import LaunchPlan, Role
 from monolith.train import RunnerConfig
-from monolith.train.config.job_settings import JobProgramConfig
+from monolith.train.config.job_config import JobProgramConfig
 
 TASK = "monolith.testing:ExampleTask"
 STAND_IN = Path(__file__).parents[1] / "launch" / "stand_in.py"

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from monolith.cli import main
-from monolith.cli._arguments._streams import STREAM_ONLY
-from monolith.cli._arguments.train import MATTERING, MEANT, OPTION_PREFIX, mattering_options
+from monolith.cli._arguments.train import MATTERING, MEANT, OPTION_PREFIX, STREAM_ONLY, mattering_options
 from monolith.train import RunnerConfig
 from monolith.train.compat.effects import Refused, effects_of
 from monolith.train.parameters import flags

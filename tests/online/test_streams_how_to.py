@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from monolith import cli
-from monolith.cli._arguments._streams import STREAM_ONLY
+from monolith.cli._arguments.train import STREAM_ONLY
 from monolith.online.stream import StreamCounts
 from serving.server.serving_process import serve_while
 

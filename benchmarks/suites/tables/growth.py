@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.cli._bench import isolation, machine, ours
+from monolith.cli._bench import machine, ours, runner
 from monolith.cli._bench.measurement import Measurement, Sense, spread, tell
 from monolith.cli._bench.timing import percentile, quiet_collector
 
@@ -24,7 +24,7 @@ def measure(setting: Setting) -> list[Measurement]:
     runs = []
     for number in range(RUNS):
         tell(f"    run {number + 1} of {RUNS}: {setting.huge_rows:,} rows")
-        runs.append(isolation.call("benchmarks.suites.tables.growth:grow", setting))
+        runs.append(runner.call("benchmarks.suites.tables.growth:grow", setting))
     name = f"growth from empty to {setting.huge_rows:,} rows"
     return [
         _compare(

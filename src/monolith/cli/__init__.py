@@ -12,7 +12,6 @@ import argparse
 import ast
 import difflib
 import importlib
-import importlib.util
 import os
 import pkgutil
 import re
@@ -25,7 +24,7 @@ from monolith._version import __version__
 from monolith.cli._failures import failure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _PIPE_CLOSED = 128 + 13
 
@@ -68,7 +67,11 @@ class _OneLineParser(argparse.ArgumentParser):
 
 def command_names() -> list[str]:
     """Returns the names of all commands: one for each module here."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return sorted(name for name in _modules_in(__path__) if not name.startswith("_"))
+
+
+def _modules_in(path: Iterable[str]) -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(path)]
 
 
 def load_command(name: str) -> Command:
@@ -78,9 +81,9 @@ def load_command(name: str) -> Command:
 
 def load_arguments(name: str) -> Arguments:
     """Returns the module that describes a command."""
-    apart = f"{__name__}._arguments.{name}"
-    found = importlib.util.find_spec(apart) is not None
-    return cast("Arguments", importlib.import_module(apart if found else f"{__name__}.{name}"))
+    package = f"{__name__}._arguments"
+    is_apart = name in _modules_in(importlib.import_module(package).__path__)
+    return cast("Arguments", importlib.import_module(f"{package if is_apart else __name__}.{name}"))
 
 
 def _summary_of(name: str) -> str:

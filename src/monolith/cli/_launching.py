@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from monolith.cli._arguments._launchers import MAX_RESTARTS, RESOURCES
+from monolith.cli._arguments.train import MAX_RESTARTS, RESOURCES
 from monolith.cli._run_options import command_of, expired_text, tell
 from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, RestartConfig, local_job
 from monolith.launch.resources import bytes_of

@@ -10,29 +10,32 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from monolith import environment
 from monolith.checkpoint.inspection import list_checkpoints
-from monolith.cli._arguments._roles import shown_options
 from monolith.cli._arguments.train import mattering_options
+from monolith.cli._arguments.worker import shown_options
 from monolith.cli._run_options import config_text, expired_text, find_tasks_here, options_of, tell
-from monolith.cli._train_progress import progress_hooks
 from monolith.cluster import monolith_discovery, own_place
 from monolith.cluster.discovery import MLPServiceDiscovery, ServiceDiscoveryType, TfConfigServiceDiscovery
 from monolith.errors import AbortedError, CancelledError, DeadlineExceededError, FileUnavailableError, UnavailableError
+from monolith.hook import Hook
+from monolith.hooks.progress import ProgressHook
 from monolith.launch.progress_pipe import ProgressPipe
 from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN
 from monolith.observe import configure_logging
-from monolith.observe.progress_lines import ProgressLines
+from monolith.observe.progress import ProgressLines
 from monolith.train import find_task
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.parameters import flags
-from monolith.train.rank_place import take_rank
 from monolith.train.roles.distributed_runner import JobProgramConfig, distributed_train
+from monolith.train.roles.preparation import take_rank
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
     from monolith.cluster.discovery import ServiceDiscovery
+    from monolith.hook import HookedSession
+    from monolith.observe.progress import Progress
     from monolith.train import Trainer
 
 __all__ = ["add_flags", "run_role", "run_role_command"]
@@ -79,7 +82,10 @@ def _run(
     settings = JobProgramConfig(
         max_steps=args.max_steps, deterministic=args.deterministic, on_stop=lambda: stopped.append(True)
     )
-    hooks = [] if pipe is None else progress_hooks(ProgressLines(pipe.send, total=args.max_steps))
+    hooks = list[Hook]()
+    if pipe is not None:
+        bar = ProgressLines(pipe.send, total=args.max_steps)
+        hooks = [ProgressHook(bar), _LastState(bar)]
     with configure_logging(role=options.server_type, rank=options.index):
         try:
             trainer = distributed_train(
@@ -93,6 +99,17 @@ def _run(
     if trainer is not None and options.index == 0:
         _tell_result(trainer, options, pipe, as_json=args.json)
     return INTERRUPTED if stopped else DONE
+
+
+class _LastState(Hook):
+    """Closes the bar with the session, as the number of rows comes from servers that end with the job."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+
+    def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
+        """Shows the last state."""
+        self._bar.close()
 
 
 _LOST = (AbortedError, CancelledError, DeadlineExceededError, UnavailableError)

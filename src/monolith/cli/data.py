@@ -6,7 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from monolith.cli._data import commands
-from monolith.cli._data.arguments import add_input, add_output
+from monolith.cli._data.writing import FORMATS
+from monolith.data.records.compression import Compression
+from monolith.data.records.framing import Framing, SampleFormat
 from monolith.errors import FailedPreconditionError, ResourceExhaustedError
 
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _INTERRUPTED = 130
+_FRAMINGS = ", ".join(each.name.lower() for each in Framing)
+_WRITTEN_FRAMINGS = ", ".join(each.name.lower() for each in Framing if each.is_written)
+_COMPRESSIONS = ", ".join(each.name.lower() for each in Compression if each is not Compression.FROM_NAME)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
@@ -52,7 +57,7 @@ def _add_peek(inner: argparse._SubParsersAction[Any]) -> None:
         description="Prints samples: labels, line id and features, ids as slot/signature.",
         epilog="example: monolith data peek 'logs/*.snappy' -n 2, or kafka://localhost:9092/clicks instead of files",
     )
-    add_input(parser)
+    _add_input(parser)
     parser.add_argument("-n", "--number", type=int, default=5, help="how many (default: 5)")
     parser.add_argument("--json", action="store_true", help="print a JSON object per line")
     parser.set_defaults(data_run=commands.peek)
@@ -66,8 +71,8 @@ def _add_convert(inner: argparse._SubParsersAction[Any]) -> None:
         " What a format has no place for is refused by name, unless --drop-unfit skips it.",
         epilog="example: monolith data convert 'old/*.snappy' --framing sort_id --out clicks.parquet",
     )
-    add_input(parser)
-    add_output(parser)
+    _add_input(parser)
+    _add_output(parser)
     parser.set_defaults(data_run=commands.convert)
 
 
@@ -78,7 +83,7 @@ def _add_stats(inner: argparse._SubParsersAction[Any]) -> None:
         description="Counts what samples hold, and estimates the memory of a table with a row for each id.",
         epilog="example: monolith data stats clicks.tfrecord --dim 32 --optimizer adam --json",
     )
-    add_input(parser)
+    _add_input(parser)
     parser.add_argument("--dim", type=int, default=16, help="weights of a row (default: 16)")
     parser.add_argument("--optimizer", default="adagrad", help="row optimizer, for its state (default: adagrad)")
     parser.add_argument(
@@ -101,7 +106,7 @@ def _add_generate(inner: argparse._SubParsersAction[Any]) -> None:
         " planted model that can be learnt. The features user, item, tags and context have the slots 1 to 4.",
         epilog="example: monolith data generate --examples 100000 --out clicks.tfrecord.gz",
     )
-    add_output(parser)
+    _add_output(parser)
     parser.add_argument("--examples", type=int, default=100_000, metavar="N", help="how many (default: 100000)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
     parser.add_argument("--users", type=int, default=10_000, metavar="N", help="returning users (default: 10000)")
@@ -110,3 +115,70 @@ def _add_generate(inner: argparse._SubParsersAction[Any]) -> None:
         "--examples-per-day", type=int, default=25_000, metavar="N", help="how fast time passes (default: 25000)"
     )
     parser.set_defaults(data_run=commands.generate)
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    """What is read."""
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="INPUT",
+        help="files, globs, URLs that fsspec supports, or kafka://host:port/topic; CSV and JSON lines are recognized by"
+        " extension (.csv, .tsv, .jsonl, .ndjson, also compressed), Parquet by its first bytes",
+    )
+    parser.add_argument("--framing", metavar="NAME", help=f"of the input: {_FRAMINGS} (default: found out)")
+    parser.add_argument(
+        "--sample",
+        metavar="NAME",
+        help=f"what the records hold: {', '.join(each.name.lower() for each in SampleFormat)} (default: found out)",
+    )
+    parser.add_argument(
+        "--compression", default="from_name", metavar="NAME", help=f"of the input: {_COMPRESSIONS} (default: found out)"
+    )
+    parser.add_argument(
+        "--max-bad", type=int, default=0, metavar="N", help="skip up to N bad records and count them (default: 0)"
+    )
+    parser.add_argument(
+        "--ids",
+        default="",
+        metavar="A,B",
+        help="columns of Parquet and features of tf.train.Example whose integers are ids, if not marked in the file",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    """What is written."""
+    parser.add_argument("--out", required=True, metavar="FILE", help="the file to write; it appears once complete")
+    parser.add_argument(
+        "--to",
+        choices=FORMATS,
+        help="format (default: by the name of the file: parquet for *.parquet, example for *.tfrecord)",
+    )
+    parser.add_argument(
+        "--out-framing",
+        default="tfrecord",
+        metavar="NAME",
+        help=f"{_WRITTEN_FRAMINGS} (default: tfrecord, the one with checksums)",
+    )
+    parser.add_argument(
+        "--out-compression",
+        default="from_name",
+        metavar="NAME",
+        help=f"{_COMPRESSIONS} (default: by the name of the file: .gz, .zst, .snappy, .zlib)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=256, metavar="N", help="rows of an example_batch (default: 256)"
+    )
+    parser.add_argument(
+        "--look-ahead",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="samples that decide about the columns of a Parquet file (default: 10000)",
+    )
+    parser.add_argument(
+        "--drop-unfit",
+        action="store_true",
+        help="skip features that the format has no place for, such as doubles in an instance (default: refuse)",
+    )
+    parser.add_argument("--force", action="store_true", help="write over a file that exists")

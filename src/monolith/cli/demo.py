@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from monolith.cli._demo import report
 from monolith.cli._demo.race import Race, RaceConfig
 from monolith.cli._demo.view import View
-from monolith.cli._out_file import require_writable
+from monolith.cli._option_values import require_writable
 
 if TYPE_CHECKING:
     import argparse

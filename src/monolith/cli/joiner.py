@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._key_values import key_values
+from monolith.cli._option_values import key_values
 from monolith.observe import MetricsEndpoint
 from monolith.observe.progress import Progress
 from monolith.online.joiner import Joiner, JoinerConfig, JoinRuleConfig

@@ -7,23 +7,22 @@ import signal
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._key_values import key_values
-from monolith.cli._log.compacting import compact
-from monolith.cli._log.lines import HEAD, document_of, line_of
-from monolith.cli._log.listing import listed, shown_list
-from monolith.cli._log.verifying import verify
-from monolith.deltalog import DeltaLog
-from monolith.errors import UnavailableError
+from monolith.cli._log_upkeep import compact, verify
+from monolith.cli._option_values import key_values
+from monolith.deltalog import DeltaLog, IncrementKind
+from monolith.errors import DataLossError, UnavailableError
 from monolith.observe.progress import Progress
 from monolith.stop_request import StopRequest
+from monolith.tables.formats.row_block import BlockKind, PackedBlocks
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from monolith.deltalog import PartReader
+    from monolith.deltalog import Increment, PartReader
 
 _POLL_SECONDS = 0.05
 _UNFINISHED_SECONDS = 5.0
@@ -151,3 +150,91 @@ def _parts(log: DeltaLog, wanted: str | None) -> list[str]:
 def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+_FORM = "{:<24} {:>8} {:>10} {:<8} {:>19} {:>9} {:>9} {:>8} {:>9} {:>12}"
+HEAD = _FORM.format(
+    "part", "number", "generation", "kind", "written", "step", "examples", "rows", "removed", "bytes"
+).rstrip()
+
+
+def document_of(found: Increment) -> dict[str, Any]:
+    """Everything but the payload."""
+    rows, removed = _counts(found)
+    return {
+        "part": found.part,
+        "number": found.number,
+        "generation": found.generation,
+        "kind": found.kind.name.lower(),
+        "step": found.step,
+        "examples": found.examples,
+        "oldest_event_ms": found.oldest_event_ms,
+        "newest_event_ms": found.newest_event_ms,
+        "published_ms": found.published_ms,
+        "rows": rows,
+        "removed": removed,
+        "bytes": len(found.payload),
+        "mark": list(found.mark),
+        "needs": dict(found.needs),
+        "base": found.base,
+        "schema": found.payload.decode(errors="replace") if found.kind is IncrementKind.OPENING else None,
+    }
+
+
+def line_of(found: Increment) -> str:
+    """Describes an increment in one line."""
+    rows, removed = _counts(found)
+    kind = found.kind.name.lower()
+    written = "" if not found.published_ms else time_text(found.published_ms)
+    numbers = (f"{each:,}" for each in (found.step, found.examples, rows, removed, len(found.payload)))
+    line = _FORM.format(found.part, found.number, found.generation, kind, written, *numbers)
+    return line + (f"  begins with base {found.base}" if found.base is not None else "")
+
+
+def time_text(milliseconds: int) -> str:
+    """Returns a time as local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))
+
+
+def _counts(found: Increment) -> tuple[int, int]:
+    """Rows, and ids that were removed."""
+    if found.kind is not IncrementKind.ROWS or not found.payload:
+        return 0, 0
+    counts = {BlockKind.SERVING: 0, BlockKind.TOMBSTONE: 0}
+    try:
+        for block in PackedBlocks(found.payload):
+            counts[block.kind] = counts.get(block.kind, 0) + block.count
+    except DataLossError as error:
+        raise DataLossError(f"part {found.part!r}, increment {found.number}: {error.message}") from error
+    return counts[BlockKind.SERVING], counts[BlockKind.TOMBSTONE]
+
+
+def listed(log: DeltaLog) -> dict[str, Any]:
+    """Parts with what they have, and bases, the oldest first."""
+    parts = []
+    for part in log.parts():
+        extent = log.extent(part)
+        if extent is not None:
+            parts.append(
+                {
+                    "part": part,
+                    "first": extent.first,
+                    "last": extent.next - 1,
+                    "increments": extent.next - extent.first,
+                    "generation": extent.generation,
+                }
+            )
+    return {"place": log.place, "parts": parts, "bases": [asdict(base) for base in log.bases()]}
+
+
+def shown_list(found: dict[str, Any]) -> str:
+    """As lines."""
+    form = "{:<24} {:>10} {:>10} {:>10}".format
+    lines = [form("part", "first", "last", "generation")]
+    lines += [form(each["part"], each["first"], each["last"], each["generation"]) for each in found["parts"]]
+    if not found["parts"]:
+        lines = ["no parts"]
+    for base in found["bases"]:
+        numbers = ", ".join(f"{part} {number}" for part, number in sorted(base["numbers"].items()))
+        lines.append(f"base {base['name']} ({base['kind']}, {time_text(base['created_ms'])}): up to {numbers}")
+    return "\n".join(lines)

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from monolith.cli._failures import FAILED
-from monolith.cli._key_values import key_values
+from monolith.cli._option_values import key_values
 from monolith.cli._run_options import find_tasks_here
 from monolith.observe.progress import Progress
 from monolith.serving.request_log import read_requests

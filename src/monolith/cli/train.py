@@ -9,6 +9,7 @@ import json
 import logging
 import shlex
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,17 +19,16 @@ from torch import Tensor
 from monolith import environment
 from monolith.checkpoint import get_checkpoint_state
 from monolith.cli import main, outcome_of
-from monolith.cli._arguments._streams import STREAM_ONLY
-from monolith.cli._arguments.train import mattering_options
-from monolith.cli._key_values import key_values
+from monolith.cli._arguments.train import STREAM_ONLY, mattering_options
 from monolith.cli._launching import alone_options, launch, plan_of, way_of
+from monolith.cli._option_values import key_values
 from monolith.cli._roles import run_role
 from monolith.cli._run_options import command_of, config_text, expired_text, find_tasks_here, options_of, tell
-from monolith.cli._train_progress import PredictionProgress
+from monolith.hook import Hook
 from monolith.hooks.progress import ProgressHook
-from monolith.hooks.stop_on_signal import StopOnSignal
+from monolith.hooks.stopping import StopOnSignal
 from monolith.launch.forked import Body, ForkedProcess
-from monolith.nn.embeddings.row_anchor import weights_of
+from monolith.nn.embeddings.row_parameters import weights_of
 from monolith.observe.progress import Progress
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
 from monolith.train import Session, find_task
@@ -36,7 +36,7 @@ from monolith.train.compat.conversions import MODES
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.parameters import flags
-from monolith.train.predict.files import prediction_file_for
+from monolith.train.predict.prediction import prediction_file_for
 from monolith.train.roles.local_runner import make_trainer
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.cli._launching import Way
-    from monolith.hook import Hook
+    from monolith.hook import StepContext
     from monolith.launch import LaunchPlan
     from monolith.train import Trainer
 
@@ -190,7 +190,7 @@ def _write_predictions(trainer: Trainer, args: argparse.Namespace) -> int:
     prediction_file_for(args.out)  # refuse a name without a known format before reading a checkpoint
     try:
         with Progress(unit="rows", file=io.StringIO() if args.json else None) as bar:
-            hooks = [PredictionProgress(bar)]
+            hooks = [_PredictionProgress(bar)]
             rows = trainer.write_predictions(args.out, keys=args.key or (), steps=args.steps, hooks=hooks)
     except KeyboardInterrupt:
         tell(f"interrupted: nothing was written to {args.out}; this command starts from scratch: {command_of(args)}")
@@ -200,6 +200,22 @@ def _write_predictions(trainer: Trainer, args: argparse.Namespace) -> int:
     else:
         tell(f"{rows:,} predictions are in {args.out}")
     return 0
+
+
+class _PredictionProgress(Hook):
+    """Shows how many rows were predicted, and how fast."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._since = time.monotonic()
+
+    def after_run(self, context: StepContext) -> None:
+        """Counts the rows of a batch."""
+        last = context.session.last
+        self._bar.update(0 if last is None else last.num_examples, rows_per_second=self._rows_per_second)
+
+    def _rows_per_second(self) -> float:
+        return self._bar.done / max(time.monotonic() - self._since, 1e-9)
 
 
 def _dry_run(trainer: Trainer, *, as_json: bool, plan: LaunchPlan | None = None) -> str:

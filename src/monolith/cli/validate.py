@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from monolith.cli._arguments.validate import written
-from monolith.cli._out_file import require_writable
+from monolith.cli._option_values import require_writable
 from monolith.cli._run_options import find_tasks_here
 from monolith.observe.progress import Progress
 from monolith.train import find_task

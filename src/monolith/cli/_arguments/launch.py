@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._arguments import _launchers as launchers
-from monolith.cli._arguments._roles import shown_options
-from monolith.cli._arguments.train import MEANT, PARAMS_OVERRIDE, HelpAll, add_mattering, add_option
+from monolith.cli._arguments.train import MEANT, PARAMS_OVERRIDE, HelpAll, add_mattering, add_option, add_resources
+from monolith.cli._arguments.worker import shown_options
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     what.add_argument(
         "--max_restarts", metavar="N", type=int, help="how often a process is started again (default: 10)"
     )
-    launchers.add_resources(what)
+    add_resources(what)
     job = parser.add_argument_group("what each process does")
     job.add_argument("--max_steps", metavar="N", type=int, help="train until the global step is this")
     add_option(job, PARAMS_OVERRIDE)

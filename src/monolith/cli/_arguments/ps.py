@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.cli._arguments import train
-from monolith.cli._arguments._roles import add_role_parser
+from monolith.cli._arguments.worker import add_role_parser
 
 if TYPE_CHECKING:
     import argparse

@@ -6,9 +6,6 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._arguments import _launchers as launchers
-from monolith.cli._arguments import _streams as streams
-
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -180,8 +177,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     what.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
     what.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
     add_mattering(parser)
-    streams.add_arguments(parser)
-    launchers.add_arguments(parser)
+    _add_stream(parser)
+    _add_launcher(parser)
     return parser
 
 
@@ -208,3 +205,70 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
         group.add_argument(f"--{option.name}", dest=target, metavar="BOOL", nargs="?", const="true", help=text)
     else:
         group.add_argument(f"--{option.name}", dest=target, metavar=option.metavar, help=text)
+
+
+STREAM_ONLY = ("stream_partitions", "stream_max_lag", "stream_missing", "stream_stop_at_end", "stream_kafka")
+"""Arguments that mean nothing without ``--stream``."""
+
+
+def _add_stream(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the source of live examples."""
+    group = parser.add_argument_group("training on a stream")
+    group.add_argument(
+        "--stream",
+        metavar="PLACE",
+        help="train on the output of monolith joiner while it comes, each example once: kafka://HOST:PORT/TOPIC or a"
+        " path with {partition} in it",
+    )
+    group.add_argument(
+        "--stream_partitions", type=int, metavar="N", help="how many there are (default: what the topic has)"
+    )
+    group.add_argument(
+        "--stream_max_lag", type=float, metavar="S", help="skip and count older examples (default: skip none)"
+    )
+    group.add_argument(
+        "--stream_missing", choices=("raise", "count"), help="what to do about missing numbers (default: raise)"
+    )
+    group.add_argument("--stream_stop_at_end", action="store_true", default=None, help="stop at the current end")
+    group.add_argument(
+        "--stream_kafka", action="append", metavar="KEY=VALUE", help="a setting of librdkafka; repeatable"
+    )
+
+
+RESOURCES = ("ps_cpus", "ps_memory", "worker_cpus", "worker_memory")
+"""Resources that each kind of process requests."""
+MAX_RESTARTS = 10
+
+
+def _add_launcher(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments by which ``monolith train`` starts the processes of a job."""
+    group = parser.add_argument_group("how the processes of a job are started")
+    group.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        help="local: processes of this machine; ray: actors of a Ray cluster (default: local, for several workers)",
+    )
+    group.add_argument(
+        "--max_restarts",
+        metavar="N",
+        type=int,
+        help=f"how often in a row a process that died is started again (default: {MAX_RESTARTS})",
+    )
+    group.add_argument(
+        "--ray_address",
+        metavar="ADDRESS",
+        help="of --launcher ray: a running cluster, such as auto or HOST:6379 (default: RAY_ADDRESS, else a new one on"
+        " this machine)",
+    )
+    add_resources(group, "of --launcher ray: ")
+
+
+def add_resources(group: argparse._ArgumentGroup, condition: str = "") -> None:
+    """Adds the options of the resources that a scheduler reserves for the processes of a job."""
+    for kind, name in (("ps", "server"), ("worker", "worker")):
+        group.add_argument(
+            f"--{kind}_cpus", metavar="N", type=float, help=f"{condition}processors of a {name} (default: 1)"
+        )
+        group.add_argument(
+            f"--{kind}_memory", metavar="BYTES", help=f"{condition}memory of a {name}, such as 16Gi (default: 4Gi)"
+        )

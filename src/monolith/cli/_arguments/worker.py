@@ -1,16 +1,73 @@
-"""The arguments of ``monolith worker``."""
+"""The arguments of ``monolith worker TASK`` and ``monolith ps TASK``: one process of a job, started by a scheduler."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._arguments._roles import add_role_parser
-from monolith.cli._arguments.train import MEANT
+from monolith.cli._arguments.train import MEANT, PARAMS_OVERRIDE, HelpAll, Option, add_mattering, add_option
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["MEANT", "add_parser"]
+__all__ = ["MEANT", "PLACE", "add_parser", "add_role_parser", "shown_options"]
+
+PLACE = {
+    "which process of the job this is": (
+        Option(name="index", metavar="I", default=0, help="number of this process in its role; worker 0 is the chief"),
+        Option(name="num_ps", metavar="N", default=0, help="parameter servers of the job"),
+        Option(name="num_workers", metavar="N", default=1, help="workers of the job, the chief among them"),
+        Option(name="host", metavar="HOST", help="interface to listen on and to be found at (default: this machine's)"),
+        Option(name="token_file", metavar="FILE", help="file with a secret that all processes of the job share"),
+    ),
+    "how the processes find each other": (
+        Option(
+            name="discovery_type", metavar="NAME", help="host, zk, consul, primus (TF_CONFIG) or mlp (default: consul)"
+        ),
+        Option(name="discovery_dir", metavar="DIR", help="of host: a folder that all of them reach, one for each job"),
+        Option(name="zk_server", metavar="HOSTS", help="of zk: servers of ZooKeeper, separated by commas"),
+        Option(name="deep_insight_name", metavar="NAME", help="of zk: name of the job"),
+        Option(name="uuid", metavar="NAME", default="", help="of consul: name of the run"),
+        Option(name="tf_config", metavar="JSON", help="of primus: the cluster and the place in it; or TF_CONFIG"),
+    ),
+}
+"""Group to its options."""
+
+WITHOUT = frozenset({"num_ps", "num_workers"})
+"""Options that stand among those of the place."""
+
+
+def shown_options() -> dict[str, Option]:
+    """Returns the options of a process's identity, by name."""
+    return {option.name: option for options in PLACE.values() for option in options}
+
+
+def add_role_parser(
+    subparsers: argparse._SubParsersAction[Any], name: str, *, description: str, example: str
+) -> argparse.ArgumentParser:
+    """Declares the arguments of the command of a role."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        description=description,
+        epilog=f"example: monolith {name} my_module:MyTask {example}",
+        usage=f"monolith {name} TASK --model_dir DIR --num_ps N --num_workers N --index I [options]",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(role=name)
+    parser.add_argument("--help-all", action=HelpAll, help="show every option; docs/options.md also has the refused")
+    what = parser.add_argument_group("what to do")
+    what.add_argument("task", metavar="TASK", help="module:Class of a monolith.Task, or a registered name")
+    what.add_argument("--max_steps", metavar="N", type=int, help="train until the global step is this")
+    add_option(what, PARAMS_OVERRIDE)
+    what.add_argument("--config_file", metavar="FILE", help="a TOML or JSON file with options")
+    what.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
+    what.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
+    what.add_argument("--json", action="store_true", help="print the result as JSON")
+    for title, options in PLACE.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            add_option(group, option)
+    add_mattering(parser, without=WITHOUT)
+    return parser
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:

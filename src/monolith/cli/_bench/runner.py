@@ -1,20 +1,101 @@
-"""Measuring rows one after the other, each in a process of its own."""
+"""Measuring rows one after the other, each in a fresh process, so that memory, allocator caches and crashes stay apart.
+
+The child is `python -m monolith.cli._bench.runner MODULE:FUNCTION ANSWER_FILE`, its arguments JSON on standard input.
+It imports from the same folders as its parent. The answer goes to a file and its standard output to standard error:
+libraries print as they like, and standard output belongs to the report.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._bench import isolation, machine
+from monolith.cli._bench import machine
 from monolith.cli._bench.measurement import Measurement, RowSkippedError
+from monolith.cli._bench.setting import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monolith.cli._bench.catalog import Row
-    from monolith.cli._bench.setting import Setting
+
+_STANDARD_ERROR = 2
+"""The descriptor, whatever object stands for it in this process."""
+
+INTERRUPTED = 130
+"""Exit status of a process that Ctrl-C ended."""
+
+
+class ChildFailedError(Exception):
+    """The process ended without a result; its output is on standard error."""
+
+
+def call(function: str, setting: Setting, **arguments: Any) -> Any:
+    """Calls `module:function(setting, **arguments)` in a fresh process and returns its JSON-able result.
+
+    Raises:
+        RowSkippedError: The function raised it.
+        ChildFailedError: The process died, or the function raised.
+        KeyboardInterrupt: The child was interrupted.
+    """
+    with tempfile.TemporaryDirectory(prefix="monolith-bench-") as folder:
+        answer_file = Path(folder) / "answer.json"
+        # The interpreter that runs us, on a module of this package.
+        child = subprocess.run(  # noqa: S603
+            [sys.executable, "-m", "monolith.cli._bench.runner", function, str(answer_file)],
+            input=json.dumps({"path": sys.path, "setting": setting.to_json(), "arguments": arguments}),
+            stdout=_STANDARD_ERROR,
+            text=True,
+            check=False,
+        )
+        if child.returncode == INTERRUPTED:
+            raise KeyboardInterrupt
+        if not answer_file.exists():
+            raise ChildFailedError(_describe_death(function, child.returncode))
+        answer = json.loads(answer_file.read_text())
+    if "error" in answer:
+        raise ChildFailedError(answer["error"])
+    if "skipped" in answer:
+        raise RowSkippedError(answer["skipped"])
+    return answer["result"]
+
+
+def _describe_death(function: str, status: int) -> str:
+    if status < 0:
+        killed = f"{function} was killed by signal {-status}"
+        return f"{killed}, probably out of memory" if status == -9 else killed
+    return f"{function} ended with status {status}"
+
+
+def _answer(function: str, request: dict[str, Any]) -> dict[str, Any]:
+    sys.path[:] = request["path"]
+    module, name = function.split(":")
+    target = getattr(importlib.import_module(module), name)
+    try:
+        return {"result": target(Setting.from_json(request["setting"]), **request["arguments"])}
+    except RowSkippedError as skipped:
+        return {"skipped": str(skipped)}
+
+
+def _main(function: str, answer_file: str) -> int:
+    try:
+        answer = _answer(function, json.load(sys.stdin))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        # One line for the report; the full traceback follows on standard error.
+        Path(answer_file).write_text(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}))
+        raise
+    Path(answer_file).write_text(json.dumps(answer))
+    return 0
+
 
 BUSY_LIMIT = 0.15
 """Above this share of processor time used by others, figures are not worth recording."""
@@ -63,10 +144,14 @@ def _measure(row: Row, setting: Setting, outcome: Outcome, tell: Callable[[str],
         outcome.busy = max(outcome.busy, busy)
         tell(f"    the machine is {busy:.0%} busy with something else: the figures will be too low")
     try:
-        answer = isolation.call("monolith.cli._bench.runner:measure_row", setting, row=row.function)
+        answer = call("monolith.cli._bench.runner:measure_row", setting, row=row.function)
     except RowSkippedError as skipped:
         return [Measurement(row=row.key, measure=row.title, note=f"skipped: {skipped}")]
-    except isolation.ChildFailedError as death:
+    except ChildFailedError as death:
         outcome.failed.append(row.key)
         return [Measurement(row=row.key, measure=row.title, note=f"failed: {death}")]
     return [Measurement.from_json(fields) for fields in answer]
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

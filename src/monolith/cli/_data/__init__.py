@@ -1,4 +1,4 @@
-"""What ``monolith data`` is made of. Read `opening` first: what an input is, and how its format is found out.
+"""What ``monolith data`` is made of. Read `opening` first: what an input is, and how its format is detected.
 
-`to_example` brings every format to one, `writing` takes it to others, `describing` to text; `statistics` counts.
+`table_files` reads columns, `writing` writes every format, `describing` prints samples, and `statistics` counts them.
 """

@@ -9,19 +9,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from monolith.cli._data import describing
-from monolith.cli._data.arguments import finish_output
-from monolith.cli._data.opening import open_input
-from monolith.cli._data.parquet_rows import examples_in
-from monolith.cli._data.samples import examples_of
+from monolith.cli._data.opening import examples_of, open_input
 from monolith.cli._data.statistics import Statistics, table_bytes_per_id
-from monolith.cli._data.table_files import LineTables
-from monolith.cli._data.writing import ParquetSink, check_output, open_sink
-from monolith.data.click_world import SyntheticClicks
-from monolith.data.clicks import ClickStream
+from monolith.cli._data.table_files import LineTables, examples_in
+from monolith.cli._data.writing import ParquetSink, check_output, finish_output, open_sink
+from monolith.data.clicks import ClickStream, SyntheticClicks
 from monolith.data.conversions import LABEL_FEATURE, WEIGHT_FEATURE
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.records.bad_records import BadRecords
-from monolith.data.records.sample_format import SampleFormat
+from monolith.data.records.framing import SampleFormat
 from monolith.data.records.writer import RecordWriter
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.ids import SIGNATURE_BITS_V2

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from monolith import ids
-from monolith.cli._data.samples import examples_of
+from monolith.cli._data.opening import examples_of
 from monolith.data.columns import INVALID_LABEL, Column, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds
 from monolith.data.conversions import LABEL_FEATURE as LABEL
 from monolith.data.parser import Parser
-from monolith.data.records.sample_format import SampleFormat
+from monolith.data.records.framing import SampleFormat
 from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
 from monolith.tensors import Ragged
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
-from monolith.cli._data.parquet_rows import pyarrow, table_of, temporary_beside
+from monolith.cli._data.table_files import pyarrow, table_of, temporary_beside
 from monolith.data.conversions import example_batch_of, instance_of_example
+from monolith.data.records.compression import Compression
 from monolith.data.records.writer import RecordWriter
 from monolith.data.tf_conversions import tf_example_of_example
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
@@ -24,6 +25,36 @@ if TYPE_CHECKING:
     from monolith.data.protos.example_pb2 import Example
 
 FORMATS = ("example", "example_batch", "instance", "tf_example", "parquet")
+_FORMAT_OF_ENDING = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".tfrecord": "example",
+    ".tfrecords": "example",
+    ".records": "example",
+    "": "example",
+}
+
+
+def finish_output(args: argparse.Namespace) -> None:
+    """Chooses the format by the name of the file, if it was not given.
+
+    Raises:
+        InvalidArgumentError: the extension has no known format.
+    """
+    if args.to is not None:
+        return
+    path = PurePosixPath(args.out)
+    if Compression.FROM_NAME.resolve(args.out) is not Compression.NONE:
+        path = path.with_suffix("")
+    # A dot in front of digits belongs to a name, as in part.0007.
+    ending = "" if path.suffix[1:].isdigit() else path.suffix.lower()
+    if ending not in _FORMAT_OF_ENDING:
+        known = ", ".join(f"{each} ({name})" for each, name in _FORMAT_OF_ENDING.items() if each)
+        raise InvalidArgumentError(
+            f"file '{args.out}': no format to write has the extension '{ending}'; use one of {known}, or"
+            f" give --to {{{','.join(FORMATS)}}}"
+        )
+    args.to = _FORMAT_OF_ENDING[ending]
 
 
 class Sink(ABC):

@@ -1,19 +1,21 @@
 """The contestants: a model that learns online, one that stopped learning, and one whose ids are hashed.
 
 All have the same architecture, the same first weights and the same optimizers, and see the same examples in the same
-order. Every example is predicted before it is trained on.
+order. Every example is predicted before it is trained on. A stopwatch measures the stages of the race.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from html import escape
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from monolith.cli._demo.stages import BACKWARD, PREDICT, UPDATE
-from monolith.data.click_world import NUM_CONTEXTS
+from monolith.data.clicks import NUM_CONTEXTS
 from monolith.nn import Embeddings, Slice, Slot
+from monolith.observe.charts import NARROW_BELOW
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Adagrad
@@ -21,21 +23,69 @@ from monolith.tables.row_optimizers import Adagrad
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.tables.store import Applied
-    from monolith.tensors import Ragged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
+    from monolith.clock import Clock
     from monolith.data import Batch, SyntheticClicks
+    from monolith.tables.store import Applied
     from monolith.tensors import Ragged
 
     Ids = dict[str, Tensor | Ragged]
 
+TRAFFIC, MEASURING = "making the traffic", "measuring"
+PREDICT, BACKWARD, UPDATE = "online: look rows up, predict", "online: backward", "online: update rows and weights"
+HASHED, FROZEN = "hashed ids: predict and learn", "frozen: predict"
+ONLINE = (PREDICT, BACKWARD, UPDATE)
+STAGES = {TRAFFIC: "best", **dict.fromkeys(ONLINE, "online"), HASHED: "hashed", FROZEN: "frozen", MEASURING: "best"}
+"""Each stage of a batch, in order, and whose colour it has."""
+
+STYLE = f"""
+.stage {{ display: grid; grid-template: "name track amount" / 15rem 1fr 8.5rem; gap: 2px 12px; align-items: center; }}
+.stage + .stage {{ margin-top: 8px; }}
+.stage .name {{ color: var(--text); grid-area: name; }}
+.stage .track {{ grid-area: track; }}
+.stage .amount {{ grid-area: amount; text-align: right; font-size: .9rem; font-variant-numeric: tabular-nums; }}
+.stage .bar {{ height: 14px; border-radius: 3px; min-width: 2px; }}
+@media (max-width: {NARROW_BELOW}px) {{ .stage {{ grid-template: "name amount" "track track" / 1fr max-content; }} }}
+"""
+
 SLOTS = ("user", "item", "tags", "context")
 USER_DAYS, ITEM_DAYS = 10, 4
+
+
+class Stopwatch:
+    """Adds up what each stage takes: the time since the stage before it ended. Belongs to one thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """The first stage begins here."""
+        self._since = self._clock.monotonic()
+
+    def end(self, stage: str) -> None:
+        """A stage ends here, and the next one begins."""
+        now = self._clock.monotonic()
+        self.seconds[stage] += now - self._since
+        self._since = now
+
+
+def bars_of(seconds: dict[str, float], num_examples: int) -> str:
+    """Share of the time and microseconds for an example, stage by stage."""
+    total = sum(seconds.values())
+    if not total or not num_examples:
+        return "<p>The run was too short to measure this.</p>"
+    longest = max(seconds.values())
+    rows = []
+    for stage, colour in STAGES.items():
+        taken = seconds.get(stage, 0.0)
+        amount = f"{taken / total:.0%} &middot; {taken / num_examples * 1e6:.1f} &micro;s"
+        bar = f'<div class="bar" style="width:{taken / longest:.1%};background:var(--series-{colour})"></div>'
+        rows.append(
+            f'<div class="stage"><div class="name">{escape(stage)}</div><div class="track">{bar}</div>'
+            f'<div class="amount">{amount}</div></div>'
+        )
+    return "".join(rows)
 
 
 class Contestant(Protocol):

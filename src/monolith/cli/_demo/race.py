@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from monolith.cli._demo.contestants import Frozen, Hashed, Online
-from monolith.cli._demo.stages import FROZEN, HASHED, MEASURING, ONLINE, TRAFFIC, Stopwatch
+from monolith.cli._demo.contestants import FROZEN, HASHED, MEASURING, ONLINE, TRAFFIC, Frozen, Hashed, Online, Stopwatch
 from monolith.clock import SystemClock
 from monolith.data import ClickStream, SyntheticClicks
 from monolith.metrics import ExactAUC

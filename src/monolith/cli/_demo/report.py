@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith._version import __version__
-from monolith.cli._demo import stages
-from monolith.cli._demo.contestants import ITEM_DAYS, USER_DAYS
+from monolith.cli._demo.contestants import ITEM_DAYS, USER_DAYS, bars_of
+from monolith.cli._demo.contestants import STYLE as STAGE_STYLE
 from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD
 from monolith.cli._demo.view import names_of
 from monolith.observe import charts
@@ -88,7 +88,7 @@ def html_of(progress: RaceProgress, *, docs: str | None = None) -> str:
     """Returns the complete page; `docs` is the relative path to the folder of documents, if known."""
     summary = summary_of(progress)
     fields = {
-        "chart_style": charts.STYLE + stages.STYLE,
+        "chart_style": charts.STYLE + STAGE_STYLE,
         "conclusion": escape(conclusion_of(progress)),
         "ended": "" if progress.is_complete else '<p class="note">This is what was seen until then.</p>',
         "means": _MEANS if progress.is_complete else "The run was stopped early, so there is no result.",
@@ -96,7 +96,7 @@ def html_of(progress: RaceProgress, *, docs: str | None = None) -> str:
         "auc_chart": _auc_chart(progress),
         "rows_chart": _rows_chart(progress),
         "flow_chart": _flow_chart(progress),
-        "stages": stages.bars_of(progress.stages, progress.examples),
+        "stages": bars_of(progress.stages, progress.examples),
         "next": _next(docs),
         "settings": _settings(progress),
         "table": _table(progress),

@@ -1,4 +1,4 @@
-"""Checks of ``--out`` before the work starts."""
+"""Checks of option values that several commands take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+
+def key_values(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Returns what an option was given as ``KEY=VALUE``, some times.
+
+    Raises:
+        ValueError: something else.
+    """
+    settings = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ValueError(f"{option} takes KEY=VALUE, got '{text}'")
+        settings[key] = value
+    return settings
 
 
 def require_writable(path: Path) -> None:
