@@ -20,9 +20,9 @@ from pyflink.datastream.connectors.file_system import FileSink, FileSource, Stre
 from pyflink.datastream.state import ValueStateDescriptor
 
 from monolith.online.joiner import JoinMachine, JoinRuleConfig
-from monolith.online.joiner.entry import pack_entries, unpack_entries
 from monolith.online.joiner.events import Event, decode_event
 from monolith.online.joiner.examples import ExampleWriter
+from monolith.online.joiner.machine import pack_entries, unpack_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

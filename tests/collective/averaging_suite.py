@@ -14,8 +14,7 @@ from torch import Tensor
 from collective import ranks
 from monolith import collective
 from monolith.collective import Agreed, Call, LockStep
-from monolith.collective.averaging_options import AveragingConfig, Fusion
-from monolith.collective.gradient_averaging import average_gradients, num_told, told
+from monolith.collective.gradient_averaging import AveragingConfig, Fusion, average_gradients, num_told, told
 
 SHAPES = [(2, 3), (4,), (), (0, 2), (5, 1), (3,)]
 WEIGHTS = [torch.zeros(shape, dtype=torch.float64 if n == 4 else torch.float32) for n, shape in enumerate(SHAPES)]

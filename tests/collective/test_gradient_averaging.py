@@ -11,8 +11,7 @@ from collective import ranks
 from collective.averaging_suite import CASES, EVERY_WAY
 from monolith import collective
 from monolith.collective import gradient_averaging
-from monolith.collective.averaging_options import AveragingConfig
-from monolith.collective.gradient_averaging import average_gradients, told
+from monolith.collective.gradient_averaging import AveragingConfig, average_gradients, told
 from monolith.collective.wire import LoneWire
 from monolith.errors import InvalidArgumentError
 from programs import Programs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.collective.key_store import KeyStore, MemoryKeyStore
+from monolith.collective.library import KeyStore, MemoryKeyStore
 from monolith.collective.torch_distributed import meet
 
 LONG_SECONDS = 60.0

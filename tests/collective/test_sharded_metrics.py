@@ -8,7 +8,7 @@ import torch
 
 from collective.rank_threads import ThreadRank, run_ranks
 from monolith.collective import ShardedStore
-from monolith.collective.sharded.metrics import AlltoallMetrics
+from monolith.collective.sharded.exchange import AlltoallMetrics
 from monolith.errors import InvalidArgumentError
 from monolith.tables import BatchStamp, Segment, TableConfig
 from monolith.testing.reference_format import bucket_of_id

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from monolith.deltalog import DeltaLog, GapError, rows_part
-from monolith.deltalog.publish.examples_tally import Trained
 from monolith.deltalog.publish.part_publisher import PartPublisher
+from monolith.deltalog.publish.store_publisher import Trained
 from monolith.errors import AbortedError, DataLossError, NotFoundError, OpError, PermissionDeniedError
 from monolith.online import DeltaPublisher, Follower
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from monolith.checkpoint import Saver, TrainState
-from monolith.checkpoint.tensor_bytes import tensors_to_bytes
+from monolith.checkpoint.tensor_file import tensors_to_bytes
 from monolith.deltalog import Base, DeltaLog, GapError, rows_part
-from monolith.deltalog.follow.log_tables import stores_of_log
-from monolith.deltalog.publish.checkpoint_base import add_checkpoint_base
-from monolith.deltalog.publish.examples_tally import Trained
+from monolith.deltalog.follow.base_state import stores_of_log
 from monolith.deltalog.publish.log_position import POSITION_NAME
+from monolith.deltalog.publish.publisher import add_checkpoint_base
+from monolith.deltalog.publish.store_publisher import Trained
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.nn import Embeddings, Slot
 from monolith.online import DeltaPublisher, Follower

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.checkpoint import load
 from monolith.data import Ids, InMemoryDataset, Label, LineIdField, Parser
 from monolith.data.protos.example_pb2 import Example
-from monolith.online.joiner.numbered import NumberedExample, pack_examples
+from monolith.online.joiner.examples import NumberedExample, pack_examples
 from system.crash.stream_task import COLUMNS, StreamCountingTask, counted_sample
 
 if TYPE_CHECKING:

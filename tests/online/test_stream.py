@@ -22,12 +22,11 @@ from monolith.data.records.bad_records import BadRecords
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.hook import Hook, HookedSession
 from monolith.online.joiner.endpoints import KafkaPlace
-from monolith.online.joiner.numbered import pack_examples
+from monolith.online.joiner.examples import pack_examples
 from monolith.online.joiner.topics import NUMBER_HEADER
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
-from monolith.online.stream.admission import Reached
+from monolith.online.stream.admission import Reached, StreamPosition
 from monolith.online.stream.files import Fetched, FileExamples
-from monolith.online.stream.position import StreamPosition
 from monolith.online.stream.topics import TopicExamples
 from monolith.testing import ExampleTask, FakeClock
 from monolith.train import InputConfig, Trainer, TrainerConfig

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not say that it exports it
 
-from monolith.collective.key_store import KeyStore, MemoryKeyStore
+from monolith.collective.library import KeyStore, MemoryKeyStore
 from monolith.data import JsonLinesDataset
 from monolith.data.kafka.position import KafkaPosition, Partition
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError

@@ -24,8 +24,7 @@ from monolith.validation import (
     SyncRule,
     validate,
 )
-from monolith.validation.serving_copy import ServingCopy
-from monolith.validation.sync_rule import SyncClock
+from monolith.validation.serving_copy import ServingCopy, SyncClock
 
 HOUR, DAY = 3600, 86_400
 BEGIN = 1_700_000_000

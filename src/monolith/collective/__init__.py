@@ -1,7 +1,7 @@
 """Calls that all processes of a synchronous run make together: gather, broadcast, sum, exchange.
 
-They use torch.distributed, or Horovod or BytePS where their variables select them. Read `calls` first, then `line` (one
-order for all of them) and `lock_step` (how ranks agree, and how those without a batch follow).
+They use torch.distributed, or Horovod or BytePS where their variables select them. Read `calls` first, then
+`serial_executor` (one order for all of them) and `lock_step` (how ranks agree, and how those without a batch follow).
 """
 
 from __future__ import annotations

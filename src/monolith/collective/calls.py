@@ -18,15 +18,14 @@ import torch
 from monolith import environment
 from monolith.collective.foreign_libraries import BytePs, Horovod
 from monolith.collective.torch_distributed import TorchDistributed
-from monolith.nn.embeddings.row_state import is_of_rows
+from monolith.nn.embeddings.saved_state import is_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from monolith.collective.key_store import KeyStore
-    from monolith.collective.library import CollectiveLibrary
+    from monolith.collective.library import CollectiveLibrary, KeyStore
     from monolith.collective.serial_executor import SerialExecutor
 
 _SUMMED = (

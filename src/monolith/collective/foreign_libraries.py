@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith import environment
-from monolith.collective.key_store import MemoryKeyStore
+from monolith.collective.library import MemoryKeyStore
 from monolith.collective.serial_executor import SerialExecutor
 from monolith.collective.wire import LibraryWire, exchanging
 from monolith.errors import FailedPreconditionError, UnimplementedError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.collective.key_store import KeyStore
+    from monolith.collective.library import KeyStore
 
 
 _BROADCAST_VARIABLE = "MONOLITH_WITH_BYTEPS_BCAST"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
-from monolith.collective.headers import number_of
 from monolith.collective.serial_executor import RaisedByAllError
+from monolith.collective.wire import number_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:

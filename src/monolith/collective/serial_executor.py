@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
-from monolith.collective.headers import Headers
-from monolith.collective.wire import ExchangeError
+from monolith.collective.wire import ExchangeError, Headers
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
 from monolith.forks import fork_safe
 

@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from monolith import environment
-from monolith.collective.key_store import MemoryKeyStore
+from monolith.collective.library import MemoryKeyStore
 from monolith.collective.lock_step import Call, LockStep
 from monolith.collective.serial_executor import SerialExecutor
 from monolith.collective.wire import LoneWire, TorchWire, as_bytes
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.collective.key_store import KeyStore
+    from monolith.collective.library import KeyStore
     from monolith.collective.lock_step import Agreed
-
-__all__ = ["meet"]
 
 
 class TorchDistributed:

@@ -7,14 +7,11 @@ Kafka implement.
 
 from __future__ import annotations
 
-from monolith.deltalog.audit import Audit, Fault, Finding
-from monolith.deltalog.increment import Increment, IncrementKind
+from monolith.deltalog.increment import DENSE_PART, Increment, IncrementKind, rows_part, store_of
 from monolith.deltalog.log import Base, DeltaLog
-from monolith.deltalog.parts import DENSE_PART, rows_part, store_of
-from monolith.deltalog.reader import Lag, PartReader
-from monolith.deltalog.replay import GapError, Outcome, Replay, Verdict
+from monolith.deltalog.part import Lag, PartReader, PartWriter
+from monolith.deltalog.replay import Audit, Fault, Finding, GapError, Outcome, Replay, Verdict
 from monolith.deltalog.transport import Appender, Claim, Extent, Tail, Transport
-from monolith.deltalog.writer import PartWriter
 
 __all__ = [
     "Appender",

@@ -1,14 +1,15 @@
-"""One record of a delta log as bytes. Byte grammar: docs/formats/delta_log.md.
+"""One record of a delta log as bytes, and the names of the parts of a log. Byte grammar: docs/formats/delta_log.md.
 
-A record is self-describing: its head holds its length and a checksum of the head, so that a reader of a byte stream can
-distinguish a record that is still being written from a corrupt one. Every length is checked against the available bytes
-before use.
+A log has one part per owner of rows, and one for the dense weights. A record is self-describing: its head holds its
+length and a checksum of the head, so that a reader of a byte stream can distinguish a record that is still being
+written from a corrupt one. Every length is checked against the available bytes before use.
 """
 
 from __future__ import annotations
 
 import enum
 import json
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,13 +18,57 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError
-from monolith.tables.history import ChangePosition
-from monolith.tables.snapshot.clocks import stamps_from_json, stamps_json
+from monolith.files import is_name
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds
+from monolith.tables.snapshot.manifest import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.tables.batch import BatchStamp
+
+
+DENSE_PART = "dense"
+"""The part that holds dense weights, written by one process of a run."""
+
+_ROWS = re.compile(r"(.+)\.(\d{4})-(\d{4})")
+
+
+def rows_part(store: str = "model", buckets: range = ALL_BUCKETS) -> str:
+    """Returns the name of the part for buckets of a store.
+
+    >>> rows_part("tower.embeddings", range(0, 512))
+    'tower.embeddings.0000-0512'
+    """
+    begin, end = bucket_bounds(buckets)
+    name = f"{store}.{begin:04d}-{end:04d}"
+    require_part(name)
+    return name
+
+
+def store_of(part: str) -> tuple[str, range] | None:
+    """Returns the store and the buckets of a part; None if the part does not hold rows.
+
+    >>> store_of("model.0000-1024"), store_of("dense")
+    (('model', range(0, 1024)), None)
+    """
+    found = _ROWS.fullmatch(part)
+    if found is None or not int(found[2]) < int(found[3]) <= len(ALL_BUCKETS):
+        return None
+    return found[1], range(int(found[2]), int(found[3]))
+
+
+def require_part(name: str) -> None:
+    """Rejects an invalid part name.
+
+    Raises:
+        InvalidArgumentError: the name is invalid; the message describes valid names.
+    """
+    if not is_name(name) or (name != DENSE_PART and store_of(name) is None):
+        raise InvalidArgumentError(
+            f"delta log: a part is called {DENSE_PART!r}, or like 'model.0000-1024' by store and buckets, got {name!r}"
+        )
+
 
 FORMAT_VERSION = 1
 """Version of a record.
@@ -61,7 +106,7 @@ class Increment:
     """
 
     part: str
-    """Part of the log that it belongs to; see `monolith.deltalog.parts`."""
+    """Part of the log that it belongs to; see `monolith.deltalog.increment`."""
     kind: IncrementKind
     generation: int
     """Incarnation of the part's writer; incremented by each new one."""

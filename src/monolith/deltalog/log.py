@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import fsspec
 
 from monolith.clock import SystemClock
-from monolith.deltalog.parts import store_of
-from monolith.deltalog.reader import PartReader
+from monolith.deltalog.increment import store_of
+from monolith.deltalog.part import PartReader, PartWriter
 from monolith.deltalog.replay import GapError
 from monolith.deltalog.transports.file_transport import FileTransport
 from monolith.deltalog.transports.kafka_transport import KafkaTransport
 from monolith.deltalog.transports.object_transport import ObjectTransport
-from monolith.deltalog.writer import PartWriter
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.files import is_name, join, named_errors, remove_folder
 from monolith.tables.snapshot.save import save

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.data.position import known_times
-from monolith.deltalog.publish.examples_tally import Trained
+from monolith.deltalog.publish.store_publisher import Trained
 from monolith.deltalog.publish.log_position import POSITION_NAME, LogPosition
 from monolith.deltalog.publish.publisher import DeltaPublisher
 from monolith.hook import Hook, HookedSession, StepContext

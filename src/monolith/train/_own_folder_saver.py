@@ -19,8 +19,8 @@ from monolith.checkpoint.rank_folders import folder_of_rank, id_of
 from monolith.checkpoint.restore.adapting import Parts
 from monolith.checkpoint.restore.restoring import LoadedCheckpoint, Prepared
 from monolith.checkpoint.state_files import split_path
-from monolith.collective.sharded.own import OwnRows, own_cut, sharded_stores
-from monolith.collective.sharded.values import stamps_from_plain, stamps_to_plain
+from monolith.collective.sharded.store import OwnRows, own_cut, sharded_stores
+from monolith.collective.sharded.calls import stamps_from_plain, stamps_to_plain
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.files import join
 from monolith.tables.history import ALL_BUCKETS, OwnerClock

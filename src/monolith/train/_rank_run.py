@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from monolith import collective, environment
-from monolith.collective.key_store import MemoryKeyStore
+from monolith.collective.library import MemoryKeyStore
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.hook import Hook
 from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import Saver, TrainState
     from monolith.clock import Clock
-    from monolith.collective.sharded.metrics import AlltoallMetrics
+    from monolith.collective.sharded.exchange import AlltoallMetrics
     from monolith.collective.sharded.store import ShardedStore
     from monolith.hook import HookedSession, StepContext
     from monolith.hooks.saver_listener import SaverListener

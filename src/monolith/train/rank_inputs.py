@@ -21,7 +21,7 @@ from monolith.train.local_job import LocalJob
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.collective.key_store import KeyStore
+    from monolith.collective.library import KeyStore
     from monolith.tables.batch import BatchStamp
 
 __all__ = ["RankInputs"]
@@ -46,7 +46,7 @@ class RankInputs(LocalJob):
     start that had more ranks (`adopt_worker`).
 
     Args:
-        store: Store shared by all ranks: `monolith.collective.key_store`.
+        store: Store shared by all ranks: `monolith.collective.library`.
         rank: Rank of this process.
         num_ranks: Number of ranks of this start.
         applied: Worker -> number of its last batch that is in the rows.

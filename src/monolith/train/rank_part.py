@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monolith import collective
-from monolith.collective.averaging_options import AveragingConfig
+from monolith.collective.gradient_averaging import AveragingConfig
 from monolith.collective.gradient_averaging import average_gradients, told
 from monolith.collective.lock_step import Call, LockStep
 from monolith.collective.serial_executor import RaisedByAllError

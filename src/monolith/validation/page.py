@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from monolith.validation.outcome import CopyOutcome
-    from monolith.validation.windows import Window
+    from monolith.validation.outcome import CopyOutcome, Window
 
-__all__ = ["page_of", "write_page"]
 
 _DAY = 86_400
 _LIGHT = ("#1f5fd6", "#b45309", "#c2255c", "#0f766e", "#6d28d9", "#4d7c0f", "#6b7280", "#9a3412")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from monolith.train.task import Mode
 
-__all__ = ["Ranker"]
-
 
 @config
 class Ranker(Config):

@@ -22,17 +22,13 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.train.batch_time import REQUEST_TIME, times_of
 from monolith.train.session import Session
-from monolith.validation.outcome import CopyOutcome, ValidationOutcome
-from monolith.validation.serving_copy import ServingCopy
-from monolith.validation.sync_rule import SyncClock, SyncRule
-from monolith.validation.windows import WindowedScores
+from monolith.validation.outcome import CopyOutcome, ValidationOutcome, WindowedScores
+from monolith.validation.serving_copy import ServingCopy, SyncClock, SyncRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from monolith.train.task import Task
-
-__all__ = ["ValidationConfig", "validate"]
 
 
 @config

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from monolith.data.batch import ColumnValues
-    from monolith.data.click_world import SyntheticClicks
+    from monolith.data.clicks import SyntheticClicks
     from monolith.data.dataset import Dataset
 
-__all__ = ["HashedIds", "Traffic", "clicks", "criteo", "movielens"]
 
 DAY = 86_400
 CRITEO_NUMBERS = tuple(f"I{place}" for place in range(1, 14))

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from monolith.data.counted_draws import CountedDraws
+from monolith.data.clicks import CountedDraws
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.framing import Framing
 from monolith.online.joiner.events import action_record, impression_record
-from monolith.online.joiner.examples import ExampleWriter
+from monolith.online.joiner.examples import ExampleWriter, NumberedExample, split_examples
 from monolith.online.joiner.files import FileInput, FileOutput
-from monolith.online.joiner.numbered import NumberedExample, split_examples
 from monolith.online.joiner.partition import JoinPartition
 from monolith.online.joiner.rules import JoinRuleConfig
 from monolith.online.joiner.state import PartitionState

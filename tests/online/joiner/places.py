@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
 from monolith.online.joiner import JoinerConfig, JoinRuleConfig
 from monolith.online.joiner.events import decode_event, request_of
-from monolith.online.joiner.numbered import NumberedExample, split_examples
+from monolith.online.joiner.examples import NumberedExample, split_examples
 from monolith.online.joiner.topics import NUMBER_HEADER
 from online.joiner.joins import append, traffic
 

@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
-from monolith.online.joiner.entry import Entry, EntryStage, Held, pack_entries, unpack_entries
 from monolith.online.joiner.events import Event, action_record, decode_event, impression_record, key_of
 from monolith.online.joiner.examples import ExampleWriter
-from monolith.online.joiner.machine import JoinedExample, JoinMachine
+from monolith.online.joiner.machine import (
+    Entry,
+    EntryStage,
+    Held,
+    JoinedExample,
+    JoinMachine,
+    pack_entries,
+    unpack_entries,
+)
 from monolith.online.joiner.partition import Watermark
 from monolith.online.joiner.rules import JoinRuleConfig
 

@@ -18,9 +18,9 @@ from monolith.errors import DataLossError, FailedPreconditionError, ResourceExha
 from monolith.online.joiner import partition as partition_module
 from monolith.online.joiner import state as state_module
 from monolith.online.joiner.events import action_record, impression_record
+from monolith.online.joiner.examples import NumberedExample, pack_examples, split_examples
 from monolith.online.joiner.files import FileOutput
 from monolith.online.joiner.machine import JoinMachine
-from monolith.online.joiner.numbered import NumberedExample, pack_examples, split_examples
 from monolith.online.joiner.rules import JoinRuleConfig
 from monolith.online.joiner.state import PartitionState
 from online.joiner.joins import CLICK, RULES, START_MS, FolderJoin, append, framed, outcome, sample, traffic

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from checkpoint.zygote import Zygote
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
-from monolith.online.joiner.numbered import NumberedExample
+from monolith.online.joiner.examples import NumberedExample
 from online.joiner.joins import append, outcome, traffic
 from online.joiner.places import (
     consumed,

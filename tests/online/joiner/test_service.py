@@ -15,8 +15,8 @@ from monolith import cli
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.observe import process_recorder
 from monolith.online.joiner import Joiner, JoinerConfig
-from monolith.online.joiner.locks import PartitionLock
-from monolith.online.joiner.numbered import whole_examples
+from monolith.online.joiner.examples import whole_examples
+from monolith.online.joiner.state import PartitionLock
 from online.joiner.joins import append, outcome, traffic
 from online.joiner.places import (
     consumed,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from monolith.deltalog import DeltaLog
-from monolith.deltalog.follow.log_tables import stores_of_log
+from monolith.deltalog.follow.base_state import stores_of_log
 from monolith.online import DeltaPublisher, Follower
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
 from monolith.train import SavingConfig, StopAtStep

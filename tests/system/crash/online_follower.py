@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from monolith.deltalog import DeltaLog, Increment, IncrementKind
-from monolith.deltalog.follow.log_tables import stores_of_log
+from monolith.deltalog.follow.base_state import stores_of_log
 from monolith.errors import FailedPreconditionError, NotFoundError, UnavailableError
 from monolith.nn.embeddings.slot_address import slot_addresses
 from monolith.online import Follower

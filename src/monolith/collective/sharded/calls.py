@@ -1,20 +1,32 @@
-"""Calls of a store that all ranks make together, or follow: one method per kind, run in the line of every rank."""
+"""Calls of a store that all ranks make together, or follow: one method per kind, run in the line of every rank.
+
+`settled` gives the answers of all ranks, or one error, to all of them; `pack` encodes arguments and answers; and
+`BlockStreams` sends the row blocks of all ranks, one rank after the other, in portions that every rank receives.
+"""
 
 from __future__ import annotations
 
+import builtins
+import json
+import struct
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from monolith import errors
 from monolith.collective.lock_step import Call, LockStep
+from monolith.collective.serial_executor import RaisedByAllError
+from monolith.tables.batch import BatchStamp
+from monolith.tables.formats.row_block import RowBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from monolith.collective.lock_step import Agreed
     from monolith.collective.serial_executor import SerialExecutor
     from monolith.collective.wire import Wire
-
-__all__ = ["RankCalls"]
 
 
 class RankCalls:
@@ -52,3 +64,160 @@ class RankCalls:
 
 def _follow(method: Callable[[bytes, Any], Any], _: Agreed, arguments: bytes) -> object:
     return method(arguments, None)
+
+
+_GOOD, _BAD = b"+", b"-"
+
+
+def settled(wire: Wire, do: Callable[[], bytes]) -> list[bytes]:
+    """Returns the result of `do` on each rank; runs in the line, on all ranks.
+
+    Raises:
+        RaisedByAllError: `do` failed on some rank.
+    """
+    failure: Exception | None = None
+    try:
+        told = _GOOD + do()
+    except Exception as error:  # noqa: BLE001 - whatever it is, all ranks receive it
+        failure = error
+        told = _BAD + _encoded(error)
+    answers = gather_texts(wire, told)
+    _raise_first([answer[1:] if answer.startswith(_BAD) else None for answer in answers], failure)
+    return [answer[1:] for answer in answers]
+
+
+def _raise_first(failures: list[bytes | None], own: Exception | None) -> None:
+    """Raises the error of the lowest rank that has one; if all ranks have the same, each raises its own.
+
+    Raises:
+        RaisedByAllError: a rank has an error.
+    """
+    found = [(rank, text) for rank, text in enumerate(failures) if text is not None]
+    if not found:
+        return
+    if own is not None and len({text for _, text in found}) == 1 and len(found) == len(failures):
+        raise RaisedByAllError(own)
+    rank, text = found[0]
+    raise RaisedByAllError(_decoded(text, f"rank {rank}: ")) from own
+
+
+def raise_failures(wire: Wire, own: Exception | None) -> None:
+    """Raises the first error on all ranks, in a call in which all ranks have agreed that there is one.
+
+    Raises:
+        RaisedByAllError: always.
+    """
+    texts = gather_texts(wire, b"" if own is None else _encoded(own))
+    _raise_first([text or None for text in texts], own)
+
+
+def gather_texts(wire: Wire, text: bytes) -> list[bytes]:
+    """Returns the bytes of all ranks, which may differ in length."""
+    if wire.size == 1:
+        return [text]
+    lengths = [int(each) for each in wire.gather(torch.tensor([len(text)]))]
+    texts = []
+    for rank, length in enumerate(lengths):
+        if rank == wire.rank or not length:
+            part = torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)[:length]
+        else:
+            part = torch.empty(length, dtype=torch.uint8)
+        wire.broadcast(part, rank)
+        texts.append(text if rank == wire.rank else part.numpy().tobytes())
+    return texts
+
+
+def _encoded(error: Exception) -> bytes:
+    return json.dumps([type(error).__name__, str(error)]).encode()
+
+
+def _decoded(text: bytes, prefix: str) -> Exception:
+    name, message = json.loads(text)
+    kind = getattr(errors, name, None) or getattr(builtins, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, UnicodeError):
+        return errors.InternalError(f"{prefix}{name}: {message}")
+    return kind(prefix + message)
+
+
+_LENGTH = struct.Struct("<Q")
+
+
+def pack(head: Any, blobs: Sequence[bytes] = ()) -> bytes:
+    """Encodes a head and raw bytes as one byte string."""
+    text = json.dumps([head, [len(blob) for blob in blobs]]).encode()
+    return b"".join([_LENGTH.pack(len(text)), text, *blobs])
+
+
+def unpack(data: bytes) -> tuple[Any, list[bytes]]:
+    """Returns the arguments of `pack`."""
+    begin = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    head, sizes = json.loads(data[_LENGTH.size : begin])
+    blobs = []
+    for size in sizes:
+        blobs.append(data[begin : begin + size])
+        begin += size
+    return head, blobs
+
+
+def stamps_to_plain(stamps: Iterable[BatchStamp]) -> list[list[Any]]:
+    """Converts stamps to plain values."""
+    return [[each.worker, each.seq, each.position.hex(), each.event_time_ms] for each in stamps]
+
+
+def stamps_from_plain(found: Sequence[Sequence[Any]]) -> dict[int, BatchStamp]:
+    """Converts plain values to stamps, by worker."""
+    return {
+        worker: BatchStamp(worker=worker, seq=seq, position=bytes.fromhex(position), event_time_ms=time)
+        for worker, seq, position, time in found
+    }
+
+
+_PORTION_BYTES = 8 << 20
+
+
+class BlockStreams:
+    """Streams of blocks between the ranks."""
+
+    def __init__(self, calls: RankCalls) -> None:
+        self._calls = calls
+        self._numbers = count()
+        self._open: dict[int, Iterator[RowBlock]] = {}
+        calls.define("next blocks of", self._next)
+
+    def open(self, begin: Callable[[], Iterator[RowBlock]]) -> int:
+        """Opens the blocks of each rank, under one number. Runs in a call of all ranks."""
+        number = next(self._numbers)
+
+        def opened() -> bytes:
+            self._open[number] = begin()
+            return b""
+
+        settled(self._calls.wire, opened)
+        return number
+
+    def blocks(self, number: int) -> Iterator[RowBlock]:
+        """Yields all blocks; every portion is a call of all ranks."""
+        for rank in range(self._calls.wire.size):
+            has_more = True
+            while has_more:
+                has_more, portion = self._calls.run("next blocks of", pack([number, rank]))
+                yield from map(RowBlock, portion)
+        self._open.pop(number, None)
+
+    def _next(self, arguments: bytes, _: object) -> tuple[bool, list[bytes]]:
+        (number, rank), _blobs = unpack(arguments)
+        wire = self._calls.wire
+        answers = settled(wire, lambda: self._portion(number) if wire.rank == rank else b"")
+        has_more, portion = unpack(answers[rank])
+        if not has_more and rank == wire.size - 1:
+            self._open.pop(number, None)
+        return has_more, portion
+
+    def _portion(self, number: int) -> bytes:
+        blocks, size = [], 0
+        for block in self._open[number]:
+            blocks.append(block.data)
+            size += len(block.data)
+            if size >= _PORTION_BYTES:
+                return pack(True, blocks)
+        return pack(False, blocks)

@@ -1,28 +1,34 @@
-"""The exchanges of a store in a step: ids, rows, gradients; and the state that all its calls share."""
+"""The exchanges of a store in a step: ids, rows, gradients; the read of all ranks, and its metrics.
+
+In a read, ids travel to the owners of the rows, and the rows are returned.
+"""
 
 from __future__ import annotations
 
+import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
+from monolith.collective.lock_step import Call
+from monolith.collective.serial_executor import RaisedByAllError
 from monolith.collective.sharded.times import SharedClock
-from monolith.tables.batch_memory import new_rows
-from monolith.tables.local.plan import NO_TICKET
+from monolith.errors import FailedPreconditionError
+from monolith.tables.arrays import new_rows
+from monolith.tables.batch import NOTHING_APPLIED
+from monolith.tables.local.plan import NO_TICKET, LocalRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from monolith.collective.lock_step import LockStep
+    from monolith.collective.lock_step import Agreed, LockStep
     from monolith.collective.sharded.owner import RowOwner, SentIds
     from monolith.collective.sharded.plan import IdMessage, ShardedPlan
     from monolith.tables.local.native_tables import NativeTables
-
-__all__ = ["RowExchange", "Tickets"]
 
 
 class Tickets:
@@ -135,3 +141,135 @@ def _tensor(array: NDArray[Any]) -> torch.Tensor:
 
 _NO_WORDS = np.empty(0, np.int64)
 _NO_FLOATS = np.empty(0, np.float32)
+
+
+_WORDS, _TICKET, _OLDEST = range(3)
+"""Numbers of its read that each rank sends to each owner."""
+_HEAD = struct.Struct("<q?")
+
+
+class RankReads:
+    """The reads of a store. Used by the line's thread."""
+
+    def __init__(self, exchange: RowExchange, *, name: str) -> None:
+        self._exchange = exchange
+        self.kind = f"read {name}"
+        self.on_training: Callable[[ShardedPlan, SentIds], None] | None = None
+        """Called with every read for training of this rank."""
+
+    def look(self, plan: ShardedPlan, step: int) -> LocalRows:
+        """Reads rows without training."""
+        return LocalRows(torch.from_numpy(self._make(plan, step, is_training=False)), NOTHING_APPLIED)
+
+    def make(self, plan: ShardedPlan, *, after: int, step: int, train: bool) -> LocalRows:
+        """Reads the rows of a worker's plan.
+
+        Raises:
+            RaisedByAllError: `after` was not applied; the other ranks have their rows.
+        """
+        worker = plan.stamp.worker
+        seen = self._exchange.native.core.last_applied(worker)
+        values = self._make(plan, step, is_training=train)
+        if after > seen:
+            raise RaisedByAllError(
+                FailedPreconditionError(
+                    f"{self._exchange.subject}: cannot read after batch {after} of worker {worker}: its last applied"
+                    f" batch is {seen}; apply it first"
+                )
+            )
+        return LocalRows(torch.from_numpy(values), seen)
+
+    def follow(self, agreed: Agreed, arguments: bytes) -> None:
+        """Takes part in the read of the other ranks, at a rank without one."""
+        self._take_part(agreed, arguments, None)
+
+    def _make(self, plan: ShardedPlan, step: int, *, is_training: bool) -> NDArray[np.float32]:
+        numbers = np.empty((self._exchange.wire.size, _OLDEST + 1), np.int64)
+        numbers[:, _WORDS] = plan.message.num_words
+        numbers[:, _TICKET] = plan.ticket
+        numbers[:, _OLDEST] = self._exchange.tickets.oldest
+        arguments = _HEAD.pack(step, is_training)
+        values = self._exchange.lock_step.run(
+            Call(self.kind, arguments=arguments),
+            work=lambda agreed: self._take_part(agreed, arguments, plan),
+            sizes=torch.from_numpy(numbers),
+        )
+        assert values is not None  # noqa: S101 - the plan was given
+        return values
+
+    def _take_part(self, agreed: Agreed, arguments: bytes, plan: ShardedPlan | None) -> NDArray[np.float32] | None:
+        step, is_training = _HEAD.unpack(arguments)
+        numbers = agreed.sizes.tolist()
+        sent = self._exchange.ids(None if plan is None else plan.message, [row[_WORDS] for row in numbers])
+        values = self._exchange.rows(plan, sent, step)
+        owner = self._exchange.owner
+        ranks = [rank for rank, is_active in enumerate(agreed.active) if is_active]
+        for rank in ranks:
+            owner.forget(rank, numbers[rank][_OLDEST])
+        if is_training:
+            if plan is not None and self.on_training is not None:
+                self.on_training(plan, sent)
+            tickets = {rank: numbers[rank][_TICKET] for rank in ranks}
+            owner.keep(sent, {rank: ticket for rank, ticket in tickets.items() if ticket != NO_TICKET})
+        return values
+
+
+class AlltoallMetrics(NamedTuple):
+    """Numbers of one batch of one rank, under their names in summaries.
+
+    ``*_splits`` counts what this rank exchanges with each owner for its own batch, ``*_dist`` what each rank exchanges
+    with this one as an owner; ids are distinct ids, rows and gradients are counted in floats.
+    """
+
+    scalars: dict[str, int]
+    histograms: dict[str, list[int]]
+
+
+def alltoall_metrics(
+    native: NativeTables, owned: Sequence[range], plan: ShardedPlan, sent: SentIds, *, slot: str | None
+) -> AlltoallMetrics:
+    """Returns the numbers of a read.
+
+    Args:
+        native: The tables.
+        owned: The buckets of each rank.
+        plan: Plan of this rank.
+        sent: Ids that all ranks have requested of this one.
+        slot: A table whose ids are counted as ``<slot>_size``; None: none.
+    """
+    cells = np.diff(plan.core.splits).reshape(-1, len(native))
+    by_owner = np.stack([cells[each.start : each.stop].sum(0) for each in owned])
+    ids, floats = plan.message.num_keys, plan.message.num_values
+    asked = range(len(owned))
+    scalars = {
+        "all_fids_size": plan.core.num_ids,
+        "Alltoall_id_sizes": sum(ids),
+        "Alltoall_emb_sizes": sum(floats),
+        "Alltoall_grad_sizes": sum(floats),
+        **_extremes("Alltoall_id", ids),
+        **_extremes("Alltoall_emb", floats),
+    }
+    if slot is not None:
+        begin, end = plan.table_splits[native.number_of(slot) :][:2].tolist()
+        scalars[f"{slot}_size"] = end - begin
+    histograms = {
+        "shard_sizes": ids,
+        "sharded_slot_sizes": by_owner.reshape(-1).tolist(),
+        "fused_embedding_splits": (by_owner * np.array(native.dims)).reshape(-1).tolist(),
+        "Alltoall_id_dist": [sent.merged.num_keys(rank) for rank in asked],
+        "Alltoall_emb_dist": [sent.merged.num_values(rank) for rank in asked],
+        "Alltoall_id_splits": ids,
+        "Alltoall_emb_splits": floats,
+        "Alltoall_grad_splits": floats,
+    }
+    return AlltoallMetrics(scalars, histograms)
+
+
+def _extremes(name: str, sizes: Sequence[int]) -> dict[str, int]:
+    least, most = int(np.argmin(sizes)), int(np.argmax(sizes))
+    return {
+        f"{name}_min_idx": least,
+        f"{name}_min_size": sizes[least],
+        f"{name}_max_idx": most,
+        f"{name}_max_size": sizes[most],
+    }

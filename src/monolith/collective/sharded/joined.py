@@ -12,7 +12,7 @@ from monolith.collective.sharded.update import HandedOver
 from monolith.errors import DeadlineExceededError, InvalidArgumentError
 from monolith.tables.arrays import time_array
 from monolith.tables.local.joined import stamp_from_core
-from monolith.tables.local.prepared_update import prepare_update
+from monolith.tables.local.update import prepare_update
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
 
-__all__ = ["ShardedWorkerSession"]
 
 _SUBJECT = "sharded store"
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from monolith import _core
 from monolith.collective.sharded.plan import read_stamp
-from monolith.tables.batch_memory import new_rows
-from monolith.tables.rows import applied_from_core
+from monolith.tables.arrays import new_rows
+from monolith.tables.batch import applied_from_core
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from monolith.tables.batch import Applied, BatchStamp
     from monolith.tables.local.store import LocalStore
 
-__all__ = ["OwnerStep", "RankPush", "RowOwner", "SentIds"]
 
 _NOTHING = np.empty(0, np.int64)
 _PER_UNIQUE_ID = 1

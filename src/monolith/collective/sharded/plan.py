@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from monolith import _core
 
-__all__ = ["IdMessage", "ShardedPlan", "read_stamp"]
 
 _STAMP_WORDS = 4
 _WORD_BYTES = 8

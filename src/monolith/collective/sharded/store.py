@@ -1,37 +1,41 @@
-"""Rows that the ranks of a synchronous run share, each rank some buckets, as a `monolith.tables.store.Store`."""
+"""Rows that the ranks of a synchronous run share, each rank some buckets, as a `monolith.tables.store.Store`.
+
+The ranks agree on their tables, on the buckets of each rank, and on the run id of the store. `OwnRows` restores one
+rank by itself, from a folder that may hold only the rows of that rank.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import json
+import secrets
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from monolith import environment
 from monolith.collective import calls
 from monolith.collective.serial_executor import RaisedByAllError
-from monolith.collective.sharded.agreement import owned_by_ranks, require_same_tables
-from monolith.collective.sharded.blocks import BlockStreams
-from monolith.collective.sharded.calls import RankCalls
-from monolith.collective.sharded.cut import CutCalls, ShardedCut
-from monolith.collective.sharded.exchange import RowExchange
+from monolith.collective.sharded.calls import BlockStreams, RankCalls, gather_texts, pack, unpack
+from monolith.collective.sharded.changes import RankPublisher, RankWithoutRows, ReaderCalls, ShardedReader
+from monolith.collective.sharded.exchange import AlltoallMetrics, RankReads, RowExchange, alltoall_metrics
 from monolith.collective.sharded.joined import ShardedWorkerSession
-from monolith.collective.sharded.metrics import AlltoallMetrics, alltoall_metrics
 from monolith.collective.sharded.owner import RowOwner
 from monolith.collective.sharded.plan import IdMessage, ShardedPlan
-from monolith.collective.sharded.publisher import RankPublisher, RankWithoutRows
-from monolith.collective.sharded.reader import ReaderCalls, ShardedReader
-from monolith.collective.sharded.reads import RankReads
-from monolith.collective.sharded.restore import RestoreCalls, ShardedRestore
+from monolith.collective.sharded.snapshots import CutCalls, RestoreCalls, ShardedCut, ShardedRestore
 from monolith.collective.sharded.update import HandedOver, RankUpdates
 from monolith.collective.sharded.whole import WholeCalls
-from monolith.errors import InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.arrays import bucket_array, id_array, time_array
-from monolith.tables.bucket_owners import share_of
-from monolith.tables.history import ALL_BUCKETS, bucket_bounds
+from monolith.tables.bucket_owners import emptied_by, owned_ranges, require_owners, share_of
+from monolith.tables.history import ALL_BUCKETS, bucket_bounds, shared_buckets
 from monolith.tables.local.cut import LocalCut
 from monolith.tables.local.history import LocalHistory
 from monolith.tables.local.plan import OpenPlans
-from monolith.tables.local.store import LocalStore
+from monolith.tables.local.restore import LocalRestore
+from monolith.tables.local.store import LocalStore, agreed_stamps
+from monolith.tables.schema import differences
 from monolith.tables.store import LoadReport, StoreStats, Traits
+from monolith.tables.table_config import sorted_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from monolith import _core
     from monolith.collective.lock_step import Agreed
     from monolith.collective.serial_executor import LineCall, SerialExecutor
+    from monolith.collective.wire import Wire
     from monolith.deltalog import DeltaLog
     from monolith.deltalog.publish.store_publisher import StorePublisher, StorePublishingConfig
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows
@@ -49,11 +54,59 @@ if TYPE_CHECKING:
     from monolith.tables.local.plan import LocalRows
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot.manifest import SnapshotManifest
+    from monolith.tables.store import Cut, Store
     from monolith.tables.table_config import TableConfig
 
-__all__ = ["ShardedStore"]
 
 _SUBJECT = "sharded store"
+_VARIABLE = "MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD"
+_FEW_RANKS = 4
+"""Up to this number of ranks, a rank without rows would cost too much capacity."""
+
+
+def owned_by_ranks(num_ranks: int, spare_first_rank: bool | None) -> tuple[range, ...]:
+    """Returns the buckets of each rank; rank 0 may have none, so that it has time for its own tasks.
+
+    >>> owned_by_ranks(3, spare_first_rank=True)
+    (range(0, 0), range(0, 512), range(512, 1024))
+    """
+    if spare_first_rank is None:
+        spare_first_rank = num_ranks > _FEW_RANKS and _variable_says_so()
+    if spare_first_rank and num_ranks == 1:
+        raise InvalidArgumentError(f"{_SUBJECT}: spare_first_rank leaves a run of one rank without an owner of rows")
+    num_owners = num_ranks - spare_first_rank
+    require_owners(num_owners, subject=_SUBJECT, name="the number of ranks with rows")
+    return ((range(0),) if spare_first_rank else ()) + owned_ranges(num_owners)
+
+
+def _variable_says_so() -> bool:
+    value = environment.get(_VARIABLE) or "1"
+    if value not in {"0", "1"}:
+        raise InvalidArgumentError(f"{_SUBJECT}: {_VARIABLE} must be 0 or 1, got {value!r}")
+    return value == "1"
+
+
+def require_same_tables(
+    wire: Wire, configs: Mapping[str, TableConfig], options: Sequence[Any], history: LocalHistory
+) -> None:
+    """Raises if ranks differ, else takes the run id (`life`) of rank 0. Runs in a call of all ranks.
+
+    Raises:
+        RaisedByAllError: they differ; the message shows the fields.
+    """
+    tables = {config.name: config.to_dict() for config in sorted_by_name(configs)}
+    told = json.loads(json.dumps({"tables": tables, "options": list(options)}))
+    found = [unpack(text)[0] for text in gather_texts(wire, pack([told, secrets.randbits(63)]))]
+    first = found[0][0]
+    for rank, (theirs, _) in enumerate(found):
+        if theirs != first:
+            raise RaisedByAllError(
+                FailedPreconditionError(
+                    f"{_SUBJECT}: rank {rank} has other tables than rank 0: {differences(first, theirs)} (here: at rank"
+                    f" 0). Give all ranks the same model and options"
+                )
+            )
+    history.take_life(0, found[0][1])
 
 
 class ShardedStore:
@@ -352,3 +405,62 @@ class ShardedStore:
             last = self._wire.gather(torch.tensor([self.native.core.last_mark()]))
             self._history.mark_at(max(int(each) for each in last))
             raise
+
+
+def sharded_stores(stores: Mapping[str, Store]) -> dict[str, ShardedStore]:
+    """Returns the stores whose rows the ranks share; none in a run of one."""
+    return {name: store for name, store in stores.items() if isinstance(store, ShardedStore)}
+
+
+def own_cut(cut: Cut) -> Cut:
+    """Returns the part of a cut for this rank, which may own no rows; in a run of one the cut itself."""
+    return cut.take_own() if isinstance(cut, ShardedCut) else cut
+
+
+class OwnRows:
+    """The view of a `ShardedStore` for a restore in which each rank reads its own folder, without other ranks.
+
+    All ranks restore concurrently. Afterwards they resume together (`ShardedStore.resume`), from the `stamps` of any of
+    them.
+    """
+
+    def __init__(self, store: ShardedStore, buckets: range) -> None:
+        self._store = store
+        self.buckets = buckets
+        """Buckets of this rank; not empty."""
+        self.owned = (buckets,)
+        """The buckets as a tuple, as in the interface of stores."""
+        self.stamps: Mapping[int, BatchStamp] = {}
+        """Worker -> its last batch in the rows that were loaded."""
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows."""
+        return self._store.schema
+
+    def prepare_restore(
+        self,
+        folder: str,
+        manifest: SnapshotManifest,
+        *,
+        buckets: range = ALL_BUCKETS,
+        ignore_unknown_tables: bool = False,
+    ) -> LocalRestore:
+        """Reads and checks the rows of this rank in some buckets."""
+        own = shared_buckets(self.buckets, buckets)
+        return LocalRestore(
+            self._store.native,
+            folder,
+            manifest,
+            own,
+            emptied=emptied_by(own, buckets),
+            ignore_unknown_tables=ignore_unknown_tables,
+        )
+
+    def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
+        """Loads rows of this rank."""
+        return self._store.own_rows.load(blocks, buckets=buckets, replace=replace)
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:  # noqa: ARG002 - as stores have it
+        """Records the progress of the saved run."""
+        self.stamps = agreed_stamps(applied, self.buckets)

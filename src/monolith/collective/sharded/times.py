@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from monolith.collective.sharded.outcome import gather_texts
-from monolith.collective.sharded.values import pack, unpack
+from monolith.collective.sharded.calls import gather_texts, pack, unpack
 from monolith.tables.event_times import EventClock
 
 if TYPE_CHECKING:
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
     from monolith.collective.sharded.owner import SentIds
     from monolith.collective.sharded.plan import IdMessage
     from monolith.tables.event_times import BoundedTimes
-    from monolith.tables.local.merged_update import MergedUpdate
+    from monolith.tables.local.update import MergedUpdate
 
-__all__ = ["SharedClock", "UpdateTimes"]
 
 _DAY = 86400
 _NOBODY = -1

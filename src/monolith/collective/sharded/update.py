@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from monolith.collective.lock_step import Call
-from monolith.collective.sharded.outcome import raise_failures, settled
+from monolith.collective.sharded.calls import raise_failures, settled
 from monolith.collective.sharded.owner import OwnerStep, RankPush
 from monolith.collective.sharded.times import UpdateTimes
 from monolith.errors import InternalError
 from monolith.tables.batch import Applied
-from monolith.tables.local.merged_update import MergedUpdate, require_finite
 from monolith.tables.local.plan import NO_TICKET
-from monolith.tables.local.prepared_update import require_not_discarded
+from monolith.tables.local.update import MergedUpdate, require_finite, require_not_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
     from monolith.collective.sharded.exchange import RowExchange
     from monolith.collective.sharded.owner import SentIds
     from monolith.collective.sharded.plan import IdMessage, ShardedPlan
-    from monolith.tables.local.prepared_update import PreparedUpdate
+    from monolith.tables.local.update import PreparedUpdate
 
-__all__ = ["HandedOver", "RankUpdates"]
 
 _WORDS, _TICKET, _OLDEST, _PREVIOUS, _FIRST_SEQ, _INCARNATION, _SCALE, _TIME, _NEWEST = range(9)
 """Numbers of its update that each rank sends to each owner; the times are those of `UpdateTimes`."""

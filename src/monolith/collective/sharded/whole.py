@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from monolith import _core
-from monolith.collective.sharded.outcome import gather_texts, settled
-from monolith.collective.sharded.values import pack, stamps_from_plain, stamps_to_plain, unpack
+from monolith.collective.sharded.calls import gather_texts, pack, settled, stamps_from_plain, stamps_to_plain, unpack
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
 from monolith.tables.formats.row_block import RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, shared_buckets
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from monolith.tables.local.history import LocalHistory
     from monolith.tables.local.store import LocalStore
 
-__all__ = ["WholeCalls"]
 
 _SUBJECT = "sharded store"
 _ALL_TABLES = -1

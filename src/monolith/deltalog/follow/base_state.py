@@ -1,4 +1,7 @@
-"""Reads a base of a delta log: tables and dense weights, from a folder of snapshots or from a checkpoint."""
+"""Reads a base of a delta log: tables and dense weights, from a folder of snapshots or from a checkpoint.
+
+Serving tables for a log need no training code: `stores_of_log` makes them from the schema in the log.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import fsspec
 import torch
 
 from monolith.checkpoint.inspection import SavedState
-from monolith.checkpoint.tensor_bytes import tensors_from_bytes, tensors_to_bytes
-from monolith.deltalog import store_of
-from monolith.deltalog.publish.serving_schema import serving_schema
-from monolith.errors import NotFoundError
+from monolith.checkpoint.tensor_file import tensors_from_bytes, tensors_to_bytes
+from monolith.deltalog import IncrementKind, store_of
+from monolith.deltalog.publish.store_publisher import serving_schema
+from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.files import join, named_errors
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, shared_buckets
@@ -25,12 +28,12 @@ from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.restore import restore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
-    from monolith.deltalog import Base
+    from monolith.deltalog import Base, DeltaLog
     from monolith.tables.store import Store
-
-__all__ = ["load_rows_of"]
 
 
 class BaseState:
@@ -146,3 +149,47 @@ def _touch_all(copy: LocalStore, store: Store, buckets: range) -> None:
             if block.kind is BlockKind.SERVING:
                 numbers = torch.full((block.count,), block.bucket, dtype=torch.int16)
                 copy.touch(names[block.table], torch.from_numpy(block.keys.copy()), buckets=numbers)
+
+
+def schemas_of(log: DeltaLog) -> dict[str, Schema]:
+    """Returns store -> schema of its serving rows, from its newest base or from the first opening of the log.
+
+    Raises:
+        NotFoundError: the log does not exist.
+        FailedPreconditionError: the log has neither, as in a topic whose first messages have expired.
+    """
+    while True:
+        bases = log.bases()
+        try:
+            return _schemas(log, {store: base for base in bases for store in base.stores})
+        except NotFoundError:
+            if log.bases() == bases:
+                raise
+            # Compaction has replaced the base meanwhile.
+
+
+def _schemas(log: DeltaLog, bases: Mapping[str, Base]) -> dict[str, Schema]:
+    found: dict[str, Schema] = {}
+    for part in log.parts():
+        place = store_of(part)
+        if place is None or place[0] in found:
+            continue
+        store = place[0]
+        found[store] = BaseState(bases[store]).schema(store) if store in bases else _opening_schema(log, part)
+    return found
+
+
+def stores_of_log(log: DeltaLog) -> dict[str, LocalStore]:
+    """Creates empty serving tables for every store of a log; rows are kept as they arrive and never expire."""
+    return {store: LocalStore(serving_tables(schema)) for store, schema in schemas_of(log).items()}
+
+
+def _opening_schema(log: DeltaLog, part: str) -> Schema:
+    with log.open_reader(part) as reader:
+        first = reader.read()
+    if first is None or first.kind is not IncrementKind.OPENING or not first.payload:
+        raise FailedPreconditionError(
+            f"delta log '{log.place}', part {part!r}: it has neither a base nor an opening with the schema of its"
+            " rows; add a base, for example by a checkpoint of the run that writes it"
+        )
+    return Schema.parse(first.payload.decode())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from monolith.clock import SystemClock
 from monolith.deltalog import DeltaLog, GapError, IncrementKind, Lag
 from monolith.deltalog.follow.log_applier import LogApplier
-from monolith.deltalog.publish.named_stores import named_stores
+from monolith.deltalog.publish.store_publisher import named_stores
 from monolith.errors import (
     DataLossError,
     DeadlineExceededError,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint.tensor_bytes import tensors_from_bytes
+from monolith.checkpoint.tensor_file import tensors_from_bytes
 from monolith.deltalog import DENSE_PART, GapError, IncrementKind, store_of
 from monolith.deltalog.follow.base_state import BaseState
-from monolith.deltalog.publish.serving_schema import serving_schema
+from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.errors import DataLossError, NotFoundError, OpError
-from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import PackedBlocks
 from monolith.tables.history import ALL_BUCKETS, shared_buckets
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Publishing: writes the changed rows of a run to its delta log, wherever the rows are stored.
 
 Below parameter servers and ranks, which publish their own buckets. `publisher.py` has the publishing thread,
-`part_publisher.py` writes one part of a log, `publish_hook.py` attaches both to a session; `monolith.online` has the
-readers.
+`part_publisher.py` writes one part of a log, `monolith.hooks.publish` attaches both to a session;
+`monolith.deltalog.follow` has the readers.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ from monolith.deltalog.publish.log_position import POSITION_NAME
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.nn.embeddings.slot_address import SlotAddress
-from monolith.tables.formats.block_writing import filter_block, rekeyed_block
-from monolith.tables.formats.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind, filter_block, rekeyed_block
 from monolith.tables.snapshot.bucket_file import blocks_of, write_blocks
 from monolith.tables.snapshot.location import open_source
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.schema import TableSchema
 
-__all__ = ["ErasedRows", "checkpoints_at", "erase_from_checkpoint"]
 
 _RANK_FOLDER = re.compile(r"index-\d{4,}")
 _ROWS = frozenset({BlockKind.FULL, BlockKind.SERVING})

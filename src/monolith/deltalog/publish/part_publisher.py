@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.deltalog import IncrementKind, rows_part, store_of
-from monolith.deltalog.publish.serving_schema import serving_schema
+from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.errors import DataLossError, NotFoundError
-from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.formats.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind, PackedBlocks
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monolith.deltalog import DeltaLog, PartWriter
-    from monolith.deltalog.publish.examples_tally import Trained
     from monolith.deltalog.publish.log_position import LogPosition
+    from monolith.deltalog.publish.store_publisher import Trained
     from monolith.tables.history import ChangeReader
     from monolith.tables.store import Store
 

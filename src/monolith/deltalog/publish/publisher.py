@@ -1,28 +1,37 @@
 """`DeltaPublisher`: a thread that periodically writes the changes of a run to a delta log.
 
 The last rows are published even if the input stalls. While the log is unreachable, the thread retries indefinitely.
-Retrying needs no memory: changes are read again from the last mark in the log.
+Retrying needs no memory: changes are read again from the last mark in the log. Checkpoints become bases of the log: a
+late follower starts at one and needs no older increments.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Self
 
-from monolith.checkpoint.tensor_bytes import tensors_to_bytes
+from monolith.checkpoint.inspection import SavedState
+from monolith.checkpoint.state_files import checkpoint_exists
+from monolith.checkpoint.tensor_file import tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
-from monolith.deltalog import DENSE_PART, DeltaLog, IncrementKind
-from monolith.deltalog.publish.checkpoint_base import add_checkpoint_base
-from monolith.deltalog.publish.examples_tally import ExamplesTally, Tally, Trained
+from monolith.deltalog import DENSE_PART, Base, DeltaLog, IncrementKind, store_of
 from monolith.deltalog.publish.log_position import LogPosition
-from monolith.deltalog.publish.named_stores import named_stores
 from monolith.deltalog.publish.part_publisher import RECORD_BYTES, PartPublisher
-from monolith.deltalog.publish.store_publisher import StorePublishingConfig, publishes_itself
+from monolith.deltalog.publish.store_publisher import (
+    ExamplesTally,
+    StorePublishingConfig,
+    Tally,
+    Trained,
+    named_stores,
+    publishes_itself,
+)
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
+from monolith.files import basename
 from monolith.tables.history import ALL_BUCKETS, ChangePosition
+from monolith.tables.snapshot.location import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +44,7 @@ if TYPE_CHECKING:
     from monolith.hook import StepLock
     from monolith.tables.history import ChangeReader
     from monolith.tables.store import Store
+
 
 _log = logging.getLogger(__name__)
 
@@ -352,3 +362,59 @@ class DeltaPublisher:
             else:
                 pause = self._wanted.interval
             self._stop.wait(max(0.0, begun + pause - self._clock.monotonic()))
+
+
+def add_checkpoint_base(log: DeltaLog, path: str) -> Base | None:
+    """Adds a checkpoint of the run that writes a log as a base; removes bases whose checkpoints were deleted.
+
+    Args:
+        log: Log of the run.
+        path: The prefix of the checkpoint.
+
+    Returns:
+        The base; None if the checkpoint does not contain the position of the log, or no part of it.
+
+    Raises:
+        NotFoundError: the checkpoint does not exist.
+        OpError: the log is unreachable.
+    """
+    base = _base_of(log, path)
+    if base is not None:
+        log.add_base(base)
+    for each in log.bases():
+        if each.kind == "checkpoint" and not checkpoint_exists(each.path):
+            log.remove_base(each.name)
+    return base
+
+
+def _base_of(log: DeltaLog, path: str) -> Base | None:
+    saved = SavedState(path)
+    manifest = saved.manifest
+    position = LogPosition.of_checkpoint(manifest.positions, place=log.place, step=manifest.step)
+    if position is None:
+        return None
+    buckets = {}
+    for store, tables in manifest.tables.items():
+        with closing(open_source(saved.folder.place(tables.folder))) as source:
+            buckets[store] = source.manifest.buckets
+    numbers = {part: number for part, number in position.numbers.items() if _is_held(part, buckets)}
+    if not numbers:
+        return None
+    return Base(
+        name=f"checkpoint-{basename(path)}",
+        kind="checkpoint",
+        path=path,
+        numbers=numbers,
+        stores={store: store for store in buckets},
+        created_ms=int(1000 * manifest.created),
+        step=manifest.step,
+    )
+
+
+def _is_held(part: str, buckets: dict[str, range]) -> bool:
+    """Returns whether the checkpoint has all rows of a part; it always has the dense weights."""
+    rows = store_of(part)
+    if rows is None:
+        return True
+    held = buckets.get(rows[0])
+    return held is not None and held.start <= rows[1].start and rows[1].stop <= held.stop

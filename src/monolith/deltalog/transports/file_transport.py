@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith import _core
-from monolith.deltalog.parts import require_part
+from monolith.deltalog.increment import require_part
 from monolith.deltalog.transport import Claim, Extent
 from monolith.deltalog.transports.file_lineage import GenerationChain
 from monolith.deltalog.transports.file_segments import (

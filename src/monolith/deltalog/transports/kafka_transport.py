@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import _core
 from monolith.data.kafka import KafkaConfig
-from monolith.data.kafka.client import KafkaClient, confluent_kafka
+from monolith.data.kafka.client import KafkaClient, confluent_kafka, new_library_log
 from monolith.data.kafka.position import Partition
-from monolith.data.kafka.quiet_log import new_library_log
-from monolith.deltalog.increment import read_head
-from monolith.deltalog.parts import require_part
+from monolith.deltalog.increment import read_head, require_part
 from monolith.deltalog.replay import Replay
 from monolith.deltalog.transport import Claim, Extent
 from monolith.deltalog.transports.file_transport import replaced
-from monolith.deltalog.transports.kafka_pieces import PieceHeader, pieces_of
-from monolith.deltalog.transports.kafka_tail import KafkaTail
+from monolith.deltalog.transports.kafka_tail import KafkaTail, PieceHeader, pieces_of
 from monolith.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:

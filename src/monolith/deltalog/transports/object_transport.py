@@ -19,8 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from monolith import _core
-from monolith.deltalog.increment import HEAD, RecordHeader, read_head
-from monolith.deltalog.parts import require_part
+from monolith.deltalog.increment import HEAD, RecordHeader, read_head, require_part
 from monolith.deltalog.transport import Claim, Extent
 from monolith.deltalog.transports.file_transport import MARKER, MARKER_TEXT, replaced
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, UnimplementedError

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith._deprecated import former_names as _former_names
-from monolith.online.joiner.counts import JoinCounts
 from monolith.online.joiner.events import action_record, impression_record
-from monolith.online.joiner.machine import JoinedExample, JoinMachine
+from monolith.online.joiner.machine import JoinCounts, JoinedExample, JoinMachine
 from monolith.online.joiner.rules import JoinRuleConfig
 from monolith.online.joiner.service import Joiner, JoinerConfig
 

@@ -9,7 +9,6 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Arrived", "JoinInput", "JoinOutput", "JoinPosition", "KafkaPlace", "kafka_place", "plain_offset"]
 
 _SCHEME = "kafka://"
 
@@ -67,7 +66,7 @@ class JoinOutput(Protocol):
         ...
 
     def append(self, packed: bytes) -> int:
-        """Appends packed examples (see `numbered`) durably; returns the position after them."""
+        """Appends packed examples (see `examples`) durably; returns the position after them."""
         ...
 
     def close(self) -> None:

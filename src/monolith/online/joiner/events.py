@@ -11,16 +11,6 @@ from monolith.online.joiner.protos.join_event_pb2 import JoinEvent
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "Event",
-    "PlainEvent",
-    "action_record",
-    "decode_event",
-    "decode_events",
-    "impression_record",
-    "key_of",
-    "request_of",
-]
 
 _ITEM_BYTES = 8
 PlainEvent = tuple[bytes, int, bytes, tuple[int, ...]]

@@ -13,14 +13,13 @@ from monolith.data.records.reader import MAX_RECORD_BYTES
 from monolith.errors import DataLossError
 from monolith.files import named_errors, open_if_there, refuse_special_file
 from monolith.online.joiner.endpoints import Arrived, plain_offset
-from monolith.online.joiner.numbered import whole_examples
+from monolith.online.joiner.examples import whole_examples
 
 if TYPE_CHECKING:
     from monolith.data.records.bad_records import BadRecords
     from monolith.data.records.framing import Framing
     from monolith.online.joiner.endpoints import JoinPosition
 
-__all__ = ["FileInput", "FileOutput"]
 
 _CHUNK = 1 << 20
 

@@ -1,25 +1,163 @@
 """Decision logic of the joiner: events and watermarks in, examples out. No clock, no files, no threads.
 
-The output is a function of the ordered input. An entry (`Entry`) starts as EARLY (actions only) or OPEN, becomes OPEN
-with its impression and CLOSED when its window closes, and is discarded `late_ms` later.
+The output is a function of the ordered input. An entry (`Entry`) is the state of one key: its impression, the waiting
+actions, and what was emitted. It starts as EARLY (actions only) or OPEN, becomes OPEN with its impression and CLOSED
+when its window closes, and is discarded `late_ms` later.
 """
 
 from __future__ import annotations
 
+import enum
 import heapq
+import struct
+from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.online.joiner.counts import JoinCounts
-from monolith.online.joiner.entry import OVERHEAD_BYTES, Entry, EntryStage, Held
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from monolith.online.joiner.events import PlainEvent
     from monolith.online.joiner.rules import JoinRuleConfig
 
-__all__ = ["JoinMachine", "JoinedExample"]
+
+@dataclass(slots=True)
+class JoinCounts:
+    """Counts since the state was created. They are saved with it, so that no event is counted twice."""
+
+    impressions: int = 0
+    actions: int = 0
+    positives: int = 0
+    """First examples of their key that have an action."""
+    negatives: int = 0
+    corrections: int = 0
+    """Examples whose `pre_actions` name the actions of the example that they correct."""
+    sampled_out: int = 0
+    """Negatives dropped by sampling."""
+    duplicate_impressions: int = 0
+    duplicate_actions: int = 0
+    """Repeated actions of a key, and the action that stands for none; both are redundant."""
+    late_impressions: int = 0
+    """Impressions that arrived after their window had closed; skipped, since they may be duplicates."""
+    late_actions: int = 0
+    """Actions whose example had already been emitted."""
+    unmatched_actions: int = 0
+    """Actions without an impression within the window."""
+    ahead: int = 0
+    """Events skipped because their time is in the future."""
+    bad: int = 0
+    """Records skipped because they were unreadable."""
+
+    def to_dict(self) -> dict[str, int]:
+        """Returns the counts as plain numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, int]) -> JoinCounts:
+        """Reads the result of `to_dict`, possibly of an older version."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: int(value) for name, value in values.items() if name in known})
+
+    def __add__(self, other: JoinCounts) -> JoinCounts:
+        mine, others = asdict(self), asdict(other)
+        return JoinCounts(**{name: value + others[name] for name, value in mine.items()})
+
+
+OVERHEAD_BYTES = 400
+"""Memory of an entry, its key and its timer; measured with 10^6 of them."""
+_HEAD = struct.Struct("<IBqqiII")
+"""Length of the key, stage, time, due, number of emitted actions or -1, number of held ones, length of the sample."""
+_HELD = struct.Struct("<qi")
+_ACTION = struct.Struct("<i")
+_GONE = 255
+"""Stage of a key that is stored elsewhere."""
+
+
+class EntryStage(enum.IntEnum):
+    """Stage in the lifetime of an entry."""
+
+    EARLY = 0
+    """Actions whose impression has not arrived."""
+    OPEN = 1
+    CLOSED = 2
+    """The window has closed; the key is kept to detect late actions and duplicates."""
+
+
+_STAGES = tuple(EntryStage)
+
+
+class Held(NamedTuple):
+    """An action that waits for its impression, or for the window to close."""
+
+    time_ms: int
+    action: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """The state of one key.
+
+    `step` is the step in which it was last saved, 0: none; the code that saves owns that field.
+    """
+
+    stage: EntryStage
+    time_ms: int
+    """Time of the impression; without one, of the first action."""
+    due_ms: int
+    """Watermark at which the entry is closed or discarded."""
+    sample: bytes = b""
+    out: tuple[int, ...] | None = None
+    """Actions of the last emitted example; None: none was emitted."""
+    held: tuple[Held, ...] = ()
+    step: int = 0
+
+
+def pack_entries(entries: Iterable[tuple[bytes, Entry]], gone: Iterable[bytes] = ()) -> bytes:
+    """Encodes keys with their entries, and keys that are stored elsewhere from now on."""
+    parts: list[bytes] = []
+    append, head = parts.append, _HEAD.pack
+    for key, entry in entries:
+        out, held, sample = entry.out, entry.held, entry.sample
+        num_out = -1 if out is None else len(out)
+        append(head(len(key), entry.stage, entry.time_ms, entry.due_ms, num_out, len(held), len(sample)))
+        append(key)
+        if out:
+            parts += map(_ACTION.pack, out)
+        for each in held:
+            append(_HELD.pack(*each))
+        append(sample)
+    for key in gone:
+        parts += (head(len(key), _GONE, 0, 0, -1, 0, 0), key)
+    return b"".join(parts)
+
+
+def unpack_entries(data: bytes, *, step: int = 0) -> Iterator[tuple[bytes, Entry | None]]:
+    """Decodes the output of `pack_entries`, as of a step; None for a key that is stored elsewhere.
+
+    Raises:
+        ValueError: the bytes are truncated.
+    """
+    at = 0
+    while at < len(data):
+        try:
+            key_bytes, stage, time_ms, due_ms, num_out, num_held, sample_bytes = _HEAD.unpack_from(data, at)
+        except struct.error as error:
+            raise ValueError(f"entries end at byte {len(data)} inside the head of one") from error
+        begin_out = at + _HEAD.size + key_bytes
+        begin_held = begin_out + max(0, num_out) * _ACTION.size
+        begin_sample = begin_held + num_held * _HELD.size
+        end = begin_sample + sample_bytes
+        if end > len(data) or stage not in (*_STAGES, _GONE):
+            raise ValueError(f"entries end at byte {len(data)}, the one at {at} of stage {stage} at {end}")
+        key = data[at + _HEAD.size : begin_out]
+        at = end
+        if stage == _GONE:
+            yield key, None
+            continue
+        out = None if num_out < 0 else tuple(each for (each,) in _ACTION.iter_unpack(data[begin_out:begin_held]))
+        held = tuple(Held(*each) for each in _HELD.iter_unpack(data[begin_held:begin_sample])) if num_held else ()
+        yield key, Entry(_STAGES[stage], time_ms, due_ms, data[begin_sample:end], out, held, step)
+
 
 _EARLY, _OPEN, _CLOSED = EntryStage  # looked up once, not for every event
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.errors import DataLossError
-from monolith.online.joiner.counts import JoinCounts
 from monolith.online.joiner.endpoints import Arrived
 from monolith.online.joiner.events import decode_events
-from monolith.online.joiner.machine import JoinMachine
-from monolith.online.joiner.numbered import pack_examples, split_examples
+from monolith.online.joiner.examples import pack_examples, split_examples
+from monolith.online.joiner.machine import JoinCounts, JoinMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from monolith.online.joiner.rules import JoinRuleConfig
     from monolith.online.joiner.state import PartitionState
 
-__all__ = ["JoinPartition", "Watermark"]
 
 _MOST_PARSED_BYTES = 1 << 40
 _MOST_EXAMPLES = 8192

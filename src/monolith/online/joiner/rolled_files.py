@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from monolith.data.records.framing import Framing
     from monolith.online.joiner.endpoints import JoinPosition
 
-__all__ = ["RolledInput", "is_pattern"]
 
 _AT_ONCE = 1024
 """Maximum number of buffered records of one file."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from monolith.config import Config, config, require_at_least, require_between, require_finite, require_positive
 
-__all__ = ["JoinRuleConfig"]
-
 _CHOICES = {"mode": ("wait", "fast_emit"), "late_actions": ("drop", "count", "correct")}
 
 

@@ -14,15 +14,14 @@ from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.framing import Framing
 from monolith.errors import InvalidArgumentError
 from monolith.observe import MetricClient
-from monolith.online.joiner.counts import JoinCounts
 from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.examples import ExampleWriter
 from monolith.online.joiner.files import FileInput, FileOutput
-from monolith.online.joiner.locks import PartitionLock
+from monolith.online.joiner.machine import JoinCounts
 from monolith.online.joiner.partition import JoinPartition
 from monolith.online.joiner.rolled_files import RolledInput, is_pattern
 from monolith.online.joiner.rules import JoinRuleConfig
-from monolith.online.joiner.state import PartitionState
+from monolith.online.joiner.state import PartitionLock, PartitionState
 from monolith.online.joiner.topics import TopicInput, TopicOutput, num_partitions
 from monolith.stop_request import StopRequest
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.online.joiner.endpoints import JoinInput, JoinOutput
 
-__all__ = ["Joiner", "JoinerConfig"]
 
 _LOG = logging.getLogger(__name__)
 _PAUSE_SECONDS = 0.02

@@ -11,14 +11,13 @@ from monolith.data.kafka.fetching import Fetching
 from monolith.data.kafka.position import Partition
 from monolith.errors import DataLossError, UnavailableError
 from monolith.online.joiner.endpoints import Arrived, plain_offset
-from monolith.online.joiner.numbered import split_examples
+from monolith.online.joiner.examples import split_examples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.online.joiner.endpoints import JoinPosition, KafkaPlace
 
-__all__ = ["NUMBER_HEADER", "TopicInput", "TopicOutput", "num_partitions"]
 
 NUMBER_HEADER = "monolith-number"
 """Header of an output message: the number of its example, in digits."""

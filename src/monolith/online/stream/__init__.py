@@ -6,8 +6,8 @@ the output of a joiner. `watching.py` reports the progress of a run.
 
 from __future__ import annotations
 
+from monolith.online.stream.admission import StreamCounts
 from monolith.online.stream.config import StreamConfig
-from monolith.online.stream.counts import StreamCounts
 from monolith.online.stream.dataset import ExampleStream
 from monolith.online.stream.watching import StreamHook
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from monolith.errors import DataLossError
 from monolith.files import named_errors, open_if_there
-from monolith.online.joiner.numbered import NumberedExample, whole_examples
+from monolith.online.joiner.examples import NumberedExample, whole_examples
 from monolith.online.stream.config import PARTITION
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from monolith.data.kafka.client import KafkaClient
 from monolith.data.kafka.config import KafkaConfig
 from monolith.data.kafka.position import Partition
 from monolith.errors import UnavailableError
-from monolith.online.joiner.numbered import NumberedExample
+from monolith.online.joiner.examples import NumberedExample
 from monolith.online.joiner.topics import NUMBER_HEADER
 from monolith.online.stream.files import Fetched
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from monolith.observe.progress import Progress
     from monolith.online.stream.dataset import ExampleStream
 
-__all__ = ["StreamHook"]
 
 _log = logging.getLogger(__name__)
 

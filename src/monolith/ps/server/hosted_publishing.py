@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.data.position import known_examples, known_times
 from monolith.deltalog import DeltaLog
-from monolith.deltalog.publish.examples_tally import Trained
+from monolith.deltalog.publish.store_publisher import Trained
 from monolith.deltalog.publish.log_position import LogPosition
 from monolith.deltalog.publish.publisher import DeltaPublisher
 from monolith.errors import FailedPreconditionError

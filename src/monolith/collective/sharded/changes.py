@@ -1,25 +1,29 @@
-"""A named reader of the changes of all ranks."""
+"""A named reader of the changes of all ranks, and the publisher of the changes of one rank.
+
+Every rank has a `part` of the log, and rank 0 the dense weights.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from monolith.collective.sharded.outcome import settled
-from monolith.collective.sharded.values import pack, unpack
+from monolith.collective.sharded.calls import pack, settled, unpack
+from monolith.deltalog import rows_part
+from monolith.deltalog.publish.part_publisher import PartPublisher
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import PackedBlocks
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds
 from monolith.tables.local.history import LocalChangeReader, LocalHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from monolith.collective.sharded.blocks import BlockStreams
-    from monolith.collective.sharded.calls import RankCalls
+    from monolith.collective.sharded.calls import BlockStreams, RankCalls
+    from monolith.deltalog import DeltaLog
+    from monolith.deltalog.publish.store_publisher import Trained
     from monolith.tables.formats.row_block import RowBlock
-
-__all__ = ["ReaderCalls", "ShardedReader"]
+    from monolith.tables.local.store import LocalStore
 
 
 class ReaderCalls:
@@ -142,3 +146,70 @@ class ShardedReader:
 def _done(call: Callable[[], None]) -> bytes:
     call()
     return b""
+
+
+class RankWithoutRows:
+    """`monolith.deltalog.publish.store_publisher.StorePublisher` of a rank that keeps no rows.
+
+    Args:
+        name: Name of the store.
+        log: Log of the other ranks.
+        owned: The buckets of each rank.
+    """
+
+    has_own_clock = False
+
+    def __init__(self, name: str, log: DeltaLog, owned: Sequence[range]) -> None:
+        self._log = log
+        self._of_all = [rows_part(name, buckets) for buckets in owned if buckets]
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Returns no numbers: the rank writes to no `part`."""
+        return {}
+
+    def open(self) -> None:
+        """Does nothing: there is no `part` to claim."""
+
+    def publish(self, trained: Trained) -> int:  # noqa: ARG002 - the others know it too
+        """Publishes nothing."""
+        return 0
+
+    def needs(self) -> dict[str, int]:
+        """Returns how far all ranks have logged."""
+        found = {part: self._log.extent(part) for part in self._of_all}
+        return {part: extent.next - 1 for part, extent in found.items() if extent is not None}
+
+    def before_cut(self) -> dict[str, int]:
+        """Returns nothing: the other ranks report it."""
+        return {}
+
+    def after_cut(self, mark: ChangePosition) -> dict[str, ChangePosition]:  # noqa: ARG002 - the same
+        """Returns nothing: the other ranks report it."""
+        return {}
+
+    def close(self) -> None:
+        """Does nothing: no resources are held."""
+
+
+class RankPublisher(PartPublisher):
+    """The publisher of one rank's `part`.
+
+    Args:
+        name: Name of the store.
+        rows: Rows of this rank.
+        log: Log of the changes.
+        owned: The buckets of each rank.
+        rank: This rank.
+        options: Options of `PartPublisher`, by name.
+    """
+
+    def __init__(
+        self, name: str, rows: LocalStore, log: DeltaLog, *, owned: Sequence[range], rank: int, **options: Any
+    ) -> None:
+        super().__init__(name, rows, log, buckets=owned[rank], **options)
+        self._all = RankWithoutRows(name, log, owned)
+
+    def needs(self) -> dict[str, int]:
+        """Returns how far all ranks have logged; the logs of other ranks may lack changes of this interval."""
+        return self._all.needs()
