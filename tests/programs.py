@@ -109,7 +109,7 @@ def main() -> None:
 
 def status_of(order: _Order) -> int:
     """Of a program that has ended; it is a process of its own, as whoever started it would see it."""
-    from monolith.launch.forked import ForkedProcess  # noqa: PLC0415 - the tests need none of it
+    from monolith.launch.process import ForkedProcess  # noqa: PLC0415 - the tests need none of it
 
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     output, errors = (os.open(path, flags, 0o600) for path in (order.output, order.errors))

@@ -13,7 +13,7 @@ import pytest
 import monolith
 from monolith._deprecated import FORMER_NAMES, MOVED_PACKAGES, former_names
 from monolith.config import Config
-from monolith.launch.restarts import RestartConfig
+from monolith.launch.role import RestartConfig
 
 for _package in pkgutil.walk_packages(monolith.__path__, "monolith."):
     if _package.ispkg and "._" not in _package.name:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from monolith import environment
-from monolith.launch.forked import ForkedProcess
+from monolith.launch.process import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

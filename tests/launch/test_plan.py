@@ -8,8 +8,7 @@ import pytest
 
 from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.launch import LaunchPlan, Resources, RestartConfig, Role
-from monolith.launch.resources import bytes_of
-from monolith.launch.restarts import Ending, ending_of, told_ending
+from monolith.launch.role import Ending, bytes_of, ending_of, told_ending
 from monolith.train import RunnerConfig
 from monolith.train.parameters import flags
 

@@ -21,7 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stub
 
 from benchmarks.suites.sync import ranks
 from monolith.cli._bench.measurement import RowSkippedError
-from monolith.launch.forked import ForkedProcess
+from monolith.launch.process import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

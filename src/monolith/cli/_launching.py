@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from monolith.cli._arguments.train import MAX_RESTARTS, RESOURCES
 from monolith.cli._run_options import command_of, expired_text, tell
 from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, RestartConfig, local_job
-from monolith.launch.resources import bytes_of
-from monolith.launch.restarts import DONE, INTERRUPTED
+from monolith.launch.role import DONE, INTERRUPTED, bytes_of
 from monolith.train.compat.conversions import MODES
 from monolith.train.compat.effects import effects_of, job_of
 from monolith.train.compat.flat_config import Origin
@@ -20,7 +19,7 @@ from monolith.train.compat.options import RunnerConfig
 if TYPE_CHECKING:
     import argparse
 
-    from monolith.launch.forked import Body
+    from monolith.launch.process import Body
     from monolith.launch.role import RoleKind
 
 __all__ = ["Way", "alone_options", "launch", "plan_of", "resources_of", "way_of"]

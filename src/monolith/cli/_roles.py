@@ -19,7 +19,7 @@ from monolith.errors import AbortedError, CancelledError, DeadlineExceededError,
 from monolith.hook import Hook
 from monolith.hooks.progress import ProgressHook
 from monolith.launch.progress_pipe import ProgressPipe
-from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN
+from monolith.launch.role import DONE, INTERRUPTED, TRY_AGAIN
 from monolith.observe import configure_logging
 from monolith.observe.progress import ProgressLines
 from monolith.train import find_task

@@ -27,7 +27,7 @@ from monolith.cli._run_options import command_of, config_text, expired_text, fin
 from monolith.hook import Hook
 from monolith.hooks.progress import ProgressHook
 from monolith.hooks.stopping import StopOnSignal
-from monolith.launch.forked import Body, ForkedProcess
+from monolith.launch.process import Body, ForkedProcess
 from monolith.nn.embeddings.row_parameters import weights_of
 from monolith.observe.progress import Progress
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook

@@ -14,22 +14,19 @@ from typing import TYPE_CHECKING
 from monolith._deprecated import former_names as _former_names
 
 if TYPE_CHECKING:
-    from monolith.launch.local import LocalLauncher
+    from monolith.launch.local import LocalLauncher, local_job
     from monolith.launch.plan import LaunchPlan
     from monolith.launch.ray_launcher import RayLauncher
-    from monolith.launch.resources import Resources
-    from monolith.launch.restarts import RestartConfig
-    from monolith.launch.role import Role
-    from monolith.launch.this_machine import local_job
+    from monolith.launch.role import Resources, RestartConfig, Role
 
 _HOMES = {
     "LaunchPlan": "plan",
     "LocalLauncher": "local",
     "RayLauncher": "ray_launcher",
-    "Resources": "resources",
-    "RestartConfig": "restarts",
+    "Resources": "role",
+    "RestartConfig": "role",
     "Role": "role",
-    "local_job": "this_machine",
+    "local_job": "local",
 }
 
 __all__ = ["LaunchPlan", "LocalLauncher", "RayLauncher", "Resources", "RestartConfig", "Role", "local_job"]

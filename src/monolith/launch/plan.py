@@ -9,17 +9,13 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from monolith.launch.resources import Resources
-from monolith.launch.restarts import RestartConfig
-from monolith.launch.role import Role, RoleKind
+from monolith.launch.role import Resources, RestartConfig, Role, RoleKind
 from monolith.train import RunnerConfig
 from monolith.train.compat.flat_config import Origin
 from monolith.train.parameters import flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["LaunchPlan", "text_of"]
 
 _OF_THE_LAUNCHER = frozenset({"task", "server_type", "index", "is_local"})
 """Options that the command of a role specifies itself."""

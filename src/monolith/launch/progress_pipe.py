@@ -19,8 +19,6 @@ from monolith import environment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PROGRESS_FD", "ProgressPipe"]
-
 PROGRESS_FD = "MONOLITH_PROGRESS_FD"
 _RESULT_SECONDS = 10.0
 

@@ -16,11 +16,10 @@ from monolith.clock import SystemClock
 from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.cluster.discovery.ray_actor import LEASE_SECONDS, RegistryActor, start_registry
 from monolith.cluster.runtimes.ray import NAMESPACE
-from monolith.launch.job_view import JobView
-from monolith.launch.merged_log import MergedLog
+from monolith.launch.job_view import JobView, MergedLog
 from monolith.launch.ray_places import RayPlaces, connected_ray
 from monolith.launch.ray_role import RoleActor, RoleSpec
-from monolith.launch.restarts import INTERRUPTED
+from monolith.launch.role import INTERRUPTED
 from monolith.launch.supervision import Say, Send, ShutdownConfig, Start, Supervision
 from monolith.observe.progress import Progress
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from monolith.launch.plan import LaunchPlan
     from monolith.launch.role import Role
     from monolith.launch.supervision import Action
-
-__all__ = ["JobActor", "RayLauncher"]
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 0.5

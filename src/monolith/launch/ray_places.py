@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from monolith.launch.plan import LaunchPlan
 
-__all__ = ["RayPlaces", "connected_ray"]
-
 _OBJECT_STORE_BYTES = 80 << 20
 """Close to Ray's minimum: rows use our own sockets."""
 _TELL_SECONDS = 10.0

@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 from monolith import environment
 from monolith.cluster.runtimes.ray import load_ray
 from monolith.launch.progress_pipe import PROGRESS_FD
-from monolith.launch.restarts import INTERRUPTED, TRY_AGAIN
+from monolith.launch.role import INTERRUPTED, TRY_AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-__all__ = ["RoleActor", "RoleSpec"]
 
 _FAILED = 1
 _TELL_SECONDS = 10.0

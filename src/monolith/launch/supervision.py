@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from monolith.config import Config, config
-from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN, Ending, RestartConfig, ending_of, told_ending
+from monolith.launch.role import DONE, INTERRUPTED, TRY_AGAIN, Ending, RestartConfig, ending_of, told_ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from monolith.launch.role import Role, RoleKind
-
-__all__ = ["Action", "Say", "Send", "ShutdownConfig", "Start", "Supervision"]
 
 
 @config

@@ -5,8 +5,7 @@ Nothing here connects to a cluster: a manifest is a text. Read `k8s` first.
 
 from __future__ import annotations
 
-from monolith.launch.manifests.k8s import K8sJob
-from monolith.launch.manifests.yaml_text import yaml_text
+from monolith.launch.manifests.k8s import K8sJob, yaml_text
 from monolith.launch.manifests.yarn import YarnService
 
 __all__ = ["K8sJob", "YarnService", "yaml_text"]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from monolith.launch.plan import LaunchPlan
     from monolith.launch.role import RoleKind
 
-__all__ = ["YarnService"]
-
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 63
 _INDEX = "${COMPONENT_ID}"
