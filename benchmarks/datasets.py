@@ -49,7 +49,7 @@ from monolith.data import (
     write_examples,
 )
 from monolith.data.protos.example_pb2 import Example
-from monolith.data.sources.text_columns import text_column
+from monolith.data.sources.arrow_columns import text_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,7 +32,7 @@ MAY_JUMP = {
     "clock.py": "the clock itself",
     "cluster/discovery/zookeeper.py": "nine weeks, and never a job with a live process",
     "data/kafka/fetching.py": "the date at which the user wants reading to stop",
-    "data/sources/partitions.py": "the date of today",
+    "data/sources/file_patterns.py": "the date of today",
     "deltalog/log.py": "the time of a base, for people: bases are ordered by the increments that they contain",
     "deltalog/part.py": "lag in seconds, at least 0; and the time of an increment; increments are ordered by number",
     "export/export_folder.py": "whether a folder has changed; the times are compared for equality",

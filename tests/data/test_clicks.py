@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from monolith.data import Batch, ClickStream, SyntheticClicks
-from monolith.data.clicks import START_TIME
-from monolith.data.counted_draws import CountedDraws, scrambled
+from monolith.data.clicks import START_TIME, CountedDraws, scrambled
 from monolith.errors import InvalidArgumentError
 from monolith.metrics import ExactAUC
 from monolith.tensors import Ragged

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from monolith.data import FirstBytes, Parser
 from monolith.data.operators import UnpackFloats
-from monolith.data.packed_floats import pack_floats, unpack_floats
+from monolith.data.operators.unpack_floats import pack_floats, unpack_floats
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
 

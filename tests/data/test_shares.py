@@ -37,8 +37,8 @@ from monolith.data import (
     RecordWriter,
     from_arrow,
 )
+from monolith.data.dataset import WorkerShare
 from monolith.data.protos.example_pb2 import Example
-from monolith.data.worker_share import WorkerShare
 from monolith.errors import DataLossError, InvalidArgumentError
 
 

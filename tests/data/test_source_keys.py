@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from data.framed_files import frame
 from monolith import cli
 from monolith.data import BadRecords, Framing, Ids, Parser, RecordReader, RecordWriter, read_examples, source_key
+from monolith.data.parser import source_keys_of, with_source_key
 from monolith.data.protos.example_pb2 import Example, ExampleBatch
 from monolith.data.protos.instance_pb2 import Instance
+from monolith.data.records.framing import SampleFormat
 from monolith.data.records.records import Records
-from monolith.data.records.sample_format import SampleFormat
-from monolith.data.source_keys import source_keys_of, with_source_key
 
 NEWS, ADS = source_key("news"), source_key("ads_flow")
 MESSAGES: dict[SampleFormat, type[Message]] = {

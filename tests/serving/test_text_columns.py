@@ -14,7 +14,7 @@ import torch
 
 import monolith as ml
 from monolith.data import Batch, CsvDataset, DenseColumn, Ids, JsonParser, Label, ParquetDataset, TextColumn, text_ids
-from monolith.data.batch_rows import concat_batches, take_rows, with_columns
+from monolith.data.rows import concat_batches, take_rows, with_columns
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.export.signature import Signature
 from monolith.serving import Predictor

@@ -19,7 +19,7 @@ import numpy as np
 
 from monolith.cli._bench.measurement import Measurement, median_ratio, spread
 from monolith.cli.joiner import COLLECTED_EVERY
-from monolith.data.counted_draws import CountedDraws
+from monolith.data.clicks import CountedDraws
 from monolith.data.protos.example_pb2 import Example
 from monolith.online.joiner import Joiner, JoinerConfig, JoinRuleConfig, action_record, impression_record
 

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from monolith.data.protos.example_pb2 import NamedFeature, NamedFeatureList, NamedRawFeatureList
     from monolith.data.protos.line_id_pb2 import Feature as InstanceFeature
 
-__all__ = [
-    "LABEL_FEATURE",
-    "LINE_ID_FEATURE",
-    "WEIGHT_FEATURE",
-    "FeaturePruning",
-    "example_batch_of",
-    "example_of_instance",
-    "examples_of_batch",
-    "instance_of_example",
-    "with_typed_fields",
-]
-
 LINE_ID_FEATURE, LABEL_FEATURE, WEIGHT_FEATURE = "__LINE_ID__", "__LABEL__", "instance_weight"
 """Features that carry what typed fields carry, where a format has none."""
 

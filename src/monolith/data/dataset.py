@@ -12,25 +12,17 @@ Each method returns a new dataset and does not change its own. `monolith.data.pi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from monolith.data.pipeline.batch import Rebatch
-from monolith.data.pipeline.bounds import Skip, Take
-from monolith.data.pipeline.cache import Cache
-from monolith.data.pipeline.counts import KnownLength
 from monolith.data.pipeline.dedup import Deduplicate
-from monolith.data.pipeline.filter import RowFilter
-from monolith.data.pipeline.map import Map
-from monolith.data.pipeline.mark_last import MarkLast
-from monolith.data.pipeline.parse import Parsing
-from monolith.data.pipeline.prefetch import Prefetch
-from monolith.data.pipeline.repeat import Repeat
-from monolith.data.pipeline.share import Share
-from monolith.data.pipeline.shuffle import Shuffle
+from monolith.data.pipeline.elements import Map, MarkLast, Parsing, RowFilter, Share, Skip, Take
+from monolith.data.pipeline.passes import Cache, Prefetch, Repeat
 from monolith.data.pipeline.split import Split, check_ratios
-from monolith.data.pipeline.window import MergedWindow
+from monolith.data.pipeline.stage import KnownLength
+from monolith.data.pipeline.windows import MergedWindow, Rebatch, Shuffle
 from monolith.data.reading import Reading
 from monolith.errors import InvalidArgumentError
 
@@ -38,16 +30,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from monolith.data.batch import Batch
-    from monolith.data.pipeline.parse import RecordParser
+    from monolith.data.file_queue.feed import Files
+    from monolith.data.pipeline.elements import RecordParser
     from monolith.data.pipeline.stage import Stage
     from monolith.data.records.records import Records
-    from monolith.data.worker_share import WorkerShare
+    from monolith.data.sources.file_set import FileSet
 
 S = TypeVar("S")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["Dataset", "Reading"]
+__all__ = ["Dataset", "Reading", "WorkerShare"]
 
 
 class Dataset(IterableDataset[T_co], ABC):
@@ -243,3 +236,32 @@ class _Derived(Dataset[T], Generic[S, T]):
 
     def for_epoch(self, epoch: int) -> Dataset[T]:
         return _Derived(self._source.for_epoch(epoch), self._stage.for_epoch(epoch))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """One worker of several that read the same input."""
+
+    index: int
+    count: int
+    """Shares that the input has; a worker whose number is not below it has none."""
+    queue: Callable[[FileSet], Files] | None = None
+    """Returns the worker's files from a queue that all workers share; None: every worker has a fixed share."""
+
+    def share_of(self, dataset: Dataset[T]) -> Dataset[T]:
+        """Returns the share of a dataset; nothing, where there are more workers than shares."""
+        return dataset.share(self.index, self.count) if self.index < self.count else dataset.take(0)
+
+    def require_shareable(self, dataset: Dataset[Any]) -> None:
+        """Refuses a dataset of the user's own that does not define `Dataset.share`.
+
+        Raises:
+            InvalidArgumentError: the dataset does not define it; the message gives a fix.
+        """
+        kind = type(dataset)
+        if kind.share is Dataset.share:
+            raise InvalidArgumentError(
+                f"input: {kind.__name__} does not define how {self.count} workers share it, and each would train on"
+                f" all of it; define {kind.__name__}.share(index, count), or return dataset.share(*self.ctx.shares)"
+                f" from input_fn, which reads every {self.count}th element"
+            )

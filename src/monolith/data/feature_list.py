@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Self
 
-__all__ = ["Feature", "FeatureList"]
-
 _TRUE = frozenset({"true", "yes", "t", "y", "1"})
 _KINDS = {"feature_name": "features", "feed_name": "feeds", "cache_name": "caches", "cache_key_class": "caches"}
 _KEY = re.compile(r"(?:^|[;,\s])\s*([A-Za-z_]\w*)\s*=")

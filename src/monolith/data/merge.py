@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
-from monolith.data.pipeline.counts import KnownLength
 from monolith.data.pipeline.split import check_ratios
+from monolith.data.pipeline.stage import KnownLength
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from monolith.data.worker_share import WorkerShare
+    from monolith.data.dataset import WorkerShare
 
 T = TypeVar("T")
-
-__all__ = ["MergedDataset"]
 
 _KIND = "merge"
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-__all__ = ["NEXT_ACTION", "SavedPosition", "encode_position", "known_examples", "known_times", "nested"]
-
 NEXT_ACTION = (
     "build the dataset as the one that the position was saved from. To train the model on another input, begin a new"
     " model_dir with --restore_dir OLD --restart_input (docs/how-to/checkpoints.md)"

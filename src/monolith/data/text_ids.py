@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-__all__ = ["TextColumn", "text_ids"]
-
 
 def text_ids(column: str, texts: Iterable[str | bytes]) -> Tensor:
     """Returns the id of each text in a column of this name, int64: those that datasets make of the same texts.

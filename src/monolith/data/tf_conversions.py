@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from monolith.data.protos.example_pb2 import Feature
     from monolith.data.protos.label_config_pb2 import TFRecordFeatureDescription
 
-__all__ = [
-    "LINE_ID_COLUMNS",
-    "SOURCE_KEY_COLUMN",
-    "example_of_lists",
-    "example_of_tf_example",
-    "tf_example_of_example",
-]
-
 LINE_ID_COLUMNS = {f"__{field.name.upper()}__": field for field in LineId.DESCRIPTOR.fields}
 """Names under which the fields of a line id stand where all is columns, as in Parquet."""
 SOURCE_KEY_COLUMN = "__DATA_SOURCE_KEY__"

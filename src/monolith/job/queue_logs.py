@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from monolith.data.sources.event_lines import event_line, event_of
+from monolith.data.file_queue.assignments import event_line, event_of
 from monolith.errors import DataLossError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data.operators.sample_rows import Row, batch_of, few, rows, rows_of
 from monolith.data import Batch
-from monolith.data.batch_rows import concat_batches, keep_rows, take_rows, with_columns
+from monolith.data.rows import concat_batches, keep_rows, take_rows, with_columns
 from monolith.tensors import Ragged
 
 

@@ -10,7 +10,6 @@ import torch
 
 from data.operators.sample_rows import rows_of
 from monolith.data import INVALID_LABEL, Batch
-from monolith.data.batch_rows import take_rows
 from monolith.data.operators import (
     LOG_Q,
     SAMPLED,
@@ -23,6 +22,7 @@ from monolith.data.operators import (
     Positives,
 )
 from monolith.data.operators.item_pool import Draws
+from monolith.data.rows import take_rows
 from monolith.tensors import Ragged
 
 LIMITS = PoolConfig(max_items=1000, start_items=0)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from data.operators.sample_rows import Row, batch_of, few, rows, rows_of
 from monolith.data import INVALID_LABEL, Batch
-from monolith.data.batch_rows import concat_batches, take_rows
 from monolith.data.operators import InShare, NegativeSample, NumberRows, SpecialStrategy
 from monolith.data.operators.row_draws import mix64, row_keys, uniform_draws
+from monolith.data.rows import concat_batches, take_rows
 from monolith.tensors import Ragged
 
 

@@ -2,21 +2,22 @@
 
 Two queues, as in ByteDance Monolith: patterns that were not expanded yet, and files that were not taken yet; the second
 is filled from the first on demand. The state is a function of a list of events, so only a log of events must be stored.
-Every file that a worker took has a turn; requesting the turn again returns the same file.
+Every file that a worker took has a turn; requesting the turn again returns the same file. In a log, an event is a line:
+the CRC-32 of the event in hexadecimal, a space, and the event in JSON.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monolith.data.pipeline.draws import permutation
-from monolith.errors import FailedPreconditionError
+from monolith.errors import DataLossError, FailedPreconditionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-__all__ = ["Event", "FileAssignments", "FileRemainder", "WorkerProgress"]
 
 Event = dict[str, Any]
 """``{"found": [files]}``, ``{"take": [epoch, worker, number, place, was_returned]}`` or
@@ -182,3 +183,21 @@ class FileAssignments:
             begin += size
         now.num_groups = len(self._groups)
         return now
+
+
+def event_line(event: Event) -> bytes:
+    """Returns an event as a line, with its end."""
+    content = json.dumps(event, sort_keys=True, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(content), content)
+
+
+def event_of(line: bytes, *, log: object, offset: int) -> Any:
+    """Parses the event of a line; `log` and `offset` are its place in messages.
+
+    Raises:
+        DataLossError: the line is damaged.
+    """
+    checksum, _, content = line.rstrip(b"\n").partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(content):
+        raise DataLossError(f"file queue '{log}': offset {offset}: damaged, the checksum is wrong")
+    return json.loads(content)

@@ -11,8 +11,6 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FileFeed", "FilePart", "Files", "FixedFeed"]
-
 
 @dataclass(frozen=True, slots=True)
 class FilePart:

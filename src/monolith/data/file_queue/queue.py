@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.data.file_queue.assignments import FileAssignments, WorkerProgress
 from monolith.data.file_queue.feed import FileFeed, FilePart, Files
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.stage import whole_number
 from monolith.data.position import SavedPosition
-from monolith.data.sources.file_finding import open_file
-from monolith.data.sources.file_patterns import FilePatterns
+from monolith.data.sources.file_patterns import FilePatterns, open_file
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from monolith.data.file_queue.assignments import Event
-
-__all__ = ["EventQueue", "FileQueue", "LocalFileQueue", "QueuedFiles", "progress_in"]
 
 _KIND = "queued_files"
 

@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith.data.file_queue.assignments import event_line, event_of
 from monolith.data.file_queue.queue import EventQueue
-from monolith.data.sources.event_lines import event_line, event_of
 from monolith.errors import DataLossError, DeadlineExceededError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from monolith.data.file_queue.assignments import Event
-
-__all__ = ["SharedFileQueue"]
 
 _VERSION = 1
 _LOCK_POLL_SECONDS = 0.005

@@ -6,9 +6,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from monolith.config import Config, config, require_at_least, require_positive
-from monolith.data.records.framing import Framing
+from monolith.data.records.framing import Framing, SampleFormat
 from monolith.data.records.reader import MAX_RECORD_BYTES
-from monolith.data.records.sample_format import SampleFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,9 +16,9 @@ from monolith.data.kafka.fetching import Fetching
 from monolith.data.kafka.gathering import RecordGatherer
 from monolith.data.kafka.messages import Unwrapping
 from monolith.data.kafka.ordering import Arrival, FixedOrder
-from monolith.data.kafka.position import KafkaPosition, Partition
-from monolith.data.kafka.reading import KafkaReading, Starting
-from monolith.data.kafka.starting import (
+from monolith.data.kafka.position import (
+    KafkaPosition,
+    Partition,
     Start,
     Stop,
     check_start,
@@ -28,12 +28,12 @@ from monolith.data.kafka.starting import (
     new_offsets,
     offsets_behind,
 )
-from monolith.data.pipeline.counts import whole_number
-from monolith.data.pipeline.share import check_share
+from monolith.data.kafka.reading import KafkaReading, Starting
+from monolith.data.pipeline.elements import check_share
+from monolith.data.pipeline.stage import whole_number
 from monolith.data.records.bad_records import BadRecords
-from monolith.data.records.framing import Framing
+from monolith.data.records.framing import Framing, SampleFormat
 from monolith.data.records.records import Records
-from monolith.data.records.sample_format import SampleFormat
 from monolith.errors import InvalidArgumentError, OpError
 
 if TYPE_CHECKING:

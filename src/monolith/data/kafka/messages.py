@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from monolith.data.kafka.position import Partition
     from monolith.data.records.bad_records import BadRecords
-    from monolith.data.records.sample_format import SampleFormat
+    from monolith.data.records.framing import SampleFormat
 
 
 @dataclass(frozen=True, slots=True)

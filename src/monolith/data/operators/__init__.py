@@ -9,17 +9,30 @@ they are the same in every run. May import what `monolith.data` may.
 from typing import TYPE_CHECKING
 
 from monolith._deprecated import former_names as _former_names
-from monolith.data.operators.actions import AddAction
-from monolith.data.operators.add_label import POSITIVE_LABEL, AddLabel, TaskLabel, parse_task_labels
+from monolith.data.operators.add_label import POSITIVE_LABEL, AddAction, AddLabel, TaskLabel, parse_task_labels
 from monolith.data.operators.conditions import AllOf, AnyOf, Compose, Condition, Not, Operator
-from monolith.data.operators.crosses import CrossIds, cross_rows
 from monolith.data.operators.flows import SOURCE_KEY, ByFlow, FromSource, NameSources, split_flows
-from monolith.data.operators.id_conditions import HasAllIds, HasAllSlots, HasAnyId, filter_by_fids
-from monolith.data.operators.id_edits import HashInts, HashTexts, MapIds, SwitchSlot, id_mask, sequence_mask
-from monolith.data.operators.id_hashes import city_hash64, folded_product
+from monolith.data.operators.id_edits import (
+    CrossIds,
+    HashInts,
+    HashTexts,
+    MapIds,
+    SwitchSlot,
+    city_hash64,
+    cross_rows,
+    folded_product,
+    id_mask,
+    sequence_mask,
+)
 from monolith.data.operators.item_pool import Draws, ItemPool, PoolConfig
-from monolith.data.operators.label_edits import LabelNormalization, LabelUpperBound, RankLabel, ScatterLabel
-from monolith.data.operators.multi_label import MultiHeadLabel
+from monolith.data.operators.label_edits import (
+    InstanceReweight,
+    LabelNormalization,
+    LabelUpperBound,
+    MultiHeadLabel,
+    RankLabel,
+    ScatterLabel,
+)
 from monolith.data.operators.negatives import (
     LOG_Q,
     SAMPLED,
@@ -31,12 +44,18 @@ from monolith.data.operators.negatives import (
     Positives,
 )
 from monolith.data.operators.pool_files import restore_pool, save_pool
-from monolith.data.operators.reweight import InstanceReweight
 from monolith.data.operators.row_draws import NumberRows
 from monolith.data.operators.sampling import InShare, NegativeSample, SpecialStrategy
 from monolith.data.operators.transforms import Counted, HasValidLabel, LabelAbove, LogicalOr, operators_of
 from monolith.data.operators.unpack_floats import UnpackFloats
-from monolith.data.operators.value_conditions import Value, load_operand
+from monolith.data.operators.value_conditions import (
+    HasAllIds,
+    HasAllSlots,
+    HasAnyId,
+    Value,
+    filter_by_fids,
+    load_operand,
+)
 
 __all__ = [
     "AddAction",

@@ -1,4 +1,4 @@
-"""Labels of several tasks from actions: which actions are positive for a task, which negative, which neither."""
+"""Actions of users, and labels of several tasks from them: which actions are positive for a task, which negative."""
 
 from __future__ import annotations
 
@@ -9,19 +9,62 @@ import torch
 from torch import Tensor
 
 from monolith.config import Config, config, require_between, require_finite
-from monolith.data.batch_rows import with_columns
 from monolith.data.columns import INVALID_LABEL
-from monolith.data.operators.actions import check_actions
-from monolith.data.operators.column_access import ids_of, labels_of
-from monolith.data.operators.conditions import Operator
+from monolith.data.operators.column_access import ids_of, labels_of, rows_with_any
+from monolith.data.operators.conditions import Condition, Operator
 from monolith.data.operators.row_draws import DEFAULT_KEYS, row_keys, uniform_draws
-from monolith.data.operators.row_sets import rows_with_any
+from monolith.data.rows import with_columns
+from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from monolith.data.batch import Batch
-    from monolith.tensors import Ragged
+    from collections.abc import Iterable
 
-__all__ = ["POSITIVE_LABEL", "AddLabel", "TaskLabel", "parse_task_labels"]
+    from monolith.data.batch import Batch
+
+
+@config
+class AddAction(Operator):
+    """Appends an action to the rows for which a condition holds.
+
+    >>> from monolith.data import Batch
+    >>> from monolith.data.operators import Value
+    >>> batch = Batch({"rank": torch.tensor([1, 9]), "actions": Ragged.from_lists([[4], []])}, num_rows=2)
+    >>> AddAction(77, where=Value("rank", op="gt", operand=5))(batch)["actions"]
+    Ragged([[4], [77]], dtype=torch.int64)
+    """
+
+    action: int = field(kw_only=False)
+    where: Condition
+
+    def __post_init__(self) -> None:
+        check_actions(self, "action", (self.action,))
+        if not isinstance(self.where, Condition):
+            raise TypeError(f"AddAction: where must be a Condition, got {self.where!r}")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Returns the batch with the action in the rows for which the condition holds."""
+        actions = ids_of(batch, "actions", self)
+        added = self.where.holds(batch).to(actions.device).to(torch.int64)
+        # Each value moves by the number of actions that were added to earlier rows.
+        before = added.cumsum(0) - added
+        values = actions.flat_values.new_full((len(actions.flat_values) + int(added.sum()),), self.action)
+        places = torch.arange(len(actions.flat_values), device=actions.device) + before[actions.value_rowids()]
+        values[places] = actions.flat_values
+        longer = Ragged.from_lengths(values, actions.lengths() + added, validate=False)
+        return with_columns(batch, {"actions": longer})
+
+
+def check_actions(owner: object, name: str, actions: Iterable[object]) -> tuple[int, ...]:
+    """Returns the actions; refuses duplicates and values that are not 32-bit integers."""
+    checked = []
+    for action in actions:
+        if isinstance(action, bool) or not isinstance(action, int) or not -(1 << 31) <= action < 1 << 31:
+            raise ValueError(f"{type(owner).__name__}: {name} must be 32-bit integers, got {action!r}")
+        checked.append(action)
+    if len(set(checked)) != len(checked):
+        raise ValueError(f"{type(owner).__name__}: {name} must differ from each other, got {checked}")
+    return tuple(checked)
+
 
 POSITIVE_LABEL = 1.0
 """The label of a row that has a positive action."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from monolith.data.batch import Batch, ColumnValues
+    from collections.abc import Sequence
 
-__all__ = ["column_of", "describe_column", "ids_of", "labels_of", "numbers_of", "texts_of", "weights_of"]
+    import numpy.typing as npt
+
+    from monolith.data.batch import Batch, ColumnValues
 
 
 def column_of(batch: Batch, name: str, owner: object) -> ColumnValues:
@@ -91,3 +94,87 @@ def _wrong_kind(owner: object, name: str, expected: str, got: ColumnValues) -> T
 
 def _name_of(owner: object) -> str:
     return owner if isinstance(owner, str) else type(owner).__name__
+
+
+_PRIME = np.uint64(0x100000001B3)
+_OFFSET = np.uint64(0xCBF29CE484222325)
+
+
+class PackedTexts:
+    """The bytes of many texts, where each starts, and how long it is."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self.lengths: npt.NDArray[np.int64] = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        self.ends: npt.NDArray[np.int64] = np.cumsum(self.lengths)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(b"".join(texts), dtype=np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def start_with(self, prefix: bytes) -> npt.NDArray[np.bool_]:
+        """Returns which strings start with these bytes."""
+        return self._have(prefix, self.ends - self.lengths)
+
+    def end_with(self, suffix: bytes) -> npt.NDArray[np.bool_]:
+        """Returns which strings end with these bytes."""
+        return self._have(suffix, self.ends - len(suffix))
+
+    def hashes(self) -> npt.NDArray[np.int64]:
+        """Returns a 64-bit hash of each string (FNV-1a, then its length); equal for equal strings, on every machine."""
+        hashes = np.full(len(self), _OFFSET, dtype=np.uint64)
+        # Texts in order of length, longest first: those that still have a byte at a place are the first ones.
+        order = np.argsort(-self.lengths, kind="stable")
+        starts, lengths = (self.ends - self.lengths)[order], self.lengths[order]
+        ordered = hashes[order]
+        for place in range(int(lengths[0]) if len(lengths) else 0):
+            count = int(np.searchsorted(-lengths, -place, side="left"))
+            ordered[:count] = (ordered[:count] ^ self.bytes[starts[:count] + place]) * _PRIME
+        hashes[order] = ordered ^ lengths.astype(np.uint64)
+        return hashes.view(np.int64)
+
+    def _have(self, part: bytes, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Returns which strings have these bytes at the given starts."""
+        found = self.lengths >= len(part)
+        if part:
+            places = starts[found, None] + np.arange(len(part))
+            found[found] = (self.bytes[places] == np.frombuffer(part, dtype=np.uint8)).all(axis=1)
+        return found
+
+
+def rows_with_any(rows: Ragged, wanted: Tensor) -> Tensor:
+    """Returns which rows contain one of the wanted values; bool [B]. `wanted` is sorted and without duplicates."""
+    found = torch.zeros(rows.num_rows, dtype=torch.bool, device=rows.device)
+    matches = _places(rows.flat_values, wanted) >= 0
+    found[rows.value_rowids()[matches]] = True
+    return found
+
+
+def rows_with_all(columns: list[Ragged], wanted: Tensor) -> Tensor:
+    """Returns which rows contain every wanted value, in one of the columns or another; bool [B]."""
+    count = len(wanted)
+    pairs = []
+    for rows in columns:
+        places = _places(rows.flat_values, wanted)
+        pairs.append((rows.value_rowids() * count + places)[places >= 0])
+    distinct = torch.unique(torch.cat(pairs))
+    return torch.bincount(distinct // max(count, 1), minlength=columns[0].num_rows) == count
+
+
+def top_ranks(rows: Ragged, priority: Tensor) -> Tensor:
+    """Returns the rank of each row's first value by priority, int64 [B]; ``len(priority)`` if it has none."""
+    ordered, order = torch.sort(priority)
+    places = _places(rows.flat_values, ordered)
+    matched = places >= 0
+    ranks = torch.full((rows.num_rows,), len(priority), dtype=torch.int64, device=rows.device)
+    return ranks.scatter_reduce_(
+        0, rows.value_rowids()[matched], order.to(rows.device)[places[matched]], "amin", include_self=True
+    )
+
+
+def _places(values: Tensor, ordered: Tensor) -> Tensor:
+    """Returns the index of each value in the sorted tensor, -1 if it is missing."""
+    if len(ordered) == 0:
+        return torch.full_like(values, -1)
+    ordered = ordered.to(values.device)
+    places = torch.searchsorted(ordered, values.contiguous()).clamp_(max=len(ordered) - 1)
+    return torch.where(ordered[places] == values, places, -1)

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.config import Config, config
-from monolith.data.batch_rows import keep_rows
+from monolith.data.rows import keep_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.data.batch import Batch
-
-__all__ = ["AllOf", "AnyOf", "Compose", "Condition", "Not", "Operator"]
 
 
 @config

@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from monolith.config import config
-from monolith.data.batch_rows import concat_batches, keep_rows, with_columns
 from monolith.data.operators.column_access import numbers_of
 from monolith.data.operators.conditions import Condition, Operator
 from monolith.data.records.framing import source_key
+from monolith.data.rows import concat_batches, keep_rows, with_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monolith.data.batch import Batch
-
-__all__ = ["SOURCE_KEY", "ByFlow", "FromSource", "NameSources", "split_flows"]
 
 SOURCE_KEY = "data_source_key"
 """Column of the key, for ``Parser(..., source_key=SOURCE_KEY)``: out of lagrangex headers, or of the messages."""

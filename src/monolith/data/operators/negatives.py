@@ -11,29 +11,24 @@ from torch import Tensor
 
 from monolith.config import Config, config, require_at_least, require_between
 from monolith.data.batch import Batch
-from monolith.data.batch_rows import concat_batches, take_rows
-from monolith.data.operators.actions import check_actions
-from monolith.data.operators.column_access import column_of, describe_column, ids_of, labels_of
+from monolith.data.operators.add_label import check_actions
+from monolith.data.operators.column_access import (
+    column_of,
+    describe_column,
+    ids_of,
+    labels_of,
+    rows_with_any,
+    top_ranks,
+)
 from monolith.data.operators.item_pool import Draws, ItemPool, PoolConfig
 from monolith.data.operators.row_draws import DEFAULT_KEYS, row_keys, uniform_draws
-from monolith.data.operators.row_sets import rows_with_any, top_ranks
+from monolith.data.rows import concat_batches, take_rows
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.data.batch import ColumnValues
-
-__all__ = [
-    "LOG_Q",
-    "SAMPLED",
-    "SAMPLED_FREQUENCY",
-    "NegativeGen",
-    "NegativeSampling",
-    "NegativeWeights",
-    "PoolEntry",
-    "Positives",
-]
 
 SAMPLED = "negative_sampled"
 """Column: 1 for a negative that was made, 0 for a sample that was read; float32 [B]."""

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monolith.data.batch import ColumnValues
-    from monolith.data.operators.item_channel import Numbers
-    from monolith.data.operators.item_pool import ItemPool
-
-__all__ = ["restore_pool", "save_pool"]
+    from monolith.data.operators.item_pool import ItemPool, Numbers
 
 _MAX_CHANNEL_BYTES = 2**31 - 1  # what protobuf can read
 

@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from monolith.data.batch_rows import with_columns
-from monolith.data.operators.column_access import column_of
-from monolith.data.operators.packed_texts import PackedTexts
+from monolith.data.operators.column_access import PackedTexts, column_of
+from monolith.data.rows import with_columns
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.data.batch import Batch, ColumnValues
-
-__all__ = ["DEFAULT_KEYS", "NumberRows", "mix64", "row_keys", "uniform_draws"]
 
 DEFAULT_KEYS = ("uid", "item_id", "req_time")
 """Keys of an impression: user, item and time."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Numbers: TypeAlias = npt.NDArray[np.int64]
 
-__all__ = ["GrowingArray", "RowStore"]
-
 
 class GrowingArray:
     """A NumPy array that grows at its end by doubling; `data` is what is in use."""

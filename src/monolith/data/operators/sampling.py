@@ -9,19 +9,16 @@ import torch
 from torch import Tensor
 
 from monolith.config import config, require_between
-from monolith.data.batch_rows import keep_rows, with_columns
-from monolith.data.operators.actions import check_actions
-from monolith.data.operators.column_access import ids_of, labels_of, weights_of
+from monolith.data.operators.add_label import check_actions
+from monolith.data.operators.column_access import ids_of, labels_of, top_ranks, weights_of
 from monolith.data.operators.conditions import Condition, Operator
 from monolith.data.operators.row_draws import DEFAULT_KEYS, row_keys, uniform_draws
-from monolith.data.operators.row_sets import top_ranks
+from monolith.data.rows import keep_rows, with_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.data.batch import Batch
-
-__all__ = ["InShare", "NegativeSample", "SpecialStrategy"]
 
 
 @config

@@ -10,13 +10,12 @@ import torch
 
 from monolith.clock import SystemClock
 from monolith.config import config
-from monolith.data.batch_rows import keep_rows
 from monolith.data.columns import INVALID_LABEL
 from monolith.data.operators.add_label import AddLabel, TaskLabel
 from monolith.data.operators.column_access import labels_of
 from monolith.data.operators.conditions import Compose, Condition, Operator
-from monolith.data.operators.id_conditions import HasAnyId, filter_by_fids
-from monolith.data.operators.value_conditions import Value, load_operand
+from monolith.data.operators.value_conditions import HasAnyId, Value, filter_by_fids, load_operand
+from monolith.data.rows import keep_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.data.batch import Batch
     from monolith.data.protos.transform_config_pb2 import BasicTransformConfig, FilterByValueConfig, TransformConfig
-
-__all__ = ["Counted", "HasValidLabel", "LabelAbove", "LogicalOr", "operators_of"]
 
 _logger = logging.getLogger(__name__)
 

@@ -1,20 +1,91 @@
-"""Packed vectors of a column as a dense column."""
+"""Packed vectors of a column as a dense column: 8-bit codes between two bounds, as instance features carry embeddings.
+
+    bytes of a vector of more than 4 elements   "UE_QTZ" | min: half | max: half | one uint8 code for each element
+    bytes of a vector of up to 4 elements       "UE_QTZ" | one half for each element
+
+An element is min + code * (max - min) / 255. Halves are IEEE binary16, little-endian.
+"""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
 from monolith.config import config, require_at_least
-from monolith.data import packed_floats
-from monolith.data.batch_rows import with_columns
 from monolith.data.operators.column_access import texts_of
 from monolith.data.operators.conditions import Operator
+from monolith.data.rows import with_columns
+from monolith.errors import DataLossError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
     from monolith.data.batch import Batch
 
-__all__ = ["UnpackFloats"]
+PACKED_TAG = b"UE_QTZ"
+"""Prefix of packed bytes."""
+
+_MAX_PLAIN = 4
+"""Vectors up to this length are not worth their bounds."""
+
+
+def unpack_floats(texts: Sequence[bytes], width: int) -> Tensor:
+    """Returns the vectors of a column of packed bytes as float32 [rows, width]; an empty string is a vector of zeros.
+
+    Raises:
+        DataLossError: a string without the tag, or whose vector is not of this width; names the row.
+
+    >>> unpack_floats([pack_floats([0.0, 0.5, 1.0])], 3)
+    tensor([[0.0000, 0.5000, 1.0000]])
+    """
+    if width < 1:
+        raise ValueError(f"width must be >= 1, got {width}")
+    head = len(PACKED_TAG)
+    body = 2 * width if width <= _MAX_PLAIN else 4 + width
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    there = np.flatnonzero(lengths)
+    wrong = there[lengths[there] != head + body]
+    if len(wrong):
+        row = int(wrong[0])
+        expected = f"{head + body} bytes for {width} elements"
+        raise DataLossError(f"row {row}: packed floats must have {expected}, got {len(texts[row])}")
+    vectors = np.zeros((len(texts), width), dtype=np.float32)
+    packed = np.frombuffer(b"".join(texts), dtype=np.uint8).reshape(len(there), head + body)
+    untagged = there[(packed[:, :head] != np.frombuffer(PACKED_TAG, dtype=np.uint8)).any(axis=1)]
+    if len(untagged):
+        row = int(untagged[0])
+        raise DataLossError(f"row {row}: packed floats must begin with {PACKED_TAG!r}, got {texts[row][:head]!r}")
+    halves = 4 if width > _MAX_PLAIN else body
+    plain = np.ascontiguousarray(packed[:, head : head + halves]).view("<f2").astype(np.float32)
+    if width <= _MAX_PLAIN:
+        vectors[there] = plain
+    else:
+        codes = packed[:, head + 4 :].astype(np.float32)
+        vectors[there] = plain[:, :1] + codes * (plain[:, 1:] - plain[:, :1]) / np.float32(255)
+    return torch.from_numpy(vectors)
+
+
+def pack_floats(values: Sequence[float]) -> bytes:
+    """Packs a vector; the unpacked one differs by up to half a code's step and the rounding of the bounds.
+
+    Raises:
+        ValueError: no element, or one that a half cannot hold.
+    """
+    vector = np.asarray(values, dtype=np.float64)
+    if not len(vector) or not (np.abs(vector) <= np.finfo(np.float16).max).all():
+        raise ValueError(f"vector must be of finite numbers up to 65504, at least one, got {values}")
+    halves = vector.astype("<f2") if len(vector) <= _MAX_PLAIN else np.array([vector.min(), vector.max()], "<f2")
+    if len(vector) <= _MAX_PLAIN:
+        return PACKED_TAG + halves.tobytes()
+    low, high = halves.astype(np.float64)
+    steps = (vector - low) / (high - low) * 255 if high > low else np.zeros_like(vector)
+    codes = np.clip(np.rint(steps), 0, 255).astype(np.uint8)
+    return PACKED_TAG + halves.tobytes() + codes.tobytes()
 
 
 @config
@@ -35,5 +106,5 @@ class UnpackFloats(Operator):
         Raises:
             DataLossError: bytes that are not a vector of this width; names the row.
         """
-        vectors = packed_floats.unpack_floats(texts_of(batch, self.column, self), self.width)
+        vectors = unpack_floats(texts_of(batch, self.column, self), self.width)
         return with_columns(batch, {self.output or self.column: vectors})

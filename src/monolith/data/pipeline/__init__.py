@@ -1,7 +1,8 @@
-"""The steps between a source and the trainer, one file each; `Dataset` has a method for each of them.
+"""The stages between a source and the trainer; `Dataset` has a method for each of them.
 
-Read `stage`, then any other. What they share: `draws` (random numbers without state). Positions are in
-`monolith.data.position`, rows in `monolith.data.rows`.
+Read `stage`, then `elements` (stages over one element at a time), `windows` (over many rows), `passes` (over the data),
+`split` and `dedup`. `draws` has random numbers without state. Positions are in `monolith.data.position`, rows in
+`monolith.data.rows`.
 """
 
 __all__: list[str] = []

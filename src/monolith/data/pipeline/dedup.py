@@ -9,11 +9,10 @@ import numpy as np
 import torch
 
 from monolith.data.batch import Batch
-from monolith.data.batch_rows import keep_rows
 from monolith.data.operators.row_draws import row_keys
-from monolith.data.pipeline.counts import whole_number
-from monolith.data.pipeline.stage import Stage, StageReading, StageSource
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource, whole_number
 from monolith.data.position import SavedPosition, encode_position, nested
+from monolith.data.rows import keep_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from monolith.data.reading import Reading
 
     Numbers: TypeAlias = npt.NDArray[np.int64]
-
-__all__ = ["Deduplicate"]
 
 _KIND = "deduplicate"
 

@@ -12,8 +12,6 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["key_of", "mix", "permutation"]
-
 _MASK = (1 << 64) - 1
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from monolith.data.reading import Reading
 
-__all__ = ["Split", "check_ratios"]
-
 _KIND = "split"
 
 

@@ -7,21 +7,38 @@ readings may use it concurrently.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from monolith.data.pipeline.counts import KnownLength
 from monolith.data.reading import Reading
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+class KnownLength(NamedTuple):
+    """The length of a dataset before it is read; None: unknown."""
+
+    elements: int | None = None
+    rows: int | None = None
+    """Number of rows of all elements together, if elements have rows."""
+
+
+def whole_number(name: str, value: object, *, at_least: int) -> int:
+    """Returns the value, which must be an integer of at least `at_least`.
+
+    Raises:
+        ValueError: it is not; `name` is the name in the message.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
+    return value
+
+
 S = TypeVar("S")
 T = TypeVar("T")
 S_co = TypeVar("S_co", covariant=True)
 T_co = TypeVar("T_co", covariant=True)
-
-__all__ = ["Stage", "StageReading", "StageSource"]
 
 
 class StageSource(Protocol[S_co]):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.data.records.compression import looks_like
-from monolith.data.records.framing import Framing
-from monolith.data.records.sample_format import SampleFormat
+from monolith.data.records.framing import Framing, SampleFormat
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,10 +14,9 @@ import numpy as np
 from monolith import _core
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.compression import Compression, EmptyStreamError, open_decompressed
-from monolith.data.records.framing import Framing
+from monolith.data.records.framing import Framing, SampleFormat
 from monolith.data.records.framing_check import better_framings, diagnosis
 from monolith.data.records.records import Records
-from monolith.data.records.sample_format import SampleFormat
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:

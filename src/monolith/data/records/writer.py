@@ -12,7 +12,7 @@ import fsspec
 from monolith import _core
 from monolith.data.records.compression import Compression, new_compressor
 from monolith.data.records.framing import Framing
-from monolith.data.sources.file_finding import require_known_url
+from monolith.data.sources.file_patterns import require_known_url
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.files import refuse_special_file
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.data.batch import Batch
 from monolith.data.dataset import Dataset
-from monolith.data.pipeline.counts import KnownLength, whole_number
-from monolith.data.pipeline.indexed import IndexedReading
-from monolith.data.pipeline.share import check_share
-from monolith.data.sources.pyarrow_extra import pyarrow_module
+from monolith.data.pipeline.elements import check_share
+from monolith.data.pipeline.stage import KnownLength, whole_number
+from monolith.data.reading import IndexedReading
+from monolith.data.sources.arrow_columns import pyarrow_module
 from monolith.data.sources.wanted_columns import (
     fitting_columns,
     text_columns,
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from monolith.data.reading import Reading
     from monolith.data.sources.wanted_columns import Columns
-
-__all__ = ["ArrowDataset", "from_arrow", "from_huggingface", "from_pandas", "from_polars"]
 
 _LOG = logging.getLogger(__name__)
 _BLOCK_ROWS = 1 << 14

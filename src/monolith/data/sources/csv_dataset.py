@@ -6,10 +6,15 @@ import csv
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.data.records.compression import Compression
-from monolith.data.sources.csv_types import found_types, looks_like_a_number, type_to_read
+from monolith.data.sources.arrow_columns import pyarrow_module
 from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected, bytes_of_a_task
-from monolith.data.sources.pyarrow_extra import pyarrow_module
-from monolith.data.sources.wanted_columns import fitting_columns, wanted_columns
+from monolith.data.sources.wanted_columns import (
+    fitting_columns,
+    found_types,
+    looks_like_a_number,
+    type_to_read,
+    wanted_columns,
+)
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -22,8 +27,6 @@ if TYPE_CHECKING:
     from monolith.data.records.bad_records import BadRecords
     from monolith.data.sources.line_blocks import LineBlocks
     from monolith.data.sources.wanted_columns import Columns
-
-__all__ = ["CsvDataset"]
 
 _DELIMITERS = (",", "\t", ";", "|")
 _BY_ENDING = {".tsv": "\t", ".tab": "\t"}

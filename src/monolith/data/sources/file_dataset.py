@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from monolith.data.dataset import Dataset
 from monolith.data.file_queue.feed import Files
-from monolith.data.pipeline.counts import whole_number
-from monolith.data.pipeline.share import check_share
+from monolith.data.pipeline.elements import check_share
+from monolith.data.pipeline.stage import whole_number
 from monolith.data.position import SavedPosition, encode_position
 from monolith.data.reading import Reading
 from monolith.data.sources.file_set import FileSet
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
+    from monolith.data.dataset import WorkerShare
     from monolith.data.file_queue.feed import FileFeed, FilePart
-    from monolith.data.worker_share import WorkerShare
 
 R = TypeVar("R")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-__all__ = ["FileDataset", "OpenFile"]
 
 
 class OpenFile(Protocol[T_co]):

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.data.file_queue.feed import Files, FixedFeed
 from monolith.data.pipeline.draws import permutation
-from monolith.data.sources.file_finding import find_files, open_file
-from monolith.data.sources.partitions import expand_ranges
+from monolith.data.sources.file_patterns import expand_ranges, find_files, open_file
 from monolith.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from monolith.data.file_queue.feed import FileFeed
-
-__all__ = ["FileSet"]
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from monolith.data.records.compression import ByteSource
 
-__all__ = ["LineBlock", "LineBlocks"]
-
 _NEWLINE = ord("\n")
 _SKIP_STEP = 1 << 20
 _FIRST_LINE_BYTES = 1 << 16

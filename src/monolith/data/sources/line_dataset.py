@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from monolith.data.batch import Batch
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.stage import whole_number
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.compression import Compression, open_decompressed
 from monolith.data.sources.file_dataset import FileDataset
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from monolith.data.file_queue.feed import Files
     from monolith.data.sources.line_blocks import LineBlock
-
-__all__ = ["FoundColumns", "LineDataset", "LineParser", "Rejected", "bytes_of_a_task"]
 
 BLOCK_BYTES = 8 << 20
 MAX_LINE_BYTES = 256 << 20

@@ -6,14 +6,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.data.batch import Batch
-from monolith.data.pipeline.counts import KnownLength, whole_number
+from monolith.data.pipeline.stage import KnownLength, whole_number
 from monolith.data.records.bad_records import BadRecords
+from monolith.data.sources.arrow_columns import pyarrow_module
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.file_set import FileSet
-from monolith.data.sources.pyarrow_extra import pyarrow_module
-from monolith.data.sources.reserved_columns import is_reserved, reserved_column
 from monolith.data.sources.wanted_columns import (
     fitting_columns,
+    is_reserved,
+    reserved_column,
     text_columns,
     wanted_columns,
     wanted_values,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from monolith.data.file_queue.feed import Files
     from monolith.data.sources.file_dataset import OpenFile
     from monolith.data.sources.wanted_columns import Columns, Wanted
-
-__all__ = ["ParquetDataset"]
 
 
 class ParquetDataset(FileDataset[Batch]):

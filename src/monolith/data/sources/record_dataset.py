@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.compression import Compression
-from monolith.data.records.framing import Framing
+from monolith.data.records.framing import Framing, SampleFormat
 from monolith.data.records.reader import MAX_RECORD_BYTES, RecordPosition, RecordReader
-from monolith.data.records.sample_format import SampleFormat
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.errors import InvalidArgumentError
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
     from monolith.data.file_queue.feed import Files
     from monolith.data.records.records import Records
-
-__all__ = ["RecordDataset"]
 
 
 class RecordDataset(FileDataset["Records"]):

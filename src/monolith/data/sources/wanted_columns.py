@@ -2,19 +2,24 @@
 
 The same words as everywhere: a name with a `ColumnType`, or a column as a `Parser` takes it (`Ids`, `DenseColumn`,
 `Label` and others), which then is what a parser would make of a sample that has the values of the row as its feature.
+
+Columns of Parquet hold typed fields under reserved names: ``__LABEL__``, and ``__<FIELD>__`` for a field of LineId.
+They become what `Label` and `LineIdField` give for samples, under the same names, so that a model does not depend on
+the format of its rows. A null is a missing field.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from monolith import ids
 from monolith.data.columns import (
+    INVALID_LABEL,
     Column,
     DenseColumn,
     FirstBytes,
@@ -26,29 +31,73 @@ from monolith.data.columns import (
     NestedIds,
     Weight,
 )
+from monolith.data.conversions import LABEL_FEATURE
 from monolith.data.sources.arrow_columns import ColumnType, batch_column, has_place, hashes_texts
-from monolith.data.sources.reserved_columns import label_column, reserved_column
 from monolith.data.text_ids import TextColumn
 from monolith.data.tf_conversions import LINE_ID_COLUMNS
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
     from monolith.data.batch import ColumnValues
 
-__all__ = [
-    "Columns",
-    "Wanted",
-    "fitting_columns",
-    "text_columns",
-    "wanted_columns",
-    "wanted_values",
-    "warn_of_left_out",
-]
+
+def is_reserved(name: str) -> bool:
+    """Returns whether a column of this name stands for a typed field."""
+    return name == LABEL_FEATURE or name in LINE_ID_COLUMNS
+
+
+def reserved_column(name: str, array: pa.Array, num_labels: int, place: str) -> tuple[str, ColumnValues]:
+    """Returns the name and values of the field.
+
+    Raises:
+        InvalidArgumentError: values that are not of the field's kind.
+    """
+    if name == LABEL_FEATURE:
+        return "label", label_column(array, num_labels, place)
+    field = LINE_ID_COLUMNS[name]
+    if field.cpp_type == field.CPPTYPE_STRING:
+        wanted = ColumnType.BYTES
+    else:
+        wanted = ColumnType.FLOAT if field.cpp_type == field.CPPTYPE_FLOAT else ColumnType.INT
+    if not field.is_repeated and wanted is not ColumnType.BYTES:
+        # sample_rate, the only float of a LineId, is 1 by default.
+        array = _without_nulls(array, 1 if wanted is ColumnType.FLOAT else 0)
+    values = batch_column(array, wanted, place)
+    if isinstance(values, Ragged) != field.is_repeated or (isinstance(values, Tensor) and values.ndim > 1):
+        expected = "a list for each row" if field.is_repeated else "one value for each row"
+        raise InvalidArgumentError(f"{place}: the field {field.name!r} of LineId has {expected}, got {array.type}")
+    return field.name, values
+
+
+def label_column(array: pa.Array, num_labels: int, place: str) -> Tensor:
+    """Labels as float32 [rows, num_labels]; `INVALID_LABEL` where there is none."""
+    values = batch_column(_without_nulls(array, INVALID_LABEL), ColumnType.FLOAT, place)
+    if isinstance(values, Ragged):
+        if values.ragged_rank > 1:
+            raise InvalidArgumentError(f"{place}: labels are numbers or lists of numbers, got {array.type}")
+        return values.to_padded(fill=INVALID_LABEL, length=num_labels)
+    labels = torch.full((len(values), num_labels), INVALID_LABEL)
+    given = torch.as_tensor(values)
+    given = (given.unsqueeze(1) if given.ndim == 1 else given.flatten(1))[:, :num_labels]
+    labels[:, : given.shape[1]] = given
+    return labels
+
+
+def _without_nulls(array: pa.Array, value: float) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    kind: Any = array.type
+    if not array.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or kind == pa.bool_()):
+        return array
+    if value == INVALID_LABEL:
+        array = array.cast(pa.float32())
+    return array.fill_null(pa.scalar(value, type=array.type))
+
 
 Wanted: TypeAlias = ColumnType | Column
 Columns: TypeAlias = "Iterable[str | Column] | Mapping[str, ColumnType | Column | str]"
@@ -202,3 +251,74 @@ def _one_list_each(array: pa.Array, kind: ColumnType, place: str) -> Ragged:
         raise InvalidArgumentError(f"{place}: expected numbers or lists of them, got {array.type}")
     lengths = torch.ones(len(values), dtype=torch.int64) if is_there is None else is_there.to(torch.int64)
     return Ragged.from_lengths(values, lengths, validate=False)
+
+
+_INT64_DIGITS = 19
+
+
+def looks_like_a_number(cell: str) -> bool:
+    """Returns whether a text is a number, as a name of a column hardly is."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return cell.strip().lower() not in {"nan", "inf", "infinity"}
+
+
+def found_types(read: Callable[..., pa.Table], head: bytes, names: Sequence[str]) -> dict[str, pa.DataType]:
+    """Returns the type of each column by the lines of a head; texts where there is nothing to go by."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    if not head.strip():
+        return dict.fromkeys(names, pa.string())
+    table = read(head, None, [])
+    found = {field.name: _found_type(field.type, pa) for field in table.schema}
+    # Arrow parses integers above 2^63 as floats, which would merge ids.
+    doubtful = [name for name, kind in found.items() if pa.types.is_floating(kind)]
+    if doubtful:
+        texts = read(head, dict.fromkeys(doubtful, pa.string()), [])
+        for name in doubtful:
+            if _are_large_numbers(texts.column(name)):
+                found[name] = pa.uint64()
+    return found
+
+
+def _found_type(kind: pa.DataType, pa: Any) -> pa.DataType:
+    # Bytes are strings of another encoding, which is reported on read; an empty column may have strings later.
+    if pa.types.is_null(kind) or pa.types.is_binary(kind):
+        return pa.string()
+    return pa.float32() if pa.types.is_floating(kind) else kind  # as batches have them
+
+
+def _are_large_numbers(texts: pa.ChunkedArray) -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.compute as pc  # noqa: PLC0415 - an extra
+
+    present = texts.drop_null()
+    if not len(present) or not pc.all(pc.match_substring_regex(present, r"^\d{1,20}$")).as_py():
+        return False
+    if pc.max(pc.utf8_length(present)).as_py() < _INT64_DIGITS:
+        return False
+    try:
+        present.cast(pa.uint64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def type_to_read(wanted: Wanted, found: pa.DataType) -> pa.DataType:
+    """Returns the type that a column is read as: the requested one, otherwise the inferred one."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    if wanted in {ColumnType.TEXT, ColumnType.BYTES} or isinstance(wanted, FirstBytes):
+        return pa.string()
+    if wanted is ColumnType.IDS or isinstance(wanted, Ids):
+        is_one_number = pa.types.is_integer(found) and not (isinstance(wanted, Ids) and wanted.separator)
+        return found if is_one_number else pa.string()
+    as_found = wanted is ColumnType.ANY or isinstance(wanted, NestedIds | LineIdField)
+    if as_found or pa.types.is_boolean(found) or pa.types.is_temporal(found) or found == pa.uint64():
+        return found
+    is_real = isinstance(wanted, Floats | Label | Weight) or (
+        isinstance(wanted, DenseColumn) and wanted.dtype == "float32"
+    )
+    return pa.float32() if is_real or wanted is ColumnType.FLOAT else pa.int64()

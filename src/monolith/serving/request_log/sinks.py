@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from monolith.clock import SystemClock
-from monolith.data.kafka.client import confluent_kafka
-from monolith.data.kafka.quiet_log import new_library_log
+from monolith.data.kafka.client import confluent_kafka, new_library_log
 from monolith.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from monolith.files import named_errors
 
