@@ -13,7 +13,7 @@ from torch import nn
 
 import monolith as ml
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.nn.embeddings.row_state import ROWS, is_of_rows
+from monolith.nn.embeddings.saved_state import ROWS, is_of_rows
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
 

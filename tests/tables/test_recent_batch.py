@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
-from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
+from monolith.tables.hash_table import FEWEST_IDS, RecentBatch
 
 DIM = 3
 

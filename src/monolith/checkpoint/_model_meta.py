@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint.manifest import canonical
 from monolith.checkpoint.tensor_file import tensor_descriptions
-from monolith.nn.embeddings.row_anchor import RowAnchor
+from monolith.nn.embeddings.row_parameters import RowAnchor
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 from monolith.checkpoint.train_state import WHOLE_MODEL
-from monolith.nn.embeddings.row_state import EXTRA_STATE
+from monolith.nn.embeddings.saved_state import EXTRA_STATE
 from monolith.tables.slot_keys import slots_of_keys
 from monolith.tables.snapshot.bucket_file import read_keys
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.nn import Embeddings, without_rows
-from monolith.nn.embeddings.row_state import EXTRA_STATE, uncounted_rows
+from monolith.nn.embeddings.saved_state import EXTRA_STATE, uncounted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

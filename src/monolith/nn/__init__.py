@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from monolith._deprecated import former_names as _former_names
 from monolith.nn import layers, losses
 from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSqrtN, ReduceSum
-from monolith.nn.dump_importer import ImportedDump, import_dump
 from monolith.nn.embeddings.batch_context import BatchContext
-from monolith.nn.embeddings.embeddings import Embeddings, PlannedBatch
-from monolith.nn.embeddings.outputs import EmbeddingOutputs
-from monolith.nn.embeddings.row_state import without_rows
-from monolith.nn.importers import import_collection, import_embedding
+from monolith.nn.embeddings.embeddings import Embeddings
+from monolith.nn.embeddings.lookup import EmbeddingOutputs
+from monolith.nn.embeddings.passes import PlannedBatch
+from monolith.nn.embeddings.saved_state import without_rows
+from monolith.nn.importers import ImportedDump, import_collection, import_dump, import_embedding
 from monolith.nn.layers import (
     ACTIVATION_NAMES,
     AFM,

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from monolith.errors import AbortedError, InvalidArgumentError
 from monolith.nn.embeddings.id_batch import IdBatchReader
-from monolith.tables.formats.block_writing import full_block
-from monolith.tables.formats.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind, full_block
 from monolith.tables.hash_table import HashTable
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.table_config import TableConfig

@@ -16,7 +16,7 @@ import torch
 
 from monolith.errors import InvalidArgumentError
 from monolith.files import named_errors, replaced_file
-from monolith.nn.embeddings.row_ids import rows_of_slot
+from monolith.nn.embeddings.slot_address import rows_of_slot
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
 

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.differences import differences
+from monolith.tables.schema import differences
 from monolith.tables.table_config import TableConfig, sorted_by_name
 
 if TYPE_CHECKING:

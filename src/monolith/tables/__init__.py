@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from monolith._deprecated import former_names as _former_names
 from monolith.tables import compressors, filters, initializers, row_optimizers
-from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.formats.row_block import BlockKind, RowBlock
+from monolith.tables.batch import FoundRows
+from monolith.tables.formats.row_block import BlockKind, PackedBlocks, RowBlock
 from monolith.tables.hash_table import HashTable
 from monolith.tables.local.shards import LocalShards
 from monolith.tables.local.store import LocalStore
-from monolith.tables.rows import FoundRows
 from monolith.tables.schema import Schema, SegmentSchema, TableSchema
 from monolith.tables.store import (
     Applied,

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
+from monolith import _core
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
 
 Ids: TypeAlias = "torch.Tensor | NDArray[np.int64] | Sequence[Any] | int"
 """int64 of any shape."""
@@ -187,3 +189,19 @@ def _wrong_numpy_dtype(subject: str, name: str, got: np.dtype[Any], expected: np
 
 def _wrong_time(subject: str, got: int) -> str:
     return f"{subject}: time must be Unix seconds in [0, 2^32), got {got}"
+
+
+_RECYCLED_FLOATS = 2**14
+"""From this size on results lie in memory that the core keeps for the next batch."""
+
+
+def new_rows(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Returns float32 of this shape, uninitialised.
+
+    A large batch takes the memory of an earlier one: fresh pages from the system would have to be cleared, which costs
+    as much as reading the rows.
+    """
+    count = math.prod(shape)
+    if count < _RECYCLED_FLOATS:
+        return np.empty(shape, np.float32)
+    return _core.new_floats(count).reshape(shape)

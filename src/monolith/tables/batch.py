@@ -7,7 +7,7 @@ of all tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from monolith.errors import InvalidArgumentError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith import _core
+
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -189,3 +190,27 @@ class Finished(Pending[T_co]):
     def result(self, timeout_seconds: float | None = None) -> T_co:  # noqa: ARG002 - the signature of Pending
         """Returns the value."""
         return self.value
+
+
+class FoundRows(NamedTuple):
+    """Everything a table stores for some ids; torch or NumPy like the ids. Absent ids have zeros everywhere."""
+
+    found: Any
+    """bool, shape of ids."""
+    weights: Any
+    """float32, shape of ids + [dim]: the stored weights, before any quantiser."""
+    state: Any
+    """uint8, shape of ids + [state bytes]: optimizer state, segments end to end."""
+    time: Any
+    """int64, shape of ids: Unix seconds of the last update."""
+
+
+def applied_from_core(applied: _core.Applied) -> Applied:
+    """Returns the counts of an update as a plain value."""
+    return Applied(
+        updated=applied.updated,
+        inserted=applied.inserted,
+        filtered=applied.filtered,
+        skipped=applied.skipped,
+        duplicate=applied.duplicate,
+    )

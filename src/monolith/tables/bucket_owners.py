@@ -1,16 +1,17 @@
-"""Several owners that divide the buckets among them: their ranges, and their statistics together."""
+"""Several owners that divide the buckets among them: their ranges, their statistics together, their cut."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from monolith import _core
-from monolith.errors import InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Cut
 from monolith.tables.slot_keys import has_explicit_bucket
 from monolith.tables.store import LoadReport, StoreStats
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.history import ChangePosition, OwnerClock
     from monolith.tables.schema import Schema
     from monolith.tables.table_config import TableConfig
+
 
 _RATIOS = ("index_load", "overhead_per_id")
 """Numbers of a table that are averaged over its rows; all others are added up."""
@@ -101,3 +104,54 @@ def _table_stats(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     summed = {name: sum(part[name] for part in parts) for name in parts[0] if name not in _RATIOS}
     ratios = {name: sum(part[name] * part["rows"] for part in parts) / rows if rows else 0.0 for name in _RATIOS}
     return {**summed, **ratios}
+
+
+class OwnersCut(Cut):
+    """The part of `Cut` that needs no call to an owner. Thread-safe.
+
+    Args:
+        mark: Position of the cut in the history.
+        applied: The last batch of every worker at each owner, by ascending buckets.
+        rows: Table -> its rows.
+    """
+
+    def __init__(self, *, mark: ChangePosition, applied: Sequence[OwnerClock], rows: Mapping[str, int]) -> None:
+        self._mark = mark
+        self._applied = tuple(applied)
+        self._rows = rows
+        self._taking = threading.Lock()
+        self._taken: set[int] = set()
+
+    @property
+    def mark(self) -> ChangePosition:
+        """Position of the cut in the history."""
+        return self._mark
+
+    @property
+    def applied(self) -> Sequence[OwnerClock]:
+        """The last batch of every worker at each owner."""
+        return self._applied
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Table -> its rows."""
+        return self._rows
+
+    def _take(self, buckets: range) -> None:
+        """Rejects buckets that were read before, so that no owner rejects them after others have released theirs.
+
+        Raises:
+            FailedPreconditionError: a bucket was read before.
+        """
+        with self._taking:
+            again = min(self._taken.intersection(buckets), default=None)
+            if again is not None:
+                raise FailedPreconditionError(
+                    f"cut: bucket {again} of this cut was read before; a cut can be read once"
+                )
+            self._taken.update(buckets)
+
+    def _give_back(self, buckets: range) -> None:
+        """Makes buckets readable again that were taken but not read."""
+        with self._taking:
+            self._taken.difference_update(buckets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -9,35 +10,76 @@ import torch
 
 from monolith.errors import InvalidArgumentError
 from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
-from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
 from monolith.tables.arrays import (
     NO_STEP,
     as_type_of,
     finite_scale,
     float_array,
     id_array,
+    new_rows,
     optional_step,
     step_number,
     time_array,
 )
-from monolith.tables.batch import Applied
-from monolith.tables.batch_memory import new_rows
-from monolith.tables.local.direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
+from monolith.tables.batch import Applied, FoundRows
 from monolith.tables.local.plan import LocalPlan
 from monolith.tables.local.store import LocalStore
-from monolith.tables.local.whole_group import WholeGroup
-from monolith.tables.rows import FoundRows
+from monolith.tables.local.whole_group import PER_ID, PER_UNIQUE_ID, DirectUpdate, WholeGroup, apply_directly
 from monolith.tables.slot_keys import slots_of_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from monolith import _core
     from monolith.tables._pooling import Combiner
     from monolith.tables.arrays import Floats, Ids, Times
     from monolith.tables.history import ChangePosition
     from monolith.tables.local.native_tables import LearningRates
     from monolith.tables.table_config import TableConfig
+
+
+FEWEST_IDS = 4096
+"""Below this a plan costs less than remembering it."""
+
+
+class RecentBatch(threading.local):
+    """Predicts for a lookup whether an update of the same ids will follow, from the thread's previous calls.
+
+    A lookup alone is fastest without a plan; a lookup and an update are fastest with one plan for both. Most threads do
+    always the one or always the other, so what came last is what is expected next.
+    """
+
+    def __init__(self) -> None:
+        self._is_training = False
+        self._looked_up: int | None = None
+        """Identity of the object with the ids of the last lookup."""
+        self._plan: _core.Plan | None = None
+        """Plan of the last lookup, until an update takes it."""
+
+    def expects_update(self, given: object) -> bool:
+        """Returns whether a lookup of the ids in this object should make a plan and `keep` it."""
+        if self._plan is not None:
+            self._plan, self._is_training = None, False
+        self._looked_up = id(given)
+        return self._is_training
+
+    def keep(self, plan: _core.Plan) -> None:
+        """Keeps a plan for the update that follows."""
+        self._plan = plan
+
+    def take_plan(self, given: object, ids: NDArray[np.int64]) -> _core.Plan | None:
+        """Returns the plan of these ids, given as this object, if they were looked up last; each plan is returned once.
+
+        The caller may have changed the ids meanwhile, so they are compared with the plan.
+        """
+        plan, self._plan = self._plan, None
+        if plan is None:
+            self._is_training = self._looked_up == id(given)
+            return None
+        self._is_training = plan.is_of(ids)
+        return plan if self._is_training else None
+
 
 Per = Literal["unique", "id"]
 

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from monolith import _core
     from monolith.tables.batch import BatchStamp
-    from monolith.tables.formats.packed_blocks import PackedBlocks
-    from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.formats.row_block import PackedBlocks, RowBlock
     from monolith.tables.snapshot.manifest import FileEntry
 
 NUM_BUCKETS = 1024

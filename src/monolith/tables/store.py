@@ -179,7 +179,7 @@ class WorkerSession(Protocol):
 
         A batch that was applied before is not applied again; repeat a call that failed half way to complete it.
         Times that lie far ahead are set back before any owner of rows sees them: one update moves the newest time of
-        a store by a day at most (`core/table/time_bound.h` has the rule, `testing.reference_times` has it in Python).
+        a store by a day at most (`core/table/time_bound.h` has the rule, `testing.reference_format` has it in Python).
 
         Raises:
             FailedPreconditionError: `rule.previous` is not the last batch applied; the message names that batch.

@@ -16,16 +16,15 @@ from monolith.tables.arrays import (
     finite_scale,
     float_array,
     id_array,
+    new_rows,
     optional_step,
     step_number,
     time_array,
 )
-from monolith.tables.batch_memory import new_rows
 from monolith.tables.hash_table import HashTable
-from monolith.tables.local.direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
 from monolith.tables.local.plan import LocalPlan
 from monolith.tables.local.store import LocalStore
-from monolith.tables.local.whole_group import WholeGroup
+from monolith.tables.local.whole_group import PER_ID, PER_UNIQUE_ID, DirectUpdate, WholeGroup, apply_directly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

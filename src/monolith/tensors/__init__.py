@@ -5,7 +5,6 @@ Imports torch and nothing above `monolith.errors`. Read `ragged` first.
 
 from __future__ import annotations
 
-from monolith.tensors._ragged_pytree import register as _register
 from monolith.tensors.nested_tensors import NestedTensors
 from monolith.tensors.packing import (
     get_keyed_shape,
@@ -18,9 +17,8 @@ from monolith.tensors.packing import (
     unpack_tensors,
 )
 from monolith.tensors.ragged import Ragged, fused_value_rowids
-from monolith.tensors.reshape import StaticReshapeNBuilder, static_reshape
-from monolith.tensors.shapes import get_ndim, int_shape
-from monolith.tensors.squeeze import maybe_squeeze_3d_tensor
+from monolith.tensors.ragged import register as _register
+from monolith.tensors.shapes import StaticReshapeNBuilder, get_ndim, int_shape, maybe_squeeze_3d_tensor, static_reshape
 
 __all__ = [
     "NestedTensors",

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from monolith.tensors.reshape import StaticReshapeNBuilder
+from monolith.tensors.shapes import StaticReshapeNBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from monolith.tensors.reshape import Shape
+    from monolith.tensors.shapes import Shape
 
 __all__ = [
     "get_keyed_shape",

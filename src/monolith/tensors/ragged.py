@@ -21,23 +21,26 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 import torch
+import torch.serialization
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from monolith.tensors._ragged_checks import (
+    MAX_SHOWN,
     check_alike,
     check_lengths,
     check_padding,
     check_row_ids,
     check_row_splits,
+    flatten_lists,
     index_tensor,
     row_numbers,
+    text_of,
 )
-from monolith.tensors._ragged_lists import MAX_SHOWN, flatten_lists, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["Ragged", "fused_value_rowids"]
 
 Values: TypeAlias = "Tensor | Ragged"
 """The values that are cut into rows."""
@@ -388,3 +391,29 @@ def _take(ragged: Ragged, rows: Tensor) -> Ragged:
     values = ragged.values
     taken = _take(values, places) if isinstance(values, Ragged) else values.index_select(0, places)
     return Ragged(taken, splits, validate=False)
+
+
+def register() -> None:
+    """Registers `Ragged` as a pytree node. Called once, when the package is imported."""
+    pytree.register_pytree_node(
+        Ragged,
+        _flatten,
+        _unflatten,
+        serialized_type_name="monolith.tensors.Ragged",
+        flatten_with_keys_fn=_flatten_with_keys,
+    )
+    torch.serialization.add_safe_globals([Ragged])
+
+
+def _flatten(ragged: Ragged) -> tuple[list[Any], None]:
+    return [ragged.values, ragged.row_splits], None
+
+
+def _flatten_with_keys(ragged: Ragged) -> tuple[list[tuple[Any, Any]], None]:
+    keys = (pytree.GetAttrKey("values"), pytree.GetAttrKey("row_splits"))
+    return list(zip(keys, _flatten(ragged)[0], strict=True)), None
+
+
+def _unflatten(parts: Iterable[Any], _: None) -> Ragged:
+    values, row_splits = parts
+    return Ragged(values, row_splits, validate=False)

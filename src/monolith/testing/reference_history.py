@@ -6,7 +6,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import PackedBlocks
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, ChangeReader, bucket_bounds
 from monolith.testing.reference_blocks import changed_blocks
 

@@ -25,8 +25,7 @@ from monolith.tables.local.plan import NO_BATCH
 from monolith.tables.local.store import agreed_stamps
 from monolith.tables.schema import Schema
 from monolith.tables.snapshot.bucket_file import blocks_of
-from monolith.tables.snapshot.matching import match_tables
-from monolith.tables.snapshot.restore import RestoreReport, report_of
+from monolith.tables.snapshot.restore import RestoreReport, match_tables, report_of
 from monolith.tables.store import LoadReport, PreparedRestore, StoreStats, Traits
 from monolith.tables.table_config import sorted_by_name
 from monolith.testing.reference_blocks import check_block, clear_buckets, load_block, load_filter

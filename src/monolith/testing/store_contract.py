@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from monolith.tables import snapshot
-from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.formats.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind, PackedBlocks
 from monolith.tables.history import NUM_BUCKETS
 from monolith.testing.contract_sides import Sides, refusal
 from monolith.testing.contract_worker import ContractWorker

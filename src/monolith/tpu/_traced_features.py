@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.nn.embeddings.outputs import EmbeddingOutputs
+from monolith.nn.embeddings.lookup import EmbeddingOutputs
 
 if TYPE_CHECKING:
     from monolith.nn import Embeddings

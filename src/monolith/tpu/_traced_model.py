@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from monolith.errors import FailedPreconditionError, UnimplementedError
 from monolith.nn import Embeddings
-from monolith.nn.embeddings.row_anchor import RowAnchor
+from monolith.nn.embeddings.row_parameters import RowAnchor
 from monolith.tpu._torch_overrides import own_backward_refused
 from monolith.tpu._traced_features import HostColumn, TracedFeatures, looked_up_from
 from monolith.train.task import Spec

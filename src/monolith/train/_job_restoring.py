@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from monolith.checkpoint import Saver
 from monolith.checkpoint.restore.adapting import Parts
 from monolith.job.saved_job import OF_ONE_PROCESS
-from monolith.nn.embeddings.row_state import EXTRA_STATE
+from monolith.nn.embeddings.saved_state import EXTRA_STATE
 from monolith.train._restoring import go_on
 from monolith.train._server_rows import empty_rows, owners_of, set_initialized
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings.row_anchor import RowAnchor
+from monolith.nn.embeddings.row_parameters import RowAnchor
 from monolith.optim import global_norm, linear_warmup
 from monolith.optim.clipping import clip_factor
 from monolith.train._dense_step import StepGradients

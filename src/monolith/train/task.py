@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings.row_anchor import weights_of
+from monolith.nn.embeddings.row_parameters import weights_of
 from monolith.train.compat.task_parameters import ExportMode, define_parameters
 from monolith.train.context import TaskContext
 from monolith.train.parameters.instantiable_params import InstantiableParams

@@ -19,8 +19,7 @@ from monolith.errors import FailedPreconditionError, NotFoundError, UnavailableE
 from monolith.nn.embeddings.slot_address import slot_addresses
 from monolith.online import Follower
 from monolith.tables import TableGroup
-from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.formats.row_block import BlockKind
+from monolith.tables.formats.row_block import BlockKind, PackedBlocks
 from monolith.tables.local.store import LocalStore
 from monolith.tables.store import Store
 from system.crash.online_events import NUM_ITEMS, OnlineTraffic

@@ -14,7 +14,7 @@ from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.restore.aliases import calc_feed_dict, generate_alias_map
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.row_state import EXTRA_STATE, saved_slots, without_slots
+from monolith.nn.embeddings.saved_state import EXTRA_STATE, saved_slots, without_slots
 
 if TYPE_CHECKING:
     from monolith.checkpoint.restore.options import RestoreConfig

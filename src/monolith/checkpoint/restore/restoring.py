@@ -23,7 +23,7 @@ from monolith.checkpoint.tensor_file import FileSum, read_tensors
 from monolith.checkpoint.train_state import WHOLE_MODEL, RestoredFrom
 from monolith.checkpoint.value_tree import decode
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings.row_state import EXTRA_STATE
+from monolith.nn.embeddings.saved_state import EXTRA_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ from monolith.tables.history import ALL_BUCKETS, shared_buckets
 from monolith.tables.local.store import agreed_stamps
 from monolith.tables.snapshot.bucket_file import blocks_of
 from monolith.tables.snapshot.location import open_source
-from monolith.tables.snapshot.matching import match_tables
+from monolith.tables.snapshot.restore import match_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

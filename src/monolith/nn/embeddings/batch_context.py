@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.nn.embeddings.embeddings import Embeddings
-    from monolith.nn.embeddings.outputs import EmbeddingOutputs
+    from monolith.nn.embeddings.lookup import EmbeddingOutputs
     from monolith.nn.embeddings.passes import PlannedBatch
     from monolith.tables.store import BatchStamp
 

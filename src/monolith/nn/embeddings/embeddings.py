@@ -23,22 +23,22 @@ from torch import Tensor
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn.embeddings.batch_context import current_batch_context
-from monolith.nn.embeddings.device_transfer import to_device
-from monolith.nn.embeddings.embeddings_arguments import check_arguments, store_factory, store_of, table_defaults
 from monolith.nn.embeddings.gradient_step import GradientStep, gradient_norm, times_of, values_of
 from monolith.nn.embeddings.id_batch import IdBatchReader
-from monolith.nn.embeddings.learning_rates import LearningRates
-from monolith.nn.embeddings.lookup_function import look_up, outputs_of
+from monolith.nn.embeddings.lookup import EmbeddingOutputs, look_up, outputs_of, to_device, uncompiled
 from monolith.nn.embeddings.merge import merge_slots, place_slots
-from monolith.nn.embeddings.outputs import EmbeddingOutputs
 from monolith.nn.embeddings.passes import ACCUMULATED_PASSES, PlannedBatch
 from monolith.nn.embeddings.pooling import PooledBatch, PooledLayout
 from monolith.nn.embeddings.rows_by_slot import RowsBySlot
-from monolith.nn.embeddings.rows_optimizer import RowsOptimizer
+from monolith.nn.embeddings.rows_optimizer import LearningRates, RowsOptimizer
 from monolith.nn.embeddings.saved_state import require_tables
-from monolith.nn.embeddings.uncompiled import uncompiled
+from monolith.nn.slot import Slot, require_rate
+from monolith.nn.table_defaults import current_table_defaults
 from monolith.tables.batch import BatchStamp, Update
+from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.local.store import LocalStore
 from monolith.tables.row_optimizers import Adagrad, RowOptimizer
+from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,13 +46,12 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.batch_context import BatchContext
     from monolith.nn.embeddings.id_batch import BatchShape, SlotInput
     from monolith.nn.embeddings.merge import PlacedSlot
-    from monolith.nn.slot import LearningRate, Slot
+    from monolith.nn.slot import LearningRate
     from monolith.nn.table_defaults import StoreFactory
     from monolith.tables.batch import Applied
     from monolith.tables.filters import AdmissionFilter
     from monolith.tables.store import Store
 
-__all__ = ["DEFAULT_OPTIMIZER", "Embeddings", "PlannedBatch"]
 
 DEFAULT_OPTIMIZER = Adagrad(learning_rate=0.05, initial_accumulator_value=1e-8)
 """Its first steps are of the size of the learning rate whether losses are summed or averaged over the batch."""
@@ -63,7 +62,7 @@ class Embeddings(RowsBySlot):
 
     Slots that learn alike share a table, without ever sharing a row (see `tables`). Rows live in a `Store`, not in the
     module: its one parameter stands for all of them (`anchor`), and `deep_copies` selects what a deep copy does with
-        them. An id gets its row when it is first trained and reads as zeros until then; evaluation leaves no trace.
+    them. An id gets its row when it is first trained and reads as zeros until then; evaluation leaves no trace.
 
     Gradients add up over backward passes until `step`, which makes one optimizer step per id out of them.
 
@@ -72,8 +71,7 @@ class Embeddings(RowsBySlot):
         optimizer: Of all slots that name none; Adagrad by default.
         learning_rate: Instead of that optimizer's own: a number, or a function of the global step.
         store: An engine (`LocalStore`: rows in this process) or a store that has these tables already; None: the
-            runner's
-            (`use_table_defaults`), else a `LocalStore`.
+            runner's (`use_table_defaults`), else a `LocalStore`.
         seed: Of the first weights of rows, and of everything else that is drawn at random.
         nonfinite: What to do with a NaN or infinite gradient: reject the step, skip the row, or apply the gradient.
         admission: How occurrences are counted where a slot has a `min_count`; None: the runner's
@@ -399,3 +397,63 @@ def _times_per_id(time: int | Tensor | None, shape: BatchShape) -> int | Tensor 
             f" got {time.dtype} {tuple(time.shape)}"
         )
     return torch.from_numpy(shape.spread(time.cpu().numpy()))
+
+
+def check_arguments(slots: Mapping[str, Slot], optimizer: object, learning_rate: object) -> None:
+    """Rejects slots, an optimizer or a learning rate of the wrong kind; the message shows what to write."""
+    if not slots:
+        raise InvalidArgumentError("Embeddings: at least one slot is needed, got none; write {'user': Slot(dim=16)}")
+    for name, slot in slots.items():
+        if not name or not isinstance(name, str):
+            raise TypeError(f"Embeddings: names of slots must be non-empty texts, got {name!r}")
+        if not isinstance(slot, Slot):
+            raise TypeError(f"slot {name!r}: expected Slot(...), got {slot!r}; write Slot(dim=16)")
+    if not isinstance(optimizer, RowOptimizer):
+        raise TypeError(
+            f"Embeddings: optimizer must be one of monolith.row_optimizers, got {optimizer!r}; torch's optimizers are"
+            " for dense parameters"
+        )
+    if learning_rate is not None:
+        require_rate(learning_rate, "Embeddings")
+
+
+def table_defaults(
+    admission: AdmissionFilter | None,
+    *,
+    seed: int,
+    nonfinite: Literal["raise", "skip", "apply"],
+    evict_every_seconds: float | None,
+) -> TableConfig:
+    """Returns the common settings of all tables: those of the module, then those of the runner."""
+    given = current_table_defaults()
+    config = TableConfig(
+        [Segment(1)],
+        seed=seed,
+        nonfinite=nonfinite,
+        admission=admission or given.admission or SlidingHashFilter(),
+        evict_every_seconds=given.evict_every_seconds if evict_every_seconds is None else evict_every_seconds,
+    )
+    return config if given.initial_capacity is None else replace(config, initial_capacity=given.initial_capacity)
+
+
+def store_of(store: Store | StoreFactory | None, configs: Mapping[str, TableConfig]) -> Store:
+    """Returns the store that was given, or makes one for these tables."""
+    if _is_store(store):
+        return store  # type: ignore[return-value]  # it has a plan(): a store
+    return store_factory(store)(configs)
+
+
+def store_factory(store: Store | StoreFactory | None) -> StoreFactory:
+    """Returns a function that makes stores like this one; a `LocalStore` where a finished store was given."""
+    if store is None:
+        return current_table_defaults().store or LocalStore
+    if _is_store(store):
+        return LocalStore
+    if not callable(store):
+        raise TypeError(f"Embeddings: store must be a Store or make one from table configs, got {store!r}")
+    return store
+
+
+def _is_store(store: Store | StoreFactory | None) -> bool:
+    """Returns whether this is a store; a class of stores has the same attributes, so it is excluded first."""
+    return store is not None and not isinstance(store, type) and hasattr(store, "plan")

@@ -16,7 +16,7 @@ import torch
 
 from monolith import _core
 from monolith.nn.embeddings import torch_pooling as _torch_pooling
-from monolith.tables.batch_memory import new_rows
+from monolith.tables.arrays import new_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

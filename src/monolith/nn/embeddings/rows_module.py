@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn.embeddings import saved_state as _saved_state
 from monolith.nn.embeddings.passes import PassRegistry
-from monolith.nn.embeddings.row_anchor import RowAnchor
-from monolith.nn.embeddings.row_state import (
+from monolith.nn.embeddings.row_parameters import RowAnchor
+from monolith.nn.embeddings.saved_state import (
     EXTRA_STATE,
     ROWS,
     pack_rows,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monolith.nn.embeddings.merge import PlacedSlot
-    from monolith.nn.embeddings.row_gradient import RowGradient
+    from monolith.nn.embeddings.row_parameters import RowGradient
     from monolith.tables.history import Cut
     from monolith.tables.store import Store, WorkerSession
 

@@ -1,4 +1,8 @@
-"""The location of a slot's rows, as a text: enough to find a row without the program that trains it."""
+"""From a slot to the keys of its rows and back.
+
+A `SlotAddress` is the location of a slot's rows as a text, enough to find a row without the program that trains it;
+`rows_of_slot` takes the keys of stored rows apart.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.errors import DataLossError
+from monolith.ids import SIGNATURE_BITS_V2
 from monolith.nn.combiners import ReduceSum
 from monolith.nn.embeddings.id_batch import IdBatchReader
 from monolith.nn.embeddings.merge import PlacedSlot
 from monolith.nn.slot import Slot
+from monolith.tables.slot_keys import ids_of_keys, wide_index_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,8 +27,7 @@ if TYPE_CHECKING:
 
     from monolith.nn.embeddings.embeddings import Embeddings
     from monolith.nn.slot import IdLayout
-
-__all__ = ["SlotAddress", "slot_addresses"]
+    from monolith.tables.formats.row_block import RowBlock
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +102,16 @@ def slot_addresses(embeddings: Embeddings, store: str) -> dict[str, SlotAddress]
         )
         for name, placed in embeddings.placed.items()
     }
+
+
+def rows_of_slot(block: RowBlock, slot: PlacedSlot) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
+    """Returns the rows of a block that belong to a slot of its table (None: all), and their ids as users gave them."""
+    keys = block.keys
+    if slot.number is None:
+        return None, keys
+    is_own = (keys >> SIGNATURE_BITS_V2) == slot.number
+    if slot.wide_index is not None:
+        is_own |= (keys < 0) & (wide_index_of(keys) == slot.wide_index)
+    chosen = is_own.nonzero()[0]
+    own = keys[chosen]
+    return chosen, own if slot.slot.id_layout == "v2" else ids_of_keys(own, block.bucket).ids

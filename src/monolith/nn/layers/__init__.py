@@ -13,31 +13,39 @@ from typing import TYPE_CHECKING
 
 from monolith._deprecated import former_names as _former_names
 from monolith.nn.layers.activations import ACTIVATION_NAMES, Activation, activation_layer
-from monolith.nn.layers.all_interaction import AllInt, CDot
 from monolith.nn.layers.attention import AttentionPooling, MultiHeadAttention, masked_softmax
-from monolith.nn.layers.autoint import AutoInt
-from monolith.nn.layers.auxiliary_loss import HasAuxiliaryLoss, auxiliary_loss
-from monolith.nn.layers.bias import AddBias
-from monolith.nn.layers.can import CAN
-from monolith.nn.layers.cin import CIN
 from monolith.nn.layers.cross import DCN
-from monolith.nn.layers.dense import Dense, Initializer, KernelNorm
-from monolith.nn.layers.dien import DIEN, AGRUCell, rnn_with_attention
-from monolith.nn.layers.din import DIN
-from monolith.nn.layers.dmr import DMR_U2I
+from monolith.nn.layers.dense import AddBias, BatchNorm, Dense, Initializer, KernelNorm, LayerNorm
 from monolith.nn.layers.fid_counter import fid_counter
-from monolith.nn.layers.fm import AFM, FM, BiInteraction, FieldWeightedFM, InnerProduct
-from monolith.nn.layers.grad_norm import BalancedLoss, GradNorm
-from monolith.nn.layers.group_interaction import FFM, GroupInt
-from monolith.nn.layers.irazor import iRazor
-from monolith.nn.layers.lhuc import LHUCTower
+from monolith.nn.layers.gating import LHUCTower, SeNet, iRazor
+from monolith.nn.layers.history import DIEN, DIN, DMR_U2I, AGRUCell, rnn_with_attention
+from monolith.nn.layers.interactions import (
+    AFM,
+    CAN,
+    CIN,
+    FFM,
+    FM,
+    AllInt,
+    AutoInt,
+    BiInteraction,
+    CDot,
+    FieldWeightedFM,
+    GroupInt,
+    InnerProduct,
+)
 from monolith.nn.layers.logit_correction import LogitCorrection, correct_logits
 from monolith.nn.layers.mlp import MLP, MLPConfig
-from monolith.nn.layers.mmoe import ExpertGate, MMoE
-from monolith.nn.layers.normalization import BatchNorm, LayerNorm
+from monolith.nn.layers.multitask import (
+    SNR,
+    BalancedLoss,
+    ExpertGate,
+    GradNorm,
+    HardConcrete,
+    HasAuxiliaryLoss,
+    MMoE,
+    auxiliary_loss,
+)
 from monolith.nn.layers.pooling import AvgPooling, MaxPooling, SumPooling, merge_tensor_list
-from monolith.nn.layers.senet import SeNet
-from monolith.nn.layers.snr import SNR, HardConcrete
 from monolith.observe.feature_insight import feature_insight
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""A dense layer whose columns of weights can be normalised and whose dead units can be counted."""
+"""Dense layers, a bias per channel, and normalisation over the batch or the last dim."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from monolith.nn._arguments import require_choice, require_last_dim, require_positive
+from monolith.nn._arguments import require_between, require_choice, require_last_dim, require_positive
 from monolith.nn.layers.activations import Activation, activation_layer
 
 KernelNorm: TypeAlias = Literal["fixed", "trainable"] | None
@@ -100,3 +100,88 @@ class Dense(nn.Module):
     def extra_repr(self) -> str:
         """Sizes and options."""
         return f"{self.input_dim}, {self.units}, use_bias={self.bias is not None}, kernel_norm={self.kernel_norm!r}"
+
+
+class AddBias(nn.Module):
+    """``y = x + b``, with one b per channel, starting at 0.
+
+    Args:
+        num_channels: Number of channels.
+        data_format: "channels_last": the last dim is the channel; "channels_first": the dim after the batch is.
+    """
+
+    def __init__(
+        self, num_channels: int, *, data_format: Literal["channels_last", "channels_first"] = "channels_last"
+    ) -> None:
+        super().__init__()
+        require_positive("AddBias", num_channels=num_channels)
+        require_choice("AddBias", "data_format", data_format, ("channels_last", "channels_first"))
+        self.num_channels = num_channels
+        self.data_format = data_format
+        self.bias = nn.Parameter(torch.zeros(num_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` with the bias added to every channel."""
+        channel_dim = 1 if self.data_format == "channels_first" else x.ndim - 1
+        if x.ndim < 2 or x.shape[channel_dim] != self.num_channels:
+            expected = f"[B, {self.num_channels}, ...]" if channel_dim == 1 else f"[B, ..., {self.num_channels}]"
+            raise ValueError(f"AddBias: input must have shape {expected}, got {list(x.shape)}")
+        return x + self.bias.view(-1, *[1] * (x.ndim - 1 - channel_dim))
+
+
+class LayerNorm(nn.LayerNorm):
+    """``y = (x - mean) / sqrt(variance + 1e-6) * gamma + beta``, mean and variance over the last dim of each row.
+
+    torch's layer with the epsilon of ByteDance Monolith. The same in training and in evaluation.
+    """
+
+    def __init__(self, dim: int, *, epsilon: float = 1e-6) -> None:
+        require_positive("LayerNorm", dim=dim)
+        super().__init__(dim, eps=epsilon)
+
+
+class BatchNorm(nn.Module):
+    """``y = (x - mean) / sqrt(variance + epsilon) * gamma + beta``, mean and variance of each column over all rows.
+
+    In training the statistics are those of the batch (variance divided by n), and ``moving = momentum * moving + (1 -
+    momentum) * batch`` follows them; in evaluation the moving statistics are used. They are buffers, not
+    parameters: they need no optimizer of their own. A batch of one row gives ``beta``; an empty batch gives nothing and
+    does not change the moving statistics.
+
+    Args:
+        dim: Size of the last dim; all dims before it are rows.
+        momentum: Share of the old moving statistics that is kept.
+        epsilon: Added to the variance.
+    """
+
+    moving_mean: Tensor
+    moving_variance: Tensor
+
+    def __init__(self, dim: int, *, momentum: float = 0.99, epsilon: float = 1e-6) -> None:
+        super().__init__()
+        require_positive("BatchNorm", dim=dim)
+        require_between("BatchNorm", 0.0, 1.0, momentum=momentum)
+        self.dim = dim
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.gamma = nn.Parameter(torch.ones(dim))
+        self.beta = nn.Parameter(torch.zeros(dim))
+        self.register_buffer("moving_mean", torch.zeros(dim))
+        self.register_buffer("moving_variance", torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalises `x` ``[..., dim]`` column by column."""
+        require_last_dim("BatchNorm", "input", x, self.dim)
+        if not self.training or x.numel() == 0:
+            mean, variance = self.moving_mean, self.moving_variance
+        else:
+            rows = x.reshape(-1, self.dim)
+            mean, variance = rows.mean(dim=0), rows.var(dim=0, correction=0)
+            with torch.no_grad():
+                self.moving_mean.lerp_(mean.detach().to(self.moving_mean.dtype), 1.0 - self.momentum)
+                self.moving_variance.lerp_(variance.detach().to(self.moving_variance.dtype), 1.0 - self.momentum)
+        return (x - mean) * (variance + self.epsilon).rsqrt() * self.gamma + self.beta
+
+    def extra_repr(self) -> str:
+        """Returns size and options."""
+        return f"{self.dim}, momentum={self.momentum}, epsilon={self.epsilon}"

@@ -1,6 +1,6 @@
 """Losses of recommender models: clicks, retrieval, ranking.
 
-May import: torch, `monolith.nn.layers`. Start with `sigmoid.py` for clicks, `batch_softmax.py` for two towers,
+May import: torch, `monolith.nn.layers`. Start with `sigmoid.py` for clicks, `in_batch.py` for two towers,
 `ranking.py` for lists. Every loss is to be minimised and documents what its ``reduction`` averages over; the default is
 the mean, so that learning rate and clipping do not depend on the batch size. A batch of nothing has loss 0.
 """
@@ -8,8 +8,7 @@ the mean, so that learning rate and clipping do not depend on the batch size. A 
 from __future__ import annotations
 
 from monolith.nn.losses._reduction import Reduction
-from monolith.nn.losses.batch_softmax import batch_softmax_loss, in_batch_logits
-from monolith.nn.losses.inbatch_auc import inbatch_auc_loss
+from monolith.nn.losses.in_batch import batch_softmax_loss, in_batch_logits, inbatch_auc_loss
 from monolith.nn.losses.lambda_weight import (
     DCGLambdaWeight,
     IdentityLambdaWeight,
@@ -17,10 +16,12 @@ from monolith.nn.losses.lambda_weight import (
     ListMLELambdaWeight,
     PrecisionLambdaWeight,
 )
-from monolith.nn.losses.lists import RankLists, group_into_lists
 from monolith.nn.losses.ranking import (
     RANKING_LOSSES,
+    RankingLoss,
+    RankLists,
     approx_ndcg_loss,
+    group_into_lists,
     list_mle_loss,
     mean_squared_loss,
     pairwise_hinge_loss,
@@ -29,7 +30,6 @@ from monolith.nn.losses.ranking import (
     sigmoid_cross_entropy_loss,
     softmax_loss,
 )
-from monolith.nn.losses.ranking_loss import RankingLoss
 from monolith.nn.losses.sigmoid import (
     LossAndPrediction,
     SampleRate,

@@ -9,24 +9,19 @@ unless a lambda weight defines it otherwise, times the weight of its better item
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
-from monolith.nn._arguments import require_shape
+from monolith.nn._arguments import require_choice, require_shape
 from monolith.nn.losses._reduction import reduce_loss
-from monolith.nn.losses.lambda_weight import (
-    exponential_gain,
-    inverse_max_dcg,
-    logarithmic_discount,
-    ranks_by_score,
-)
+from monolith.nn.losses.lambda_weight import exponential_gain, inverse_max_dcg, logarithmic_discount, ranks_by_score
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
+    from collections.abc import Callable, Mapping
 
     from monolith.nn.losses._reduction import Reduction
     from monolith.nn.losses.lambda_weight import LambdaWeight
@@ -219,3 +214,87 @@ def _pair_weights(labels: Tensor, logits: Tensor, weights: Tensor | None, lambda
     if weights is not None:
         pairs = pairs * _broadcast_weights(weights, labels, is_valid).unsqueeze(2)
     return pairs
+
+
+class RankingLoss(nn.Module):
+    """``sum over keys of weight_key * loss_key``.
+
+    Args:
+        losses: A key of `RANKING_LOSSES`, or keys with their weights.
+        lambda_weight: For those of the losses that take one; rejected if none does.
+        reduction: Of each loss, "mean" or "sum".
+
+    >>> loss = RankingLoss({"softmax_loss": 1.0, "mean_squared_loss": 0.1})
+    >>> loss(labels=torch.tensor([[1.0, 0.0, -1.0]]), logits=torch.zeros(1, 3))
+    tensor(0.7431)
+    """
+
+    def __init__(
+        self,
+        losses: str | Mapping[str, float],
+        *,
+        lambda_weight: LambdaWeight | None = None,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__()
+        self.losses = {losses: 1.0} if isinstance(losses, str) else dict(losses)
+        if not self.losses:
+            raise ValueError(f"RankingLoss: needs at least one of {', '.join(RANKING_LOSSES)}, got none")
+        for key in self.losses:
+            require_choice("RankingLoss", "key", key, list(RANKING_LOSSES))
+        require_choice("RankingLoss", "reduction", reduction, ("mean", "sum"))
+        self.reduction = reduction
+        self.lambda_weight = lambda_weight
+        self._takes_lambda = {
+            key for key in self.losses if "lambda_weight" in inspect.signature(RANKING_LOSSES[key]).parameters
+        }
+        if lambda_weight is not None and not self._takes_lambda:
+            raise ValueError(f"RankingLoss: lambda_weight has no meaning for {', '.join(self.losses)}")
+
+    def forward(self, *, labels: Tensor, logits: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Returns the weighted sum, a scalar, for labels and logits ``[Q, L]``."""
+        parts = []
+        for key, factor in self.losses.items():
+            extra = {"lambda_weight": self.lambda_weight} if key in self._takes_lambda else {}
+            loss = RANKING_LOSSES[key](labels=labels, logits=logits, weights=weights, reduction=self.reduction, **extra)
+            parts.append(factor * loss)
+        return torch.stack(parts).sum()
+
+
+class RankLists(NamedTuple):
+    """Which rows of a flat batch belong together: lists by ascending rank id, rows as they came."""
+
+    rank_ids: Tensor
+    """``[Q]``: the distinct ids, ascending."""
+    positions: Tensor
+    """int64 ``[Q, L]``: the row of each place; 0 where the list has ended."""
+    mask: Tensor
+    """bool ``[Q, L]``: True up to the end of the list."""
+
+    def gather(self, values: Tensor, *, padding: float = 0.0) -> Tensor:
+        """Returns `values` ``[B]`` as ``[Q, L]`` with `padding` after the ends; differentiable. Use -1 for labels."""
+        require_shape("RankLists.gather", "values", values, ("B",))
+        if values.shape[0] == 0:
+            return values.new_full(self.mask.shape, padding)
+        return values[self.positions].masked_fill(~self.mask, padding)
+
+
+def group_into_lists(rank_ids: Tensor) -> RankLists:
+    """Returns the lists of a flat batch whose rows carry the id of their query.
+
+    Args:
+        rank_ids: int64 ``[B]``, in any order.
+
+    >>> lists = group_into_lists(torch.tensor([7, 3, 7]))
+    >>> lists.gather(torch.tensor([1.0, 0.0, 2.0]), padding=-1.0)
+    tensor([[ 0., -1.],
+            [ 1.,  2.]])
+    """
+    require_shape("group_into_lists", "rank_ids", rank_ids, ("B",))
+    distinct, list_of_row, lengths = torch.unique(rank_ids, return_inverse=True, return_counts=True)
+    order = torch.argsort(list_of_row, stable=True)
+    longest = int(lengths.max()) if len(lengths) else 0
+    mask = torch.arange(longest, device=rank_ids.device) < lengths.unsqueeze(1)
+    positions = torch.zeros(mask.shape, dtype=torch.int64, device=rank_ids.device)
+    positions[mask] = order
+    return RankLists(distinct, positions, mask)

@@ -13,12 +13,10 @@ from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.ps.client.row_calls import PendingRowPush, PendingRows
 from monolith.ps.server.push_gates import rows_owner
-from monolith.tables.arrays import time_array
-from monolith.tables.batch_memory import new_rows
+from monolith.tables.arrays import new_rows, time_array
 from monolith.tables.local.joined import stamp_from_core
-from monolith.tables.local.merged_update import require_finite
 from monolith.tables.local.plan import NO_TICKET
-from monolith.tables.local.prepared_update import prepare_update, require_not_discarded
+from monolith.tables.local.update import prepare_update, require_finite, require_not_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
     from monolith.tables.local.plan import RemotePlan
-    from monolith.tables.local.prepared_update import PreparedUpdate
+    from monolith.tables.local.update import PreparedUpdate
 
 _SUBJECT = "parameter servers"
 _NOTHING = -1

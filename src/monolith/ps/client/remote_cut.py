@@ -11,8 +11,8 @@ from monolith.errors import CancelledError, FailedPreconditionError, OpError
 from monolith.ps._wire_values import buckets_message, file_in, mark_message, stamp_in, write_message
 from monolith.ps.server.block_stream import blocks_in
 from monolith.rpc.protos import parameter_server_pb2 as messages
+from monolith.tables.bucket_owners import OwnersCut
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, OwnerClock, WrittenRows, bucket_bounds, shared_buckets
-from monolith.tables.owners_cut import OwnersCut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

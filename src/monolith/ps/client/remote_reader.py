@@ -9,7 +9,7 @@ from monolith.ps._wire_values import buckets_message, mark_message
 from monolith.ps.client.remote_cut import open_blocks
 from monolith.rpc.channel import outcomes_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.formats.packed_blocks import PackedBlocks
+from monolith.tables.formats.row_block import PackedBlocks
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from monolith.ps.client.store import PsStore
     from monolith.tables.snapshot.manifest import SnapshotManifest
-    from monolith.tables.snapshot.matching import TableMatch
+    from monolith.tables.snapshot.restore import TableMatch
 
 __all__ = ["RemoteRestore"]
 

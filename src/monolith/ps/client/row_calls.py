@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError
-from monolith.tables.batch import NOTHING_APPLIED
+from monolith.tables.batch import NOTHING_APPLIED, applied_from_core
 from monolith.tables.local.plan import LocalRows
-from monolith.tables.rows import applied_from_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from monolith.ps.client.store import PsStore
     from monolith.tables.batch import Applied, Rows
     from monolith.tables.local.plan import RemotePlan
-    from monolith.tables.local.prepared_update import PreparedUpdate
+    from monolith.tables.local.update import PreparedUpdate
 
 _SUBJECT = "parameter servers"
 

@@ -25,8 +25,7 @@ from monolith.ps.client.row_calls import PendingRows
 from monolith.ps.client.row_owners import RowOwners
 from monolith.ps.server.block_stream import messages_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.arrays import bucket_array, id_array, time_array
-from monolith.tables.batch_memory import new_rows
+from monolith.tables.arrays import bucket_array, id_array, new_rows, time_array
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
 from monolith.tables.event_times import EventClock
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, ChangePosition, OwnerClock, bucket_bounds, shared_buckets
@@ -34,7 +33,7 @@ from monolith.tables.local.native_tables import NativeTables
 from monolith.tables.local.plan import NO_TICKET, OpenPlans, RemotePlan
 from monolith.tables.local.shard_plan import split_batch
 from monolith.tables.local.store import agreed_stamps
-from monolith.tables.snapshot.matching import match_tables
+from monolith.tables.snapshot.restore import match_tables
 from monolith.tables.store import LoadReport, StoreStats, Traits
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.row_anchor import RowAnchor
+from monolith.nn.embeddings.row_parameters import RowAnchor
 from monolith.ps.dense.optimizer_spec import OptimizerSpec, is_elementwise
 from monolith.ps.placement import WeightInfo, WeightShard, place
 

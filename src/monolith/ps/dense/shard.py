@@ -21,7 +21,7 @@ from monolith.ps.dense.wire import Kind
 from monolith.ps.recovery.recording import NoRecording
 from monolith.ps.server.hosted_weights import HostedWeights
 from monolith.ps.server.push_gates import DENSE_OWNER
-from monolith.tables.differences import differences
+from monolith.tables.schema import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from monolith.tables.snapshot.clocks import stamps_from_json, stamps_json
+from monolith.tables.snapshot.manifest import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ import numpy as np
 
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.batch_memory import new_rows
+from monolith.tables.arrays import new_rows
 from monolith.tables.history import NUM_BUCKETS
 
 if TYPE_CHECKING:

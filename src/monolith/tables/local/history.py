@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.forks import fork_safe
-from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.formats.row_block import RowBlock
+from monolith.tables.formats.row_block import PackedBlocks, RowBlock
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
 
 if TYPE_CHECKING:

@@ -8,13 +8,10 @@ import torch
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.arrays import time_array
-from monolith.tables.batch import Applied, BatchStamp, Finished
-from monolith.tables.batch_memory import new_rows
-from monolith.tables.local.merged_update import require_finite
+from monolith.tables.arrays import new_rows, time_array
+from monolith.tables.batch import Applied, BatchStamp, Finished, applied_from_core
 from monolith.tables.local.plan import LocalRows
-from monolith.tables.local.prepared_update import prepare_update, require_not_discarded
-from monolith.tables.rows import applied_from_core
+from monolith.tables.local.update import prepare_update, require_finite, require_not_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
     from monolith.tables.batch import Pending, Plan, Rows, Update
     from monolith.tables.local.cut import LocalCut
     from monolith.tables.local.plan import LocalPlan
-    from monolith.tables.local.prepared_update import PreparedUpdate
     from monolith.tables.local.store import LocalStore
+    from monolith.tables.local.update import PreparedUpdate
 
 _SUBJECT = "local store"
 _PER_UNIQUE_ID = 1

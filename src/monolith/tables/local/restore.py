@@ -14,8 +14,7 @@ from monolith import _core
 from monolith.errors import FailedPreconditionError
 from monolith.tables.history import bucket_bounds
 from monolith.tables.snapshot.location import fetched_files
-from monolith.tables.snapshot.matching import match_tables
-from monolith.tables.snapshot.restore import RestoreReport, report_of
+from monolith.tables.snapshot.restore import RestoreReport, match_tables, report_of
 from monolith.tables.store import PreparedRestore
 
 if TYPE_CHECKING:

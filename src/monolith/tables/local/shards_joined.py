@@ -11,8 +11,8 @@ import torch
 from monolith.errors import InvalidArgumentError
 from monolith.tables.arrays import float_array, time_array
 from monolith.tables.batch import Applied, Finished
-from monolith.tables.local.merged_update import num_latest, require_latest_of_all
 from monolith.tables.local.plan import LocalRows
+from monolith.tables.local.update import num_latest, require_latest_of_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,9 @@ import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ids import NUM_SLOTS_V2
-from monolith.tables.arrays import NO_STEP, bucket_array, id_array, time_array
+from monolith.tables.arrays import NO_STEP, bucket_array, id_array, new_rows, time_array
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished
-from monolith.tables.batch_memory import new_rows
-from monolith.tables.formats.packed_blocks import PackedBlocks
-from monolith.tables.formats.row_block import BlockKind, RowBlock
+from monolith.tables.formats.row_block import BlockKind, PackedBlocks, RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.local.cut import LocalCut
 from monolith.tables.local.history import LocalHistory

@@ -1,16 +1,22 @@
-"""Calls on all tables of a store: history, cut, snapshots. Base of `HashTable` and `TableGroup`."""
+"""What `HashTable` and `TableGroup` share: calls on all tables of a store, and updates without worker and stamp."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, Unpack, overload
 
 from monolith.errors import FailedPreconditionError
 from monolith.tables import snapshot
+from monolith.tables.batch import applied_from_core
 from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from monolith import _core
+    from monolith.tables.batch import Applied
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import ChangePosition, ChangeReader
     from monolith.tables.local.cut import LocalCut
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot import RestoreReport, SaveHandle, SaveReport, SnapshotSaveConfig
     from monolith.tables.snapshot.location import SnapshotPath
+
 
 _READER = "mark()"
 """Name of the reader of callers that use marks instead of opening a reader."""
@@ -102,3 +109,44 @@ class WholeGroup:
             raise FailedPreconditionError(
                 f"{call}() applies to the entire group ({names}), not to one table of it; write group.{call}(...)"
             )
+
+
+PER_ID, PER_UNIQUE_ID = 0, 1
+"""Layout of gradients: one row for each input id, or one for each distinct id in plan order."""
+
+Pooled: TypeAlias = "tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]"
+"""The row of each id in gradients that several ids share, and its factor; None: row i for id i, times 1."""
+
+
+class DirectUpdate(NamedTuple):
+    """One optimizer step, with arrays as the core takes them."""
+
+    gradients: NDArray[np.float32]
+    layout: int
+    rates: NDArray[np.float32]
+    step: int | None
+    """None: 0 for optimizers; admission counts the offers of an id."""
+    times: NDArray[np.int64]
+    """Times as the caller gave them."""
+    pooled: Pooled = (None, None)
+    scale: float = 1.0
+    latest: NDArray[np.float32] | None = None
+
+
+def apply_directly(native: NativeTables, plan: _core.Plan, update: DirectUpdate) -> Applied:
+    """Makes the step."""
+    bounded = native.event_clock.bounded(update.times)
+    applied = native.core.apply(
+        plan,
+        update.gradients,
+        update.layout,
+        *update.pooled,
+        update.rates,
+        update.step or 0,
+        bounded.times,
+        update.scale,
+        update.latest,
+        has_step=update.step is not None,
+    )
+    native.event_clock.count(bounded)
+    return applied_from_core(applied)

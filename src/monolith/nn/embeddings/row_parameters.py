@@ -1,20 +1,39 @@
-"""The gradients of all rows as one parameter of an optimizer, through which torch scales, checks and clips them."""
+"""Two parameters that stand for all rows of a module: one for the model, one for its optimizer."""
 
 from __future__ import annotations
 
 import weakref
 from typing import TYPE_CHECKING, Self
 
+import torch
+from torch import Tensor, nn
+
 from monolith.errors import FailedPreconditionError
 from monolith.nn.embeddings.gradient_step import gradient_norm
-from monolith.nn.embeddings.row_anchor import RowAnchor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
-
     from monolith.nn.embeddings.passes import BatchPass, PassRegistry
+
+
+class RowAnchor(nn.Parameter):
+    """A zero whose gradient is zero. The presence of a gradient shows that rows have gradients.
+
+    So `model.zero_grad()`, which sets the gradients of all parameters to None, is seen by the module, and so is
+    `requires_grad_(False)`. Optimizers, clipping and averages that get it with the other parameters leave it zero and
+    learn nothing from it. It is not in a state dictionary.
+    """
+
+    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Self:
+        """Creates the parameter; torch makes copies by these arguments."""
+        made: Self = super().__new__(cls, torch.zeros(1) if data is None else data, requires_grad)
+        return made
+
+
+def weights_of(model: nn.Module) -> list[nn.Parameter]:
+    """Returns `model.parameters()` without the anchors, which are no weights."""
+    return [parameter for parameter in model.parameters() if not isinstance(parameter, RowAnchor)]
 
 
 class RowGradient(RowAnchor):

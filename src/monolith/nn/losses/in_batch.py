@@ -1,4 +1,4 @@
-"""Retrieval: the other items of the batch are the negatives."""
+"""Losses over a batch: softmax with in-batch negatives, and a smooth stand-in for AUC over all pairs."""
 
 from __future__ import annotations
 
@@ -97,3 +97,30 @@ def _without_own_item(logits: Tensor, item_ids: Tensor) -> Tensor:
     same = item_ids.unsqueeze(1) == item_ids.unsqueeze(0)
     others = ~torch.eye(logits.shape[0], dtype=torch.bool, device=logits.device)
     return logits.masked_fill(same & others, -torch.inf)
+
+
+_INVALID_LABEL = -10000.0
+"""Labels from here down are no labels."""
+
+
+def inbatch_auc_loss(label: Tensor, logit: Tensor, neg_weight: float = 1.0, *, reduction: Reduction = "mean") -> Tensor:
+    """``-ln sigmoid(z_p - z_n)`` over all pairs of a positive p and a negative n.
+
+    ByteDance Monolith returned the log-likelihood, of the opposite sign, which had to be negated; this is a loss.
+    Upstream summed over pairs; here the mean is the default.
+
+    Args:
+        label: ``[B]``: > 0 is positive, above -10000 up to 0 negative, everything else is ignored.
+        logit: ``[B]``.
+        neg_weight: Factor of the gradient that reaches the negatives' logits.
+        reduction: "mean" over pairs, "sum", or "none" for ``[B, B]`` (positives by row, 0 where there is no pair).
+    """
+    require_shape("inbatch_auc_loss", "label", label, ("B",))
+    require_shape("inbatch_auc_loss", "logit", logit, (label.shape[0],))
+    is_positive = label > 0
+    is_negative = (label > _INVALID_LABEL) & (label <= 0)
+    logit = torch.where(is_positive | is_negative, logit, 0.0)
+    negative_logit = logit if neg_weight == 1.0 else neg_weight * logit + (1.0 - neg_weight) * logit.detach()
+    losses = functional.softplus(negative_logit.unsqueeze(0) - logit.unsqueeze(1))
+    pairs = (is_positive.unsqueeze(1) & is_negative.unsqueeze(0)).to(logit.dtype)
+    return reduce_loss(losses, pairs, reduction)

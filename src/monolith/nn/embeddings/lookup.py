@@ -1,21 +1,55 @@
-"""The one autograd node of a lookup: all outputs are views of one buffer, and all gradients arrive together."""
+"""A lookup: its autograd node, its outputs, their copies between devices, and what torch.compile leaves alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from monolith.nn.embeddings.device_transfer import to_memory_of
+from monolith.data.prefetch.staging import SideStreams
+from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
+    from collections.abc import Callable, Mapping, Sequence
 
     from monolith.nn.embeddings.passes import PassHandle
     from monolith.nn.embeddings.pooling import PooledLayout
+
+
+class EmbeddingOutputs(dict[str, Tensor]):
+    """Slot name -> its output, float32 [B, dim] (or [B, n, dim] for `FirstN`), in the order of the slots.
+
+    All outputs are views of one buffer, so `concat` and `stack` of all slots cost nothing. Change none in place.
+    """
+
+    def __init__(self, outputs: Mapping[str, Tensor], buffer: Tensor) -> None:
+        super().__init__(outputs)
+        self._buffer = buffer
+
+    def concat(self, *names: str) -> Tensor:
+        """[B, sum of widths]: the outputs side by side, all of them or those named; sequences are laid flat."""
+        if not names:
+            return self._buffer
+        return torch.cat([self[name].flatten(1) for name in names], dim=1)
+
+    def stack(self, *names: str) -> Tensor:
+        """[B, slots, dim]: one row for each slot, all of them or those named.
+
+        Raises:
+            InvalidArgumentError: their outputs differ in shape.
+        """
+        shapes = {name: tuple(self[name].shape[1:]) for name in names or self}
+        first = next(iter(shapes.values()))
+        if len(set(shapes.values())) > 1:
+            raise InvalidArgumentError(f"stack: slots must have outputs of one shape, got {shapes}; use concat")
+        if names:
+            return torch.stack([self[name] for name in names], dim=1)
+        return self._buffer.view(self._buffer.shape[0], len(self), *first)  # len() would be a number in a graph
 
 
 class LookupFunction(torch.autograd.Function):
@@ -80,3 +114,48 @@ def _moved(
         if gradient is not None:
             column.add_(gradient)
     return to_memory_of(device, total)
+
+
+_of_thread = threading.local()
+
+
+def to_device(outputs: Tensor, device: torch.device) -> Tensor:
+    """Returns the outputs on a device, for use on the current stream of the calling thread."""
+    if device.type != "cuda":
+        return outputs.to(device)
+    if not hasattr(_of_thread, "streams"):
+        _of_thread.streams = SideStreams()
+    streams: SideStreams = _of_thread.streams
+    return streams.stage([outputs], device).receive()[0]
+
+
+def to_memory_of(device: torch.device, gradients: Tensor) -> Tensor:
+    """Returns the gradients on a device; waits for the copy."""
+    if device.type != "cpu" or not gradients.is_cuda:
+        return gradients.to(device)
+    copy = torch.empty(gradients.shape, dtype=gradients.dtype, pin_memory=True)
+    copy.copy_(gradients, non_blocking=True)
+    torch.cuda.current_stream(gradients.device).synchronize()
+    return copy
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_COMPILER = "torch._dynamo"
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Applies `torch.compiler.disable` once the compiler is loaded: loading it takes as long as loading torch."""
+    disabled: Callable[P, R] | None = None
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal disabled
+        if disabled is None:
+            if _COMPILER not in sys.modules:
+                return function(*args, **kwargs)
+            disabled = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+        return disabled(*args, **kwargs)
+
+    return call

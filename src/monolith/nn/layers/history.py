@@ -1,4 +1,4 @@
-"""How an interest developed: recurrence over the history, steered by the candidate."""
+"""A user's history against a candidate: attention (DIN, DMR) and recurrence (DIEN)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,77 @@ from torch import Tensor, nn
 
 from monolith.nn._arguments import require_choice, require_mask, require_positive, require_shape
 from monolith.nn.layers.activations import activation_layer
-from monolith.nn.layers.attention import masked_softmax
+from monolith.nn.layers.attention import masked_softmax, require_query_and_keys, zero_masked
+from monolith.nn.layers.dense import Dense
+from monolith.nn.layers.interactions import require_attention_units
+from monolith.nn.layers.mlp import MLP
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Unpack
+
     from monolith.nn.layers.activations import Activation
+    from monolith.nn.layers.mlp import MLPConfig
+
+
+class DIN(nn.Module):
+    """Deep interest network: local activation of a history by a candidate.
+
+    ``a_t = MLP([q, k_t, q - k_t, q * k_t])``, divided by sqrt(d) if `scaled`; ``y = sum over t of a_t k_t`` ("sum"), or
+    ``y_t = a_t k_t`` (None). The weights are not normalised: their sum is the strength of the interest. Masked steps
+    have weight 0, so an empty history gives zeros.
+
+    Reference: Zhou et al., DIN, arXiv:1706.06978.
+
+    Args:
+        dim: d, of the query ``[B, d]`` and the keys ``[B, T, d]``.
+        units: Units of the MLP, the last one 1.
+        mode: "sum" or None.
+        scaled: Whether to divide the weights by sqrt(d).
+        options: `MLP` options.
+
+    >>> DIN(4, [8, 1])(torch.zeros(2, 4), torch.zeros(2, 5, 4)).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        units: Sequence[int],
+        *,
+        mode: Literal["sum"] | None = "sum",
+        scaled: bool = False,
+        **options: Unpack[MLPConfig],
+    ) -> None:
+        super().__init__()
+        require_positive("DIN", dim=dim)
+        require_attention_units("DIN", "units", units)
+        require_choice("DIN", "mode", mode, ("sum", None))
+        self.dim = dim
+        self.mode = mode
+        self.scaled = scaled
+        self.tower = MLP(4 * dim, units, **options)
+
+    def forward(self, query: Tensor, keys: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Returns the interest in `query` ``[B, d]`` of the history `keys` ``[B, T, d]``.
+
+        Args:
+            query: The candidate.
+            keys: The history.
+            mask: ``[B, T]``, True where the step counts.
+
+        Returns:
+            ``[B, d]`` for mode "sum", ``[B, T, d]`` for None.
+        """
+        require_query_and_keys("DIN", query, keys, self.dim)
+        keys = zero_masked("DIN", keys, mask)
+        queries = query.unsqueeze(1).expand_as(keys)
+        weights: Tensor = self.tower(torch.cat([queries, keys, queries - keys, queries * keys], dim=2))
+        if self.scaled:
+            weights = weights * self.dim**-0.5
+        if self.mode == "sum":
+            return torch.einsum("bto,btd->bd", weights, keys)
+        return weights * keys
 
 
 class DIEN(nn.Module):
@@ -139,3 +206,48 @@ def rnn_with_attention(
     if not states:
         return inputs.new_zeros(num_rows, 0, cell.units), state
     return torch.stack(states, dim=1), state
+
+
+class DMR_U2I(nn.Module):  # noqa: N801 - the name of the paper and of ByteDance Monolith
+    """The user-to-item network of deep match to rank: ``[B, item_dim]``.
+
+    ``a_t = softmax over t of z . (pos_t + x_t E + b)``; ``y = act((sum over t of a_t x_t) W + c) * item``. An empty
+    history is pooled to zeros. The element-by-element product takes the place of the paper's inner product and of its
+    auxiliary loss.
+
+    Reference: Lyu et al., Deep Match to Rank, AAAI 2020.
+
+    Args:
+        item_dim: Size of the item.
+        sequence_dim: Size of a step of the history.
+        max_length: Number of positions; longer histories are rejected.
+        cmp_dim: Size of the attention's hidden layer.
+        activation: act.
+    """
+
+    def __init__(
+        self, item_dim: int, sequence_dim: int, *, max_length: int, cmp_dim: int, activation: Activation = "prelu"
+    ) -> None:
+        super().__init__()
+        require_positive("DMR_U2I", item_dim=item_dim, sequence_dim=sequence_dim)
+        require_positive("DMR_U2I", max_length=max_length, cmp_dim=cmp_dim)
+        self.item_dim = item_dim
+        self.sequence_dim = sequence_dim
+        self.max_length = max_length
+        self.positions = nn.Parameter(nn.init.xavier_uniform_(torch.empty(max_length, cmp_dim)))
+        self.embedding = nn.Parameter(nn.init.xavier_uniform_(torch.empty(sequence_dim, cmp_dim)))
+        self.z = nn.Parameter(torch.ones(cmp_dim))
+        self.bias = nn.Parameter(torch.zeros(cmp_dim))
+        self.dense = Dense(sequence_dim, item_dim, activation=activation)
+
+    def forward(self, item: Tensor, sequence: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``[B, item_dim]`` for `item` ``[B, item_dim]``, `sequence` ``[B, T, sequence_dim]`` and `mask` ``[B, T]``."""
+        require_shape("DMR_U2I", "item", item, ("B", self.item_dim))
+        require_shape("DMR_U2I", "sequence", sequence, (item.shape[0], "T", self.sequence_dim))
+        length = sequence.shape[1]
+        if length > self.max_length:
+            raise ValueError(f"DMR_U2I: sequence must have at most {self.max_length} steps, got {length}; cut it first")
+        x = zero_masked("DMR_U2I", sequence, mask)
+        weights = masked_softmax((self.positions[:length] + x @ self.embedding + self.bias) @ self.z, mask)
+        pooled: Tensor = self.dense(torch.einsum("bt,btd->bd", weights, x))
+        return pooled * item
