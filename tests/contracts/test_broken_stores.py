@@ -18,12 +18,10 @@ from monolith.tables.history import ALL_BUCKETS, ChangePosition, OwnerClock
 from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
 from monolith.tables.snapshot.manifest import SnapshotManifest
 from monolith.tables.store import Applied, BatchStamp, LoadReport, Pending, Plan, Rows, Traits, Update
-from monolith.testing.reference_cut import ReferenceCut
 from monolith.testing.reference_format import name_of_id
-from monolith.testing.reference_history import ReferenceChangeReader, ReferenceHistory
-from monolith.testing.reference_joined import ReferenceClocks, ReferenceRows, ReferenceWorkerSession
-from monolith.testing.reference_plan import ReferencePlan
+from monolith.testing.reference_history import ReferenceChangeReader, ReferenceCut, ReferenceHistory
 from monolith.testing.reference_store import ReferenceStore
+from monolith.testing.reference_worker import ReferenceClocks, ReferencePlan, ReferenceRows, ReferenceWorkerSession
 from monolith.testing.store_contract import StoreContract
 from monolith.testing.store_operations import (
     Apply,

@@ -16,8 +16,7 @@ from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_optimizers import Sgd
 from monolith.tables.store import Store
-from monolith.testing.reference_format import bucket_of_id, build_block
-from monolith.testing.reference_times import bounded_times
+from monolith.testing.reference_format import bounded_times, bucket_of_id, build_block
 
 DAY = 86400
 NOW = 1_700_000_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from monolith.errors import InvalidArgumentError
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup
 from monolith.tables.event_times import bound_times
-from monolith.testing.reference_times import bounded_times
+from monolith.testing.reference_format import bounded_times
 
 DAY = 86400
 NOW = 1_700_000_000

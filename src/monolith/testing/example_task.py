@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from monolith.train.parameters.instantiable_params import InstantiableParams
     from monolith.train.task import Mode
 
-__all__ = ["ExampleTask", "NumberedBatches"]
-
 
 class NumberedBatches(Dataset[Batch]):
     """Batches of generated clicks; each is determined by its number, so a position is that number.

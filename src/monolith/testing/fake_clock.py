@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FakeClock"]
-
 _PATIENCE_SECONDS = 30.0
 """Limit of real waiting time, so that a mistake in a test is reported instead of hanging."""
 

@@ -17,8 +17,6 @@ from monolith.ps.client.cluster import PsCluster
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["PsClusterConfig", "PsProcess", "PsProcesses", "create_test_ps_cluster"]
-
 _END_SECONDS = 30.0
 _PROGRAM = Path(__file__).with_name("ps_process.py")
 """Run by its path and with -P: as a module, it would import this package, and all of training."""

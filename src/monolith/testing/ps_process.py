@@ -8,8 +8,6 @@ import threading
 
 from monolith import cli
 
-__all__: list[str] = []
-
 
 def _end_with_parent() -> None:
     while os.read(0, 4096):

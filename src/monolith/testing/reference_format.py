@@ -1,4 +1,4 @@
-"""Row blocks written in plain Python from their byte grammar, as an independent check of the core's writer."""
+"""Row blocks written in plain Python from their byte grammar, independent of the core's writer; and bounded times."""
 
 from __future__ import annotations
 
@@ -105,3 +105,26 @@ def _pad(data: bytes) -> bytes:
 
 def _finish(body: bytes) -> RowBlock:
     return RowBlock(body + TRAILER.pack(crc32c(body), 0))
+
+
+_DAY = 86400
+
+
+def bounded_times(times: Sequence[int], newest: int) -> tuple[list[int], int]:
+    """Bounds how far one update may move the expiry clock; returns the times, and how many of them were changed.
+
+    A time more than a day beyond the newest so far is set back to where the data stands: the newest so far or, if that
+    is later, the lower median of the update's times, at most a day beyond the newest so far. A store that has seen no
+    time takes the median for it, and leaves four times the way from the lower quartile to it, if that is more than a
+    day.
+
+    >>> bounded_times([100, 4_000_000_000, 170], newest=90)
+    ([100, 170, 170], 1)
+    """
+    if not times:
+        return [], 0
+    in_order = sorted(times)
+    quartile, median = (in_order[(len(times) - 1) // part] for part in (4, 2))
+    limit = newest + _DAY if newest else median + max(_DAY, 4 * (median - quartile))
+    here = min(max(newest, median), limit)
+    return [time if time <= limit else here for time in times], sum(time > limit for time in times)

@@ -4,8 +4,8 @@ It implements the complete `monolith.tables.store.Store` protocol for tables tha
 `DelayCompensated`), begin with constants or `RandomUniform` and count occurrences for admission. It equals `LocalStore`
 bit for bit. Limits on rows and serving tables are not supported, and raise an error. One lock serializes calls.
 
-Read in this order: `reference_rows` (a table and its arithmetic), `reference_times` (its clock), `reference_plan` (a
-batch), `reference_joined` (a worker), `reference_history` (marks and readers), `reference_cut`.
+Read in this order: `reference_rows` (a table and its arithmetic), `reference_worker` (a worker and its batches),
+`reference_history` (marks, readers and cuts).
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from monolith.tables.snapshot.bucket_file import blocks_of
 from monolith.tables.snapshot.restore import RestoreReport, match_tables, report_of
 from monolith.tables.store import LoadReport, PreparedRestore, StoreStats, Traits
 from monolith.tables.table_config import sorted_by_name
-from monolith.testing.reference_blocks import check_block, clear_buckets, load_block, load_filter
-from monolith.testing.reference_cut import ReferenceCut
-from monolith.testing.reference_format import RowName
-from monolith.testing.reference_history import ReferenceHistory
-from monolith.testing.reference_joined import ReferenceClocks, ReferenceRows, ReferenceWorkerSession
-from monolith.testing.reference_plan import ReferencePlan, make_plan
-from monolith.testing.reference_rows import DictionaryTable
-from monolith.testing.reference_times import bounded_times
+from monolith.testing.reference_format import RowName, bounded_times
+from monolith.testing.reference_history import ReferenceCut, ReferenceHistory
+from monolith.testing.reference_rows import DictionaryTable, check_block, clear_buckets, load_block, load_filter
+from monolith.testing.reference_worker import (
+    ReferenceClocks,
+    ReferencePlan,
+    ReferenceRows,
+    ReferenceWorkerSession,
+    make_plan,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

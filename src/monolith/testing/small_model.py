@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["SmallModel"]
-
 UNLUCKY = 13
 """An id that the model rejects."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from monolith.hook import Call, Hook
 
-__all__ = ["StepLoop"]
-
 T = TypeVar("T")
 
 

@@ -22,8 +22,7 @@ import torch
 from monolith.tables import snapshot
 from monolith.tables.formats.row_block import BlockKind, PackedBlocks
 from monolith.tables.history import NUM_BUCKETS
-from monolith.testing.contract_sides import Sides, refusal
-from monolith.testing.contract_worker import ContractWorker
+from monolith.testing.contract_sides import ContractWorker, Sides, refusal
 from monolith.testing.reference_format import build_block
 from monolith.testing.store_contents import changes_of, replay, require_same, require_same_rows
 from monolith.testing.store_operations import (

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-__all__ = ["generate_test_hash_table_config", "get_test_tmp_dir", "profile_it"]
-
 _numbers = itertools.count()
 
 
