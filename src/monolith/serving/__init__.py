@@ -10,12 +10,11 @@ need no change: `wire_methods.py`, `tensor_messages.py`.
 from __future__ import annotations
 
 import importlib
-import typing
 from typing import TYPE_CHECKING
 
 from monolith._deprecated import former_names as _former_names
 
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
     from monolith.export.allowed_operations import allow_operations
     from monolith.export.signature import InputSpec, OutputSpec, Signature
     from monolith.export.writer import ExportConfig

@@ -11,7 +11,7 @@ from torch import Tensor
 from monolith.data.protos.example_pb2 import FeatureConfigs, OutType
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.serving.layout import Layout
-from monolith.serving.request_columns import checked_numbers, encoded_samples, num_examples, request_columns
+from monolith.serving.request_columns import checked_numbers, encoded_samples, for_all, num_examples, request_columns
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -206,8 +206,7 @@ def _columns(inputs: object) -> Mapping[str, Any]:
 
 
 def _part(kind: str, values: Tensor | Ragged, num_rows: int) -> Tensor:
+    values = for_all(values, num_rows)
     if isinstance(values, Ragged):
-        if values.num_rows != num_rows:
-            values = Ragged.from_lengths(values.flat_values.repeat(num_rows), values.lengths().repeat(num_rows))
         return values.flat_values if kind == "values" else values.row_splits
-    return values if values.shape[0] == num_rows else values.expand(num_rows, *values.shape[1:])
+    return values

@@ -17,11 +17,10 @@ from monolith.errors import (
 )
 from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions, FoundExport
-from monolith.serving.live_model import LiveModel, LiveRows, has_base_of_all
+from monolith.serving.live_model import LiveModel, LiveRows, WithWeights, has_base_of_all
 from monolith.serving.loaded_model import LoadedModel
 from monolith.serving.log_readiness import lag_reason
 from monolith.serving.prediction import Prediction
-from monolith.serving.promotion.dense_gate import WithWeights
 from monolith.serving.version_watch import VersionWatch
 
 if TYPE_CHECKING:

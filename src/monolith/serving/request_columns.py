@@ -102,6 +102,15 @@ def num_examples(values: Column) -> int:
     return values.num_rows if isinstance(values, Ragged) else values.shape[0]
 
 
+def for_all(values: Column, num_rows: int) -> Column:
+    """Repeats a column of one row for all examples."""
+    if num_examples(values) == num_rows:
+        return values
+    if isinstance(values, Ragged):
+        return Ragged.from_lengths(values.flat_values.repeat(num_rows), values.lengths().repeat(num_rows))
+    return values.expand(num_rows, *values.shape[1:])
+
+
 def _unknown(column: object, signature: Signature, name: str) -> str:
     close = difflib.get_close_matches(str(column), signature.inputs, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; it reads {', '.join(signature.inputs)}"

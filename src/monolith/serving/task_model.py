@@ -15,14 +15,14 @@ import torch
 from monolith.checkpoint import get_checkpoint_state
 from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from monolith.export.asked_rows import WatchedBatch
 from monolith.export.graph import named_predictions
+from monolith.export.recording import WatchedBatch
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
 from monolith.export.writer import columns_of
 from monolith.nn.embeddings.batch_context import BatchContext
 from monolith.serving.live_model import OWN_WEIGHTS
 from monolith.serving.prediction import ModelVersion, Prediction
-from monolith.serving.request_columns import encoded_samples, num_examples, request_columns
+from monolith.serving.request_columns import encoded_samples, for_all, num_examples, request_columns
 from monolith.serving.version_watch import VersionWatch
 from monolith.tensors import Ragged
 from monolith.train import Trainer, TrainerConfig
@@ -115,7 +115,7 @@ class TaskModel:
         columns = request_columns(inputs, spec, name=signature)
         num_rows = max(map(num_examples, columns.values()))
         batch = Batch(
-            {name: _for_all(_shaped(each, spec.inputs[name]), num_rows) for name, each in columns.items()},
+            {name: for_all(_shaped(each, spec.inputs[name]), num_rows) for name, each in columns.items()},
             num_rows=num_rows,
         )
         outputs = named_predictions(session.predict(batch), subject=f"signature {signature!r}")
@@ -233,15 +233,6 @@ def _shaped(values: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragged:
         return values
     flat = values.flat_values
     return flat if len(spec.shape) == 1 else flat.reshape(values.num_rows, width)
-
-
-def _for_all(values: Tensor | Ragged, num_rows: int) -> Tensor | Ragged:
-    """Repeats a column of one row for all examples."""
-    if num_examples(values) == num_rows:
-        return values
-    if isinstance(values, Ragged):
-        return Ragged.from_lengths(values.flat_values.repeat(num_rows), values.lengths().repeat(num_rows))
-    return values.expand(num_rows, *values.shape[1:])
 
 
 class _Asked(NamedTuple):

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.export.layout_spec import DenseSpec
 
-ColumnInput: TypeAlias = "Ragged | Tensor | NDArray[np.int64] | Sequence[int] | Sequence[Sequence[int]]"
-"""The ids of one column: int64 [B], int64 [B, k] or rows of differing length; lists of numbers, too."""
 
 LooseColumn: TypeAlias = "Ragged | list[bytes]"
 """A column that is not a tensor: ragged numbers, or texts."""
@@ -50,7 +48,7 @@ class IdColumn(NamedTuple):
 
 
 def id_column(columns: Mapping[str, object], name: str) -> IdColumn:
-    """Returns a column of ids.
+    """Returns a column of ids: int64 [B], int64 [B, k] or rows of differing length; lists of numbers, too.
 
     Raises:
         InvalidArgumentError: the column is missing, or does not hold ids.

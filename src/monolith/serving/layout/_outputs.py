@@ -105,7 +105,7 @@ def _cuts_of(name: str, config: OutConfig, features: Sequence[FeatureSpec]) -> t
 def _output(name: str, form: int, cuts: tuple[RowSlice, ...], features: Sequence[FeatureSpec]) -> LayoutOutput:
     if form not in {_CONCAT, _STACK, _ADDN}:
         raise InvalidArgumentError(f"output {name!r}: out_type must be CONCAT, STACK, ADDN or NONE, got {form}")
-    lengths = {_length_of(features[cut.feature]) for cut in cuts}
+    lengths = {num_places(features[cut.feature]) for cut in cuts}
     if len(lengths) > 1:
         raise InvalidArgumentError(
             f"output {name!r}: its slices must all be of sequences of one max_sequence_length, or none of them;"
@@ -123,7 +123,8 @@ def _output(name: str, form: int, cuts: tuple[RowSlice, ...], features: Sequence
     return LayoutOutput(name, form, cuts, (*places, dims[0] if form == _ADDN else sum(dims)))
 
 
-def _length_of(feature: FeatureSpec) -> int:
+def num_places(feature: FeatureSpec) -> int:
+    """Returns the length of the sequences of a feature; 0 for a pooled one."""
     return feature.max_sequence_length if feature.pooling == "firstn" else 0
 
 

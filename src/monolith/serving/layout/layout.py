@@ -10,7 +10,7 @@ from torch import Tensor
 
 from monolith import _core
 from monolith.data.protos.example_pb2 import PoolingType
-from monolith.data.records.sample_format import SampleFormat
+from monolith.data.records.framing import SampleFormat
 from monolith.errors import InvalidArgumentError
 from monolith.export.layout_spec import POOLINGS, FeatureSpec, PoolingName
 from monolith.ids import SIGNATURE_BITS_V2
@@ -23,7 +23,7 @@ from monolith.serving.layout._columns import (
     parsed_numbers,
     sample_column,
 )
-from monolith.serving.layout._outputs import cut_apart, outputs_of_configs, outputs_of_features, runs_of
+from monolith.serving.layout._outputs import cut_apart, num_places, outputs_of_configs, outputs_of_features, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -304,7 +304,7 @@ def _core_feature(feature: FeatureSpec, stores: Mapping[str, LocalStore]) -> _co
         table=table,
         dim=feature.dim,
         pooling=POOLINGS.index(feature.pooling),
-        places=feature.max_sequence_length if feature.pooling == "firstn" else 0,
+        places=num_places(feature),
         bits=key_bits(feature),
         padding=feature.padding_id,
     )

@@ -2,18 +2,18 @@
 
 Read `promotion.py` first: it executes commands. `version_keeper.py` loads and frees versions of one model, which are
 served by a `ModelRegistry`; `state.py` stores the decisions of operators; `gate.py` checks exports and, with
-`dense_gate.py`, weights of the delta log. The server splits the requests: see `canary.py` and `shadow.py` there.
+`DenseGate` of `live_model.py`, weights of the delta log. The server splits the requests: see `canary.py` and
+`shadow.py` there.
 """
 
 from __future__ import annotations
 
 import importlib
-import typing
 from typing import TYPE_CHECKING
 
 from monolith._deprecated import former_names as _former_names
 
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
     from monolith.serving.promotion.gate import GateConfig, PromotionGate
     from monolith.serving.promotion.promotion import Promotion, PromotionConfig
 

@@ -21,8 +21,7 @@ from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, OpError
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.channels import ShardChannels
-from monolith.serving.shards.gathering import ShardFanOut, ShardQuestion
-from monolith.serving.shards.replica_race import HedgedRequest
+from monolith.serving.shards.gathering import HedgedRequest, ShardFanOut, ShardQuestion
 from monolith.serving.shards.replicas import ListedReplicas
 from monolith.serving.shards.row_versions import merged_versions
 from monolith.serving.shards.shard_number import shard_model
