@@ -69,7 +69,7 @@ def test_no_package_imports_what_is_private_to_another() -> None:
         ("monolith.tables.store", "from monolith.tables.snapshot._files import x", True),
         ("monolith.export.opened", "from monolith import _core", False),
         ("monolith.export.opened", "from monolith._core import crc32c", False),
-        ("monolith.checkpoint.saver", "from monolith.checkpoint._records import x", False),
+        ("monolith.checkpoint.saver", "from monolith.checkpoint.retention import x", False),
         ("monolith.ps.recovery.recorder", "from monolith.ps.client.row_calls import x", False),
         ("monolith.export.opened", "from monolith.checkpoint.catalog import read_manifest", False),
         ("monolith.export.opened", "from monolith import __version__", False),

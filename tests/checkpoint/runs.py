@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import monolith as ml
 from monolith.checkpoint import TrainState
-from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.state_dicts import model_state
 from monolith.tables import BatchStamp, BlockKind, Store
 from monolith.tables.history import ALL_BUCKETS, Cut
 

@@ -15,7 +15,7 @@ from monolith.checkpoint import (
     Saver,
     SaverConfig,
 )
-from monolith.checkpoint.saver_options import CheckpointConfig
+from monolith.checkpoint.options import CheckpointConfig
 from monolith.testing import ExampleTask
 from monolith.train import RestoringConfig, SavingConfig, Trainer, TrainerConfig
 

@@ -11,7 +11,7 @@ import torch
 
 from checkpoint.runs import Run, tables_of, whole
 from monolith.checkpoint import Saver
-from monolith.checkpoint.restore.table_assets import restore_table_assets, save_table_assets
+from monolith.checkpoint.restore.store_restore import restore_table_assets, save_table_assets
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables import LocalShards, LocalStore

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from monolith.export.call_log import CallLog, log_calls
+from monolith.export.recording import CallLog, log_calls
 
 Function = Callable[[dict[str, Tensor]], tuple[Tensor, ...]]
 X = torch.linspace(-1.0, 1.0, 12).reshape(3, 4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
-from monolith.export.graph_input import GraphInput
+from monolith.export.graph_limits import GraphInput
 from monolith.export.graph_passes import DIRECT, FeatureSlice, JoinedRows
 
 if TYPE_CHECKING:

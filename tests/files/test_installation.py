@@ -42,4 +42,4 @@ def test_a_path_without_the_package_is_refused_in_full(tmp_path: Path, file: str
 
 def test_get_libops_path() -> None:
     assert get_libops_path("monolith/py.typed") == str(HERE / "monolith" / "py.typed")
-    assert Path(get_libops_path("monolith/files/installation.py")).exists()
+    assert Path(get_libops_path("monolith/files/paths.py")).exists()

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from monolith.errors import UnavailableError
 from monolith.hook import Hook, StepContext
-from monolith.hooks import MlflowHook, RecordHook, TensorBoardHook, WandbHook, experiment_trackers
+from monolith.hooks import MlflowHook, RecordHook, TensorBoardHook, WandbHook, summaries
 from monolith.metrics import ExactAUC
 from monolith.observe.summaries import SummaryWriter
 from monolith.testing import ExampleTask, FakeClock
@@ -292,4 +292,4 @@ def test_a_tracker_is_imported_when_a_run_begins_and_its_absence_said(
     made = hook()  # nothing is imported yet
     with pytest.raises(ModuleNotFoundError, match=rf"{hook.__name__} needs {package}.*monolith-torch\[{package}\]'"):
         run(made)
-    assert package not in vars(experiment_trackers)
+    assert package not in vars(summaries)

@@ -11,7 +11,7 @@ import monolith as ml
 from hooks.sessions import FakeSession
 from monolith.checkpoint import TrainState
 from monolith.hooks import SyncTrainingInfoHook
-from monolith.hooks.table_info import describe_tables
+from monolith.hooks.tables import describe_tables
 from monolith.testing import FakeClock
 
 

@@ -17,7 +17,7 @@ from monolith.hooks import (
     before,
     tide_available_now,
 )
-from monolith.hooks.tide import TideConfig
+from monolith.hooks.timer import TideConfig
 from monolith.testing import FakeClock
 
 DAYTIME = TideConfig(tide_start_hour=8, tide_start_minute=30, tide_end_hour=20, tide_end_minute=0)

@@ -23,7 +23,7 @@ from monolith.metrics import (
     MeanSquaredError,
     NormalizedEntropy,
 )
-from monolith.metrics import _score_store as score_store
+from monolith.metrics import auc as score_store
 
 Floats = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from monolith.observe.progress_lines import ProgressLines
+from monolith.observe.progress import ProgressLines
 from monolith.testing import FakeClock
 
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monolith.errors import UnavailableError
-from monolith.observe import MetricClient, MetricRecorder, MetricsEndpoint, PrometheusCollector, _bounded_http
+from monolith.observe import MetricClient, MetricRecorder, MetricsEndpoint, PrometheusCollector, prometheus
 
 
 def scrape(port: int, host: str = "127.0.0.1") -> str:
@@ -118,7 +118,7 @@ def test_closing_frees_the_port_and_may_be_repeated() -> None:
 
 
 def test_slow_clients_keep_no_scrape_out_and_are_gone_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bounded_http, "CONNECTION_SECONDS", 1.0)
+    monkeypatch.setattr(prometheus, "CONNECTION_SECONDS", 1.0)
     with MetricsEndpoint(recorder=MetricRecorder()) as endpoint, contextlib.ExitStack() as ended:
         before = threading.active_count()
         slow = [
@@ -128,7 +128,7 @@ def test_slow_clients_keep_no_scrape_out_and_are_gone_soon(monkeypatch: pytest.M
             with contextlib.suppress(OSError):  # the oldest are gone already
                 peer.sendall(b"GET /metrics HTTP/1.1\r\n")
         assert scrape(endpoint.port) == ""
-        assert threading.active_count() - before <= _bounded_http.MOST_CONNECTIONS + 1
+        assert threading.active_count() - before <= prometheus.MOST_CONNECTIONS + 1
         end = time.monotonic() + 60
         while threading.active_count() > before:
             assert time.monotonic() < end

@@ -18,7 +18,7 @@ import torch
 from monolith import _core
 from monolith.cluster.addresses import split_address
 from monolith.errors import FailedPreconditionError, PermissionDeniedError
-from monolith.observe.descriptors import share_of_descriptors
+from monolith.observe.process_resources import share_of_descriptors
 from monolith.ps import PsCluster, PsServer, PsStore
 from monolith.tables import BatchStamp, Segment, TableConfig
 from ps.raw_frames import HEADER_BYTES, question, token_and_words

@@ -24,7 +24,7 @@ from monolith.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from monolith.observe.descriptors import share_of_descriptors
+from monolith.observe.process_resources import share_of_descriptors
 from monolith.ps import PsCluster, PsServer, PsStore
 from monolith.ps.client import cluster as cluster_module
 from monolith.rpc.channel import ControlCall

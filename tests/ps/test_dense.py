@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from monolith.checkpoint._optimizer_state import named_state
+from monolith.checkpoint.state_dicts import named_state
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps.dense.client import DenseClient
 from monolith.tables.batch import BatchStamp

@@ -10,7 +10,7 @@ import pytest
 from monolith.cluster import BarrierOp
 from monolith.errors import AbortedError, InvalidArgumentError, UnimplementedError
 from monolith.hooks import PsHealthHook
-from monolith.observe import process_memory
+from monolith.observe import process_resources
 from monolith.ps import PsCluster, PsServer
 from monolith.testing.ps_cluster import PsProcesses
 from ps.server_fixtures import running
@@ -52,7 +52,7 @@ def test_without_a_limit_there_is_none() -> None:
 def test_a_limit_that_is_none_or_cannot_be_watched_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="memory_limit_bytes must be >= 1 or None, got 0"):
         PsServer(0, 1, memory_limit_bytes=0)
-    monkeypatch.setattr(process_memory, "_STATUS", tmp_path / "status")
+    monkeypatch.setattr(process_resources, "_STATUS", tmp_path / "status")
     with pytest.raises(UnimplementedError, match="which this system does not have"):
         PsServer(0, 1, memory_limit_bytes=1 << 30)
     with PsServer(0, 1) as server, PsCluster([server.address]) as cluster:

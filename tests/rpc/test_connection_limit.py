@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from hooks.server.certificates import Certificate, make_certificate
-from monolith.observe.descriptors import share_of_descriptors
+from monolith.observe.process_resources import share_of_descriptors
 from monolith.rpc.connection_limit import ConnectionLimit
 from monolith.rpc.credentials import ClientCredentials, ServerCredentials
 

@@ -14,8 +14,7 @@ import torch
 from export.forged_graphs import GRAPH, full, insert, node, reseal, tensor
 from monolith.errors import CancelledError, DataLossError, FailedPreconditionError
 from monolith.export import allowed_operations, trial
-from monolith.export.export_folder import ExportFolder
-from monolith.export.held_folder import HeldFolder
+from monolith.export.export_folder import ExportFolder, HeldFolder
 from monolith.serving import Predictor, allow_operations, export_versions, version_watch
 from monolith.serving.promotion.version_source import ExportVersionSource
 from serving.server.promoted_models import wait_until

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import monolith as ml
-from monolith.checkpoint.tensor_bytes import tensors_from_bytes, tensors_to_bytes
+from monolith.checkpoint.tensor_file import tensors_from_bytes, tensors_to_bytes
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.export.opened import open_export
 from monolith.export.writer import ExportConfig
@@ -70,7 +70,7 @@ class NoTask:
             raise ImportError(name)
 sys.meta_path.insert(0, NoTask())
 import torch
-from monolith.checkpoint.tensor_bytes import tensors_from_bytes, tensors_to_bytes
+from monolith.checkpoint.tensor_file import tensors_from_bytes, tensors_to_bytes
 from monolith.serving import Predictor, version_watch
 from monolith.tensors import Ragged
 found = tensors_from_bytes(open(sys.argv[2], "rb").read(), origin="request")

@@ -11,7 +11,7 @@ import torch
 
 from hooks.sessions import FakeSession
 from monolith import collective
-from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.state_dicts import model_state
 from monolith.hook import Hook
 from monolith.hooks import EofHook
 from monolith.testing import ExampleTask

@@ -14,7 +14,7 @@ import monolith as ml
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 from monolith.hook import Call, Hook, HookedSession, StepContext
 from monolith.hooks import SetCurrentSessionHook
-from monolith.optim.global_step import current_global_step
+from monolith.optim.schedules import current_global_step
 from monolith.testing import ExampleTask, NumberedBatches, StepLoop
 from monolith.train import Session, Spec, Task, get_current_session
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import monolith as ml
-from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.state_dicts import model_state
 from monolith.tables import BlockKind, LocalShards, LocalStore
 from monolith.tables.history import ALL_BUCKETS
 from monolith.testing import ExampleTask

@@ -12,7 +12,7 @@ import torch
 import monolith as ml
 from monolith import train
 from monolith.checkpoint import ModelDirLock, TrainState
-from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.state_dicts import model_state
 from monolith.data.dataset import Dataset
 from monolith.errors import AbortedError, FileUnavailableError, NotFoundError, UnavailableError
 from monolith.hook import Hook, HookedSession, StepContext

@@ -6,22 +6,18 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
     train_state     what a run is made of
     saver           saves it, restores it
     model_folder    a model alone, by one call each
-    model_state     the weights without the tables
     manifest        what a checkpoint consists of
-    restore_rules   which checkpoint a run starts from
-    restore_options what may differ between the run that was saved and the one that is restored
-    aliases         weights under new names
-    partial_recovery  restores only what was lost
-    table_assets    the tables alone
+    options         how a run is saved, and what may differ in the run that is restored
+    restore/        which checkpoint a run starts from, weights under new names, what was lost alone, the tables alone
     inspection      inspects checkpoints without a model
     best            the best one by a metric stays
-    retention       decides which ones stay, does no I/O
+    retention       decides which ones stay, deletes the others
     state_files     the text files `checkpoint` and `monolith_checkpoint`
     model_dir_lock  one chief per directory
     folder          all input and output of the package
 
 Savers of jobs and exports also use: `catalog` (which checkpoints there are), `cut` and `writing`
-(how one is made), `restoring`, `adapting` and `snapshots` (how one is read), `tensor_file`, `random_state`.
+(how one is made), `restoring`, `adapting` and `snapshots` (how one is read), `tensor_file`, `state_dicts`.
 """
 
 from __future__ import annotations
@@ -35,9 +31,8 @@ from monolith.checkpoint.inspection import get_nas_weight_json
 from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
 from monolith.checkpoint.model_dir_lock import ModelDirLock
 from monolith.checkpoint.model_folder import load, save
-from monolith.checkpoint.pending_save import PendingSave
+from monolith.checkpoint.options import RestoreConfig, SaverConfig
 from monolith.checkpoint.restore.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
-from monolith.checkpoint.restore.options import RestoreConfig
 from monolith.checkpoint.restore.partial_recovery import (
     PartialRecoveryConfig,
     PartialRecoverySaver,
@@ -52,9 +47,8 @@ from monolith.checkpoint.restore.rules import (
     get_latest_checkpoint_state,
     wait_for_monolith_checkpoint,
 )
-from monolith.checkpoint.restore.table_assets import restore_table_assets, save_table_assets
-from monolith.checkpoint.saver import Saver
-from monolith.checkpoint.saver_options import SaverConfig
+from monolith.checkpoint.restore.store_restore import restore_table_assets, save_table_assets
+from monolith.checkpoint.saver import PendingSave, Saver
 from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state
 from monolith.checkpoint.train_state import Stateful, TrainState
 from monolith.files import isabs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint.remote_dense import DenseState
+from monolith.checkpoint.state_dicts import named_state
 from monolith.checkpoint.value_tree import TreeEncoder
 from monolith.errors import FailedPreconditionError
 from monolith.tables.batch import BatchStamp

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.checkpoint._dense_cut import NOT_A_WEIGHT, DenseCut, local_optimizer_tree, remote_names
-from monolith.checkpoint.model_state import model_state
-from monolith.checkpoint.random_state import random_state
+from monolith.checkpoint.state_dicts import model_state, random_state
 from monolith.checkpoint.value_tree import TreeEncoder
 from monolith.errors import InvalidArgumentError
 from monolith.files import is_name

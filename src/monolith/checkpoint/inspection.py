@@ -14,7 +14,7 @@ from monolith.checkpoint.catalog import Catalog, full_local_path, read_manifest
 from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
-from monolith.checkpoint.rank_folders import newest_of_ranks
+from monolith.checkpoint.snapshots import newest_of_ranks
 from monolith.checkpoint.state_files import (
     CHECKPOINT,
     checkpoint_exists,

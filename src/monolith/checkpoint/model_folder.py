@@ -12,10 +12,9 @@ from torch.optim import Optimizer
 from monolith.checkpoint.catalog import Catalog, full_local_path, prefix_of
 from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX
-from monolith.checkpoint.restore.options import RestoreConfig
+from monolith.checkpoint.options import RestoreConfig, SaverConfig
 from monolith.checkpoint.restore.restoring import restore_model, restore_without_dense
 from monolith.checkpoint.saver import Saver
-from monolith.checkpoint.saver_options import SaverConfig
 from monolith.checkpoint.state_files import checkpoint_exists
 from monolith.checkpoint.train_state import TrainState
 from monolith.errors import InvalidArgumentError, NotFoundError

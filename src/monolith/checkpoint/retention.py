@@ -1,14 +1,29 @@
-"""Decides which checkpoints to keep; does no I/O."""
+"""Decides which checkpoints to keep, deletes the others, and keeps the text files of a model directory up to date."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.errors import InvalidArgumentError
+from monolith.checkpoint.best import read_best
+from monolith.checkpoint.catalog import Catalog, read_manifest
+from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
+from monolith.checkpoint.state_files import (
+    MONOLITH_CHECKPOINT,
+    get_monolith_checkpoint_state,
+    split_path,
+    write_checkpoint_state,
+    write_monolith_checkpoint_state,
+)
+from monolith.checkpoint.writing import remove_prefix
+from monolith.errors import InvalidArgumentError, OpError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+
+    from monolith.checkpoint.folder import Folder
+
 
 _HOUR = 3600.0
 
@@ -67,3 +82,72 @@ class Retention:
             return False
         self.last_preserved += self._seconds
         return True
+
+
+class CheckpointRecords:
+    """The records of a model directory about its checkpoints. One thread at a time."""
+
+    def __init__(self, folder: Folder, catalog: Catalog, retention: Retention) -> None:
+        self._folder = folder
+        self._catalog = catalog
+        self._retention = retention
+
+    @property
+    def paths(self) -> list[str]:
+        """Full prefixes of the checkpoints that are listed, oldest first."""
+        return [each.path for each in self._retention.kept]
+
+    def create_state_file(self) -> None:
+        """Creates `monolith_checkpoint` if it is missing."""
+        if not self._folder.exists(MONOLITH_CHECKPOINT):
+            self._folder.make()
+            state = MonolithCheckpointState(builtin_hash_table_type=MonolithCheckpointState.MULTI_CUCKOO_HASH_MAP)
+            write_monolith_checkpoint_state(self._folder, state)
+
+    def recover(self) -> None:
+        """Loads the records of an earlier run; lists exempt checkpoints even if `checkpoint` does not."""
+        state = self._catalog.state()
+        times: dict[str, float] = {}
+        if state is not None:
+            times = dict(zip(state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps, strict=False))
+        listed = self._catalog.listed()
+        exempt = [path for path in self._monolith_state().exempt_model_checkpoint_paths if path not in listed]
+        kept = []
+        for path in [*exempt, *listed]:
+            with suppress(OpError):  # unreadable: kept for manual inspection
+                kept.append(KeptCheckpoint(path, times.get(path) or read_manifest(path).created))
+        preserved = state is not None and state.HasField("last_preserved_timestamp")
+        last = state.last_preserved_timestamp if state is not None and preserved else None
+        self._retention.recover(kept, last_preserved=last)
+
+    def record(self, path: str, created: float) -> None:
+        """Updates `checkpoint` and `monolith_checkpoint` after a commit, then deletes surplus checkpoints."""
+        monolith = self._monolith_state()
+        exempt = set(monolith.exempt_model_checkpoint_paths)
+        best = read_best(self._folder)
+        if best is not None:
+            exempt.add(best.path)
+        surplus = self._retention.record(path, created, exempt=exempt)
+        kept = self._retention.kept
+        write_checkpoint_state(
+            self._folder,
+            CheckpointState(
+                model_checkpoint_path=path,
+                all_model_checkpoint_paths=[each.path for each in kept],
+                all_model_checkpoint_timestamps=[each.time for each in kept],
+                last_preserved_timestamp=self._retention.last_preserved,
+            ),
+        )
+        monolith.last_checkpoint_save_timestamp = int(created)
+        monolith.builtin_hash_table_type = MonolithCheckpointState.MULTI_CUCKOO_HASH_MAP
+        write_monolith_checkpoint_state(self._folder, monolith)
+        for old in surplus:
+            folder, prefix = split_path(old)
+            if folder == self._catalog.root:  # a checkpoint of another directory must not be deleted
+                remove_prefix(self._folder, prefix)
+
+    def _monolith_state(self) -> MonolithCheckpointState:
+        present = None
+        if self._folder.exists(MONOLITH_CHECKPOINT):
+            present = get_monolith_checkpoint_state(self._folder.path, remove_invalid_path=True)
+        return MonolithCheckpointState() if present is None else present

@@ -8,21 +8,18 @@ import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal, Self, overload
 
-from monolith.checkpoint._model_meta import model_meta
-from monolith.checkpoint._records import CheckpointRecords
-from monolith.checkpoint._row_counts import count_rows, info_name
+from monolith.checkpoint._descriptions import count_rows, info_name, model_meta
 from monolith.checkpoint.best import BEST, read_best
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint.cut import StateCut, encode_state, take_cut
 from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
-from monolith.checkpoint.pending_save import PendingSave
-from monolith.checkpoint.rank_folders import newest_of_ranks
+from monolith.checkpoint.options import SaverConfig
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
-from monolith.checkpoint.restore.left_out import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.restore.restoring import restore_all, restore_without_dense
-from monolith.checkpoint.retention import Retention
-from monolith.checkpoint.saver_options import SaverConfig
+from monolith.checkpoint.restore.rules import is_left_out_already, record_left_out, without_leave_out
+from monolith.checkpoint.retention import CheckpointRecords, Retention
+from monolith.checkpoint.snapshots import newest_of_ranks
 from monolith.checkpoint.staging import Staging
 from monolith.checkpoint.writing import CheckpointWriteConfig, remove_torn_saves, write_checkpoint
 from monolith.config import keywords_of
@@ -35,12 +32,14 @@ from monolith.errors import (
     UnavailableError,
 )
 from monolith.files import local_path
+from monolith.tables.snapshot.save import end_of_save
 
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
-    from monolith.checkpoint.restore.options import RestoreConfig
+    from monolith.checkpoint.options import RestoreConfig
     from monolith.checkpoint.train_state import TrainState
+
 
 logger = logging.getLogger(__name__)
 
@@ -379,3 +378,29 @@ class Saver:
         if self._meta is None or self._meta[0]() is not (state if state.model is None else state.model):
             self._meta = (weakref.ref(state if state.model is None else state.model), model_meta(state))
         return self._meta[1]
+
+
+class PendingSave:
+    """A save that runs in a thread named ``monolith-checkpoint``. Thread-safe."""
+
+    def __init__(self, future: Future[SavedCheckpoint]) -> None:
+        self._future = future
+
+    @property
+    def done(self) -> bool:
+        """Whether the save has completed or failed."""
+        return self.is_written
+
+    @property
+    def is_written(self) -> bool:
+        """Whether this process has written everything."""
+        return self._future.done()
+
+    def wait(self, timeout_seconds: float | None = None) -> SavedCheckpoint:
+        """Waits for the commit.
+
+        Raises:
+            DeadlineExceededError: the save is still running; wait again.
+            OpError: the save failed; see `Saver.save`.
+        """
+        return end_of_save(self._future, timeout_seconds)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint.folder import Folder
 
+
 _DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -188,3 +189,21 @@ def _view(data: Tensor, entry: Mapping[str, Any]) -> Tensor:
     if raw.storage_offset() % dtype.itemsize:  # a foreign writer that did not align
         raw = raw.clone()
     return raw.view(dtype).reshape(shape)
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Returns the bytes that a file of these tensors has.
+
+    >>> tensors_from_bytes(tensors_to_bytes({"bias": torch.tensor([1.5])}), origin="here")
+    {'bias': tensor([1.5000])}
+    """
+    return b"".join(file_pieces(tensors))
+
+
+def tensors_from_bytes(data: bytes, *, origin: str) -> dict[str, Tensor]:
+    """Returns the tensors of such bytes, as views of one copy of them.
+
+    Raises:
+        DataLossError: the bytes are no safetensors file; the message names `origin`.
+    """
+    return tensor_views(torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8), origin)

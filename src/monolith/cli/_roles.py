@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from monolith.observe.progress import Progress
     from monolith.train import Trainer
 
-__all__ = ["add_flags", "run_role", "run_role_command"]
-
 _NOT_FLAGS = frozenset({"config_file", "is_local", "mode", "server_type", "task"})
 
 

@@ -21,7 +21,7 @@ from monolith.checkpoint import get_checkpoint_state
 from monolith.cli import main, outcome_of
 from monolith.cli._arguments.train import STREAM_ONLY, mattering_options
 from monolith.cli._launching import alone_options, launch, plan_of, way_of
-from monolith.cli._option_values import key_values
+from monolith.cli._option_values import key_values, without_none
 from monolith.cli._roles import run_role
 from monolith.cli._run_options import command_of, config_text, expired_text, find_tasks_here, options_of, tell
 from monolith.hook import Hook
@@ -306,7 +306,7 @@ def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> Exam
         "stop_at_end": args.stream_stop_at_end,
         "kafka": None if args.stream_kafka is None else key_values(args.stream_kafka, "--stream_kafka"),
     }
-    return ExampleStream(args.stream, StreamConfig(**{key: each for key, each in given.items() if each is not None}))
+    return ExampleStream(args.stream, StreamConfig(**without_none(given)))
 
 
 def stream_hooks(stream: ExampleStream | None, args: argparse.Namespace, bar: Progress) -> list[Hook]:

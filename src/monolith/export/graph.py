@@ -1,14 +1,20 @@
 """Traces a model to a graph: outputs of embeddings and columns of numbers in, predictions out.
 
 The model runs once unchanged, to record the lookups of its embeddings; then `torch.export` traces it with those outputs
-as inputs, for any number of examples. If the model does the same as in an earlier call, that graph is reused.
+as inputs, for any number of examples. If the model does the same as in an earlier call, that graph is reused. An error
+names the line of the user's code that prevents the export.
 """
 
 from __future__ import annotations
 
+import inspect
+import linecache
 import math
+import re
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,27 +24,89 @@ from torch._ops import OpOverload
 from monolith.data.batch import Batch
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from monolith.export.allowed_operations import is_allowed_operation
-from monolith.export.asked_rows import LookupRecorder, WatchedBatch
-from monolith.export.call_log import log_calls
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
-from monolith.export.graph_input import GraphInput
-from monolith.export.graph_limits import input_shape, require_bounded_graph
+from monolith.export.graph_limits import GraphInput, input_shape, require_bounded_graph
 from monolith.export.layout_spec import DenseSpec
-from monolith.export.refused_export import refusal
+from monolith.export.recording import LookupRecorder, WatchedBatch, log_calls
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
+    from collections.abc import Callable, Iterator, MutableMapping, Sequence
+    from types import TracebackType
 
     from torch.export import ExportedProgram
     from torch.fx import Graph
 
-    from monolith.export.call_log import CallLog
     from monolith.export.graph_limits import InputShape
     from monolith.export.layout_spec import FeatureSpec
+    from monolith.export.recording import CallLog
     from monolith.nn import Embeddings
 
-__all__ = ["ModelCall", "ModelGraph", "TracedModel", "trace"]
+
+_LONGEST_REASON = 400
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def refusal(
+    error: BaseException, model_fn: Callable[..., object], *, subject: str, trace: str | None = None
+) -> InvalidArgumentError:
+    """Returns the error to raise: the innermost line of the user's code, and the beginning of torch's message.
+
+    Args:
+        error: The cause.
+        model_fn: Function of the user.
+        subject: Name of the model and signature, for the message.
+        trace: Stack trace of an operation, as recorded by torch; None: that of the error.
+    """
+    path, line = _line_in(trace or "") or _line_of(error) or _definition(model_fn)
+    source = linecache.getline(path, line).strip()
+    reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+    return InvalidArgumentError(
+        f"{subject}: the model cannot be exported because of {path}:{line}"
+        f"{f' ({source})' if source else ''}: {type(error).__name__}: {reason}; write it with torch operations on"
+        " batches, or serve the task with its code: monolith serve --task"
+    )
+
+
+def _line_of(error: BaseException) -> tuple[str, int] | None:
+    for each in _chain(error):
+        own = [
+            (frame.f_code.co_filename, line)
+            for frame, line in traceback.walk_tb(_traceback(each))
+            if _is_users(frame.f_code.co_filename)
+        ]
+        if own:
+            return own[-1]
+    return None
+
+
+def _line_in(trace: str) -> tuple[str, int] | None:
+    own = [(each[1], int(each[2])) for each in _FRAME.finditer(trace) if _is_users(each[1])]
+    return own[-1] if own else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _traceback(error: BaseException) -> TracebackType | None:
+    return error.__traceback__
+
+
+def _is_users(path: str) -> bool:
+    return not path.startswith((*_FOREIGN, "<")) and "/contextlib.py" not in path
+
+
+def _definition(model_fn: Callable[..., object]) -> tuple[str, int]:
+    code = getattr(inspect.unwrap(model_fn), "__code__", None)
+    return ("<unknown>", 0) if code is None else (code.co_filename, code.co_firstlineno)
+
 
 SINGLE_OUTPUT = "predictions"
 """Name of a single unnamed prediction."""

@@ -13,8 +13,7 @@ from torch._export.serde import serialize as serde
 
 from monolith.errors import DataLossError, FailedPreconditionError, OpError
 from monolith.export.graph_check import require_plain_graph
-from monolith.export.graph_input import GraphInput
-from monolith.export.graph_limits import require_safe_calls
+from monolith.export.graph_limits import GraphInput, require_safe_calls
 from monolith.export.graph_passes import call_directly, drop_idle, join_rows
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,10 +25,20 @@ if TYPE_CHECKING:
 
     from torch.fx import Graph, GraphModule, Node
 
-    from monolith.export.graph_input import GraphInput
     from monolith.export.graph_passes import JoinedRows
 
-__all__ = ["InputShape", "input_shape", "require_bounded_graph", "require_safe_calls"]
+
+InputKind = Literal["weight", "constant", "rows", "column", "values", "row_splits", "joined"]
+
+
+class GraphInput(NamedTuple):
+    """One input of a graph."""
+
+    kind: InputKind
+    """``rows``: the output of a feature. ``values``, ``row_splits``: the parts of a ragged column. ``joined``: several
+    concatenated features; only a graph in memory has such inputs."""
+    name: str
+
 
 BASE_BYTES = 64 << 20
 WEIGHT_FACTOR = 16

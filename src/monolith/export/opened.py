@@ -10,7 +10,7 @@ from torch import Tensor
 
 from monolith.checkpoint.catalog import read_manifest
 from monolith.checkpoint.snapshots import snapshots_of
-from monolith.checkpoint.tensor_bytes import tensors_from_bytes
+from monolith.checkpoint.tensor_file import tensors_from_bytes
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
 from monolith.export.export_folder import ExportFolder, find_export
 from monolith.export.graph_file import graph_from_bytes

@@ -21,7 +21,7 @@ from monolith.export.allowed_operations import user_operations
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.export.held_folder import HeldFolder
+    from monolith.export.export_folder import HeldFolder
 
 __all__ = ["TRUST_VARIABLE", "require_success", "try_export"]
 

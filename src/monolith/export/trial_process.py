@@ -15,7 +15,7 @@ import torch
 
 from monolith.errors import OpError
 from monolith.export.allowed_operations import allow_operations
-from monolith.export.held_folder import HeldFolder
+from monolith.export.export_folder import HeldFolder
 from monolith.export.opened import OpenedExport
 
 _CPU_SECONDS = 60

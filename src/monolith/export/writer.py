@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from monolith.checkpoint.tensor_bytes import tensors_to_bytes
+from monolith.checkpoint.tensor_file import tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.data.batch import Batch
 from monolith.errors import AlreadyExistsError, InvalidArgumentError

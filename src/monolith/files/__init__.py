@@ -1,18 +1,18 @@
 """Paths and copies, on this machine and on every file system that fsspec supports.
 
-Imports nothing above `monolith.errors`. Read `paths` first; `installation` finds the folder that this package lies in.
+Imports nothing above `monolith.errors`. Read `paths` first.
 """
 
 from __future__ import annotations
 
 from monolith.files.copying import CopyFile, CopyRecursively
-from monolith.files.installation import find_main, get_libops_path
-from monolith.files.named_errors import named_errors
-from monolith.files.opening import open_if_there, read_regular_file
+from monolith.files.local_files import named_errors, open_if_there, read_regular_file
 from monolith.files.paths import (
     basename,
     dirname,
     exists,
+    find_main,
+    get_libops_path,
     is_name,
     isabs,
     join,

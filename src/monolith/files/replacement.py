@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith.errors import InvalidArgumentError, NotFoundError
-from monolith.files.named_errors import named_errors
+from monolith.files.local_files import named_errors
 from monolith.files.paths import refuse_special_file
 
 if TYPE_CHECKING:

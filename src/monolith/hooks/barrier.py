@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from monolith.cluster.barrier import BarrierAlreadyPlacedError, wait_until_barrier_removed
 from monolith.hook import Hook
-from monolith.hooks.saver_listener import SaverListener
+from monolith.hooks.listeners import SaverListener
 
 if TYPE_CHECKING:
     from monolith.cluster.barrier import Barrier

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.hook import HookedSession
-    from monolith.hooks.saver_listener import RestorerListener
+    from monolith.hooks.listeners import RestorerListener
 
 __all__ = ["CheckpointRestorerHook", "custom_restore_options"]
 

@@ -24,14 +24,14 @@ from monolith.checkpoint import PartialRecoverySaver, PendingSave, SavedCheckpoi
 from monolith.config import Config, config, keywords_of
 from monolith.errors import OpError
 from monolith.hook import Hook, HookedSession, StepContext
-from monolith.hooks.saver_listener import SaverListener
+from monolith.hooks.listeners import SaverListener
 from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
 from monolith.observe import MetricClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.hooks.saver_listener import SaveGuard
+    from monolith.hooks.listeners import SaveGuard
 
 __all__ = ["NoFirstSaveCheckpointSaverHook", "SaverHookConfig"]
 

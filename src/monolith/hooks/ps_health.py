@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.cluster.barrier import Barrier
     from monolith.hook import HookedSession, StepContext
-    from monolith.ps.server.health import ServerHealth
+    from monolith.ps.client.cluster import ServerHealth
 
 __all__ = ["PsHealthHook", "TellsHealth"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
 from monolith.hook import Hook
-from monolith.hooks.tide import TideWindow
+from monolith.hooks.timer import TideWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.hook import StepContext
-    from monolith.hooks.tide import TideConfig
+    from monolith.hooks.timer import TideConfig
 
 __all__ = ["CustomGlobalStepWaiterHook", "SlowStart", "slow_start_step"]
 

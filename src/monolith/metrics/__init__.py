@@ -7,9 +7,8 @@ them.
 
 from __future__ import annotations
 
-from monolith.metrics.auc import BinnedAUC, ExactAUC
+from monolith.metrics.auc import BinnedAUC, ExactAUC, GroupAUCs, GroupedAUC
 from monolith.metrics.calibration_error import CalibrationCurve, CalibrationError
-from monolith.metrics.grouped_auc import GroupAUCs, GroupedAUC
 from monolith.metrics.mean import Calibration, LogLoss, MeanSquaredError, NormalizedEntropy
 from monolith.metrics.metric import Metric
 

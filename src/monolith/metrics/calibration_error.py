@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from monolith.metrics._samples import check_samples, require_binary, require_probabilities
-from monolith.metrics.metric import Metric, ratio
+from monolith.metrics.metric import Metric, check_samples, ratio, require_binary, require_probabilities
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

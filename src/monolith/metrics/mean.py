@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.metrics._samples import check_samples, require_binary, require_probabilities
-from monolith.metrics.metric import SumMetric, ratio
+from monolith.metrics.metric import SumMetric, check_samples, ratio, require_binary, require_probabilities
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith._deprecated import former_names as _former_names
-from monolith.observe._metric_names import MetricKind
 from monolith.observe.heart_beat import HeartBeat, MetricClient
 from monolith.observe.logs import LoggingSetup, configure_logging
-from monolith.observe.metric_prefix import get_metric_prefix, set_metric_prefix, use_metric_name
+from monolith.observe.metric_names import MetricKind, get_metric_prefix, set_metric_prefix, use_metric_name
 from monolith.observe.metric_recorder import MetricRecorder, MetricSample, TimerReading, process_recorder
 from monolith.observe.prometheus import MetricsEndpoint, PrometheusCollector
 

@@ -7,8 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from monolith.clock import SystemClock
-from monolith.observe._metric_names import require_text
-from monolith.observe.metric_prefix import get_metric_prefix
+from monolith.observe.metric_names import get_metric_prefix, require_text
 from monolith.observe.metric_recorder import process_recorder
 
 if TYPE_CHECKING:

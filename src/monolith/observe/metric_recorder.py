@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.errors import NotFoundError
-from monolith.observe._metric_names import MetricKind, exposition_name, require_text, sample_names
+from monolith.observe.metric_names import MetricKind, exposition_name, require_text, sample_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 from monolith.clock import SystemClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from monolith.clock import Clock
 
-__all__ = ["Progress", "is_watched"]
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_DRAWINGS_OF_A_NOTEBOOK = 0.5
@@ -170,3 +170,30 @@ def _text_of(value: Any) -> str:
     if isinstance(value, int) or (math.isfinite(value) and abs(value) >= 1000):
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+_SECONDS_BETWEEN_MESSAGES = 1.0
+"""Fields such as the number of rows may need calls to other processes."""
+
+
+class ProgressLines(Progress):
+    """Sends progress, once a second at most, instead of drawing it. Belongs to one thread.
+
+    >>> with ProgressLines(print, total=2) as bar:
+    ...     bar.update(2, loss=0.25)
+    {'done': 2, 'total': 2, 'fields': {'loss': 0.25}}
+    """
+
+    def __init__(
+        self, send: Callable[[dict[str, Any]], object], total: int | None = None, *, clock: Clock | None = None
+    ) -> None:
+        super().__init__(total, file=sys.stderr, clock=clock)
+        self._send = send
+        self._is_drawn = False
+        self._interval = _SECONDS_BETWEEN_MESSAGES
+        self._next_drawing = self._clock.monotonic()
+
+    def _show(self) -> None:
+        self._shown_at = self.done
+        fields = {name: value() if callable(value) else value for name, value in self._fields.items()}
+        self._send({"done": self.done, "total": self.total, "fields": fields})

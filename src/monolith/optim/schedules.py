@@ -1,26 +1,54 @@
-"""Learning rates that depend on the step.
+"""Learning-rate schedules, and the step of a running session.
 
-A schedule is a plain callable ``step -> learning rate``. Rows take it as it is (``Embeddings(learning_rate=schedule)``,
-or ``learning_rates=[schedule(step)]`` of a table); `ScheduledLR` makes it a torch scheduler for dense optimizers; and a
-`PolynomialDecay` called without a step reads the session's, so it can be the `learning_rate` of our dense optimizers.
+The step is the seam between optimizers and sessions: a session that runs steps opens `global_step_from` around them.
+Outside of one, `Shampoo` counts its own steps and a schedule has to be called with the step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.optim.lr_scheduler import LRScheduler
 
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.errors import FailedPreconditionError
-from monolith.optim.global_step import current_global_step
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
     from torch.optim import Optimizer
+
+
+_COUNTERS: ContextVar[tuple[Callable[[], int], ...]] = ContextVar("monolith_global_step", default=())
+"""Counters of the sessions that are open in this context, the innermost last."""
+
+
+@contextmanager
+def global_step_from(counter: Callable[[], int]) -> Iterator[None]:
+    """Makes `current_global_step` call `counter` inside. Nests; the innermost one counts. They may end in any order.
+
+    Applies to this thread and to the contexts copied from it (``contextvars.copy_context``), not to other threads.
+    """
+    own = partial(counter)  # an object of this call, though the same counter may be given twice
+    _COUNTERS.set((*_COUNTERS.get(), own))
+    try:
+        yield
+    finally:
+        _COUNTERS.set(tuple(each for each in _COUNTERS.get() if each is not own))
+
+
+def current_global_step() -> int | None:
+    """Returns the step of the innermost `global_step_from`, or None outside of one."""
+    counters = _COUNTERS.get()
+    return counters[-1]() if counters else None
+
 
 Schedule: TypeAlias = Callable[[int], float]
 """Takes a step (>= 0), returns the learning rate of that step."""

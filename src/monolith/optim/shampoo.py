@@ -15,8 +15,8 @@ from monolith.optim._dense_optimizer import (
     ParameterBatch,
     zeros_like,
 )
-from monolith.optim._lengths import lengths
-from monolith.optim.global_step import current_global_step
+from monolith.optim.clipping import lengths
+from monolith.optim.schedules import current_global_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -93,7 +93,7 @@ class Shampoo(DenseOptimizer):
     Mind that an axis of n takes memory for two or three matrices [n, n], even if the parameter is a bias.
 
     Steps are counted from 0: by `global_step` if given, else by the session that is open
-    (`monolith.optim.global_step`), else by the optimizer itself (``group["step"]``, saved with its state).
+    (`monolith.optim.schedules`), else by the optimizer itself (``group["step"]``, saved with its state).
 
     Args:
         params: Parameters or groups, as for every torch optimizer.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import NotFoundError
-from monolith.export.export_folder import ExportFolder, find_export, versions_in
-from monolith.export.held_folder import HeldFolder
+from monolith.export.export_folder import ExportFolder, HeldFolder, find_export, versions_in
 from monolith.export.opened import OpenedExport
 from monolith.export.trial import try_export
 from monolith.files import dirname, join
@@ -38,10 +37,10 @@ class ExportVersions:
     """
 
     def __init__(self, path: str) -> None:
-        found = find_export(path)
-        self._is_fixed = found.path == ExportFolder(path).path
-        self._place = dirname(found.path)
-        self._fixed = found
+        folder = find_export(path)
+        self._is_fixed = folder.path == ExportFolder(path).path
+        self._place = dirname(folder.path)
+        self._fixed = folder
 
     @property
     def is_fixed(self) -> bool:
@@ -64,8 +63,8 @@ class ExportVersions:
             NotFoundError: there is no version of this number.
         """
         if number not in (known := self.numbers()):
-            told = ", ".join(map(str, known[-_SHOWN:])) or "none"
-            raise NotFoundError(f"'{self._place}': there is no version {number}; the newest are: {told}")
+            newest = ", ".join(map(str, known[-_SHOWN:])) or "none"
+            raise NotFoundError(f"'{self._place}': there is no version {number}; the newest are: {newest}")
         return self._fixed.path if self._is_fixed else self._folder(number).path
 
     def newest(self, *, trial: bool = False, is_stopped: Callable[[], bool] = lambda: False) -> FoundExport:

@@ -115,7 +115,7 @@ class TaskModel:
         columns = request_columns(inputs, spec, name=signature)
         num_rows = max(map(num_examples, columns.values()))
         batch = Batch(
-            {name: for_all(_shaped(each, spec.inputs[name]), num_rows) for name, each in columns.items()},
+            {name: for_all(_shaped(values, spec.inputs[name]), num_rows) for name, values in columns.items()},
             num_rows=num_rows,
         )
         outputs = named_predictions(session.predict(batch), subject=f"signature {signature!r}")
@@ -204,8 +204,8 @@ class TaskModel:
             session.close()
 
     def _newest(self) -> str | None:
-        found = get_checkpoint_state(self._model_dir, training=False)
-        return None if found is None else found.model_checkpoint_path
+        state = get_checkpoint_state(self._model_dir, training=False)
+        return None if state is None else state.model_checkpoint_path
 
     def _other(self) -> str | None:
         """Returns the current checkpoint of the folder if another one is active."""
@@ -294,9 +294,9 @@ class TaskSession:
         Raises:
             BaseException: the error raised by `model_fn`.
         """
-        asked = _Asked(batch, SimpleQueue())
-        self._waiting.put(asked)
-        outcome = asked.done.get()
+        queued = _Asked(batch, SimpleQueue())
+        self._waiting.put(queued)
+        outcome = queued.done.get()
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -318,11 +318,11 @@ class TaskSession:
             self._opened.put(error)
 
     def _answer_all(self, session: Session) -> None:
-        while (asked := self._waiting.get()) is not None:
+        while (queued := self._waiting.get()) is not None:
             try:
-                asked.done.put(session.run(asked.batch).predictions)
+                queued.done.put(session.run(queued.batch).predictions)
             except BaseException as error:  # noqa: BLE001 - raised by `predict`
-                asked.done.put(error)
+                queued.done.put(error)
 
 
 def _signatures(session: Session) -> dict[str, Signature]:
@@ -336,23 +336,23 @@ def _signatures(session: Session) -> dict[str, Signature]:
             f"{subject}: types of requests are those of the first batch of input_fn('predict'), which has none: {error}"
         ) from error
     example, texts = columns_of(batch), batch.texts if isinstance(batch, Batch) else {}
-    wanted = {name: list(reads) for name, reads in task.signatures().items()} or {DEFAULT_SIGNATURE: list(example)}
-    found = {}
-    for name, reads in wanted.items():
+    reads_of = {name: list(reads) for name, reads in task.signatures().items()} or {DEFAULT_SIGNATURE: list(example)}
+    signatures = {}
+    for name, reads in reads_of.items():
         missing = [column for column in reads if column not in example]
         if missing:
             raise InvalidArgumentError(
                 f"{subject}, signature {name!r}: the first batch of input_fn('predict') has no column {missing[0]!r}"
             )
         columns = {column: example[column] for column in reads}
-        found[name] = _signature(session, columns, texts, subject=f"{subject}, signature {name!r}")
-    return found
+        signatures[name] = _signature(session, columns, texts, subject=f"{subject}, signature {name!r}")
+    return signatures
 
 
 def _signature(
     session: Session, columns: Mapping[str, Tensor | Ragged], texts: Mapping[str, TextColumn], *, subject: str
 ) -> Signature:
-    num_rows = next(each.num_rows if isinstance(each, Ragged) else each.shape[0] for each in columns.values())
+    num_rows = next(values.num_rows if isinstance(values, Ragged) else values.shape[0] for values in columns.values())
     batch = WatchedBatch(columns, num_rows=num_rows)
     ids: set[str] = set()
     with torch.no_grad(), _noting(batch, ids):
@@ -372,14 +372,14 @@ def _signature(
 def _noting(batch: WatchedBatch, ids: set[str]) -> Iterator[None]:
     """Records columns whose rows are looked up inside the context as columns of ids."""
 
-    def look_up(module: Embeddings, asked: Mapping[str, Any]) -> EmbeddingOutputs:
-        given = {
-            slot: asked.unwatched(slot) if isinstance(asked, WatchedBatch) else asked.get(slot) for slot in module.slots
+    def look_up(module: Embeddings, columns: Mapping[str, Any]) -> EmbeddingOutputs:
+        by_slot = {
+            slot: columns.unwatched(slot) if isinstance(columns, WatchedBatch) else columns.get(slot) for slot in module.slots
         }
         known = {id(batch.unwatched(name)): name for name in batch}
-        ids.update(known[id(each)] for each in given.values() if id(each) in known)
+        ids.update(known[id(values)] for values in by_slot.values() if id(values) in known)
         with BatchContext({}):
-            looked_up: EmbeddingOutputs = module({slot: each for slot, each in given.items() if each is not None})
+            looked_up: EmbeddingOutputs = module({slot: values for slot, values in by_slot.items() if values is not None})
         return looked_up
 
     with BatchContext(batch, lookup_override=look_up):

@@ -11,16 +11,16 @@ from monolith import collective, environment
 from monolith.collective.library import MemoryKeyStore
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.hook import Hook
-from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
+from monolith.hooks.ranks import SyncTrainingBarrierSaverListener
 from monolith.hooks.summaries import has_tensorboard
-from monolith.hooks.table_info import SyncTrainingInfoHook
+from monolith.hooks.tables import SyncTrainingInfoHook
 from monolith.observe.summaries import SummaryWriter, histograms, scalars
-from monolith.train._rank_saver import RankSaver
-from monolith.train._restoring import go_on
-from monolith.train._server_rows import begin_rows_of_ranks
-from monolith.train.config.sync_config import SyncConfig
-from monolith.train.rank_inputs import RankInputs
+from monolith.train.config.job_config import SyncConfig
+from monolith.train.input.jobs import RankInputs
 from monolith.train.rank_part import RankPart
+from monolith.train.saving.rank_saver import RankSaver
+from monolith.train.saving.restoring import go_on
+from monolith.train.saving.server_rows import begin_rows_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,20 +30,10 @@ if TYPE_CHECKING:
     from monolith.collective.sharded.exchange import AlltoallMetrics
     from monolith.collective.sharded.store import ShardedStore
     from monolith.hook import HookedSession, StepContext
-    from monolith.hooks.saver_listener import SaverListener
+    from monolith.hooks.listeners import SaverListener
     from monolith.ps.client.cluster import PsCluster
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params
-
-__all__ = [
-    "config_of_rank",
-    "inputs_of_rank",
-    "join_ranks",
-    "rank_hooks",
-    "rank_listeners",
-    "restore_together",
-    "with_accelerator",
-]
 
 
 class AlltoallMetricsHook(Hook):

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 from monolith.data.prefetch import ElementQueue, element_of, ops_of
 from monolith.dependence import RecordedCall, check_ops_dependence
 from monolith.errors import DeadlineExceededError, FailedPreconditionError
-from monolith.hooks.async_push import AsyncPushHook
+from monolith.hooks.background_work import AsyncPushHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from monolith.dependence import Op
     from monolith.hook import Hook
-
-__all__ = ["AsyncFunctionMgr"]
 
 _MAX_WAITING = 16
 """Calls of one function that may wait: those of a step, mostly one. More means that nothing runs them."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from monolith.errors import InvalidArgumentError
-from monolith.hooks.request_time import REQUEST_TIME
+from monolith.hooks.marker_files import REQUEST_TIME
 from monolith.tables.event_times import bound_times
 from monolith.tensors import Ragged
 

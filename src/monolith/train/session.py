@@ -11,23 +11,20 @@ from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from monolith.hooks.current_session import close_session, open_session
 from monolith.nn import BatchContext
-from monolith.optim.global_step import global_step_from
+from monolith.optim.schedules import global_step_from
 from monolith.tables.store import BatchStamp
-from monolith.train._dense_averaging import DenseAveraged
 from monolith.train._dense_step import DenseConfig, require_servers
-from monolith.train._feed import BatchFeed
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
-from monolith.train._rank_pipeline import RankPipeline
-from monolith.train._resuming import OwnerProgress
-from monolith.train._session_checks import embeddings_of, require_training
-from monolith.train._session_parts import build_parts, open_dense
-from monolith.train._table_pipeline import PipelineConfig, TablePipeline
+from monolith.train._session_parts import DenseAveraged, build_parts, embeddings_of, open_dense, require_training
+from monolith.train._table_pipeline import PipelineConfig, RankPipeline, TablePipeline
 from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
+from monolith.train.compat.refusal import require_effective_parameters
 from monolith.train.context import TaskContext
+from monolith.train.input.feed import BatchFeed
 from monolith.train.job_part import steps_of_others
-from monolith.train.parameters.refused_parameters import require_effective_parameters
+from monolith.train.saving.resuming import OwnerProgress
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     from monolith.train.rank_part import RankPart
     from monolith.train.step_result import StepResult
     from monolith.train.task import Mode
-
-__all__ = ["Session", "SessionState"]
 
 _log = logging.getLogger(__name__)
 

@@ -13,17 +13,11 @@ from monolith.clock import SystemClock
 from monolith.export.writer import ExportConfig
 from monolith.files import join
 from monolith.hooks.current_session import SetCurrentSessionHook
-from monolith.hooks.evaluation import Evaluation
+from monolith.hooks.run_meter import Evaluation
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.observe import use_metric_name
 from monolith.tables.local.shards import LocalShards
-from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks, save_if_due
 from monolith.train._dense_step import require_servers
-from monolith.train._job_hooks import chief_job_hooks, worker_job_hooks
-from monolith.train._job_restoring import JOB, JobSaver, restore_in_job
-from monolith.train._marker_hooks import marker_hooks
-from monolith.train._own_folder_saver import OwnFolderSaver
-from monolith.train._publishing import publishing_hooks
 from monolith.train._rank_run import (
     config_of_rank,
     inputs_of_rank,
@@ -32,28 +26,39 @@ from monolith.train._rank_run import (
     restore_together,
     with_accelerator,
 )
-from monolith.train._rank_saver import RankSaver
-from monolith.train._restoring import go_on, restore_to_look
-from monolith.train._server_rank_saver import ServerRankSaver
+from monolith.train._run_hooks import (
+    StopAtStep,
+    chief_hooks,
+    chief_job_hooks,
+    eviction_hooks,
+    marker_hooks,
+    progress_hooks,
+    publishing_hooks,
+    record_hooks,
+    report_hooks,
+    save_if_due,
+    worker_job_hooks,
+)
 from monolith.train._training_loop import TrainingLoop
-from monolith.train._watching import progress_hooks, record_hooks
+from monolith.train.compat.refusal import require_effective_parameters
 from monolith.train.config.trainer_config import TrainerConfig, require_training
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.device_placement import placement_of
-from monolith.train.export.checkpoint_exporting import CheckpointExporter, copied_task
-from monolith.train.export.exporting import export_session
-from monolith.train.export.exports_of_run import ExportsOfRun
-from monolith.train.export.listener import ExportSaverListener
+from monolith.train.export.exporting import CheckpointExporter, copied_task, export_session
+from monolith.train.export.exports_of_run import ExportSaverListener, ExportsOfRun
 from monolith.train.export.two_stage import ITEM_CACHE, TWO_STAGE, cache_items, export_two_stage, write_item_cache
-from monolith.train.feature_engineering import FeatureEngineeringTask, FeatureFiles
 from monolith.train.history import History
-from monolith.train.input_shares import InputShares
-from monolith.train.local_job import LocalJob
-from monolith.train.parameters.refused_parameters import require_effective_parameters
+from monolith.train.input.jobs import LocalJob
+from monolith.train.input.shares import InputShares
 from monolith.train.predict.prediction import run_batches, write_predictions
+from monolith.train.saving.job_restoring import JOB, JobSaver, restore_in_job
+from monolith.train.saving.own_folder_saver import OwnFolderSaver
+from monolith.train.saving.rank_saver import RankSaver
+from monolith.train.saving.restoring import go_on, restore_to_look
+from monolith.train.saving.server_rank_saver import ServerRankSaver
 from monolith.train.session import Session, SessionState
-from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import Task
+from monolith.train.task_wrappers import FeatureEngineeringTask, FeatureFiles
 
 if TYPE_CHECKING:
     import os
@@ -62,7 +67,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
     from monolith.hook import Hook
-    from monolith.hooks.saver_listener import SaverListener
+    from monolith.hooks.listeners import SaverListener
     from monolith.ps.client.cluster import PsCluster
     from monolith.ps.dense.wire import DenseServers
     from monolith.train.config.trainer_config import PipelineConfig
@@ -71,8 +76,6 @@ if TYPE_CHECKING:
     from monolith.train.predict.candidate_items import CandidateItems
     from monolith.train.rank_part import RankPart
     from monolith.train.task import Mode
-
-__all__ = ["Trainer"]
 
 
 class Trainer:

@@ -15,8 +15,8 @@ import pytest
 from hooks.server.training import training
 from monolith.cluster import BarrierOp
 from monolith.errors import FailedPreconditionError
-from monolith.hooks.server import ControllerClient, ServerCredentials, ServerHook, owner_socket
-from monolith.hooks.server.owner_socket import OwnerSocket
+from monolith.hooks.server import ControllerClient, ServerCredentials, ServerHook, server_hook
+from monolith.hooks.server.server_hook import OwnerSocket
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -76,7 +76,7 @@ def test_a_folder_with_too_long_a_name_is_left_for_the_systems(tmp_path: Path, m
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     with tempfile.TemporaryDirectory(dir="/tmp") as sockets:
-        monkeypatch.setattr(owner_socket, "_SYSTEM_FOLDER", sockets)
+        monkeypatch.setattr(server_hook, "_SYSTEM_FOLDER", sockets)
         owned = OwnerSocket()
         assert owned.address.startswith(f"unix:{sockets}/")
         assert list(folder.iterdir()) == []
@@ -87,7 +87,7 @@ def test_a_path_that_is_too_long_is_said_so(tmp_path: Path, monkeypatch: pytest.
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.setattr(owner_socket, "_SYSTEM_FOLDER", str(folder))
+    monkeypatch.setattr(server_hook, "_SYSTEM_FOLDER", str(folder))
     with pytest.raises(FailedPreconditionError, match=r"107 bytes, got .*; set TMPDIR to a shorter folder, or give"):
         OwnerSocket()
     assert list(folder.iterdir()) == []

@@ -6,7 +6,7 @@ import gc
 import os
 from dataclasses import dataclass
 
-from monolith.observe.process_memory import resident_bytes
+from monolith.observe.process_resources import resident_bytes
 
 _SPARE_OBJECTS = 200
 """Allowance for caches of libraries; a leak of one object per step would exceed it."""

@@ -19,8 +19,7 @@ from monolith.checkpoint.inspection import SavedState
 from monolith.checkpoint.manifest import canonical
 from monolith.checkpoint.tensor_file import sum_of
 from monolith.errors import OpError
-from monolith.export.export_folder import ExportFolder
-from monolith.export.held_folder import HeldFolder
+from monolith.export.export_folder import ExportFolder, HeldFolder
 from monolith.export.opened import OpenedExport
 from monolith.export.writer import ExportConfig
 from monolith.serving import Predictor

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from monolith.hook import Hook, HookedSession
-from monolith.hooks.stop_on_signal import StopOnSignal
+from monolith.hooks.stopping import StopOnSignal
 from monolith.observe.progress import Progress
 from monolith.train import SavingConfig
 from system.attack.attempt import Attempt

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from monolith.checkpoint import TrainState
-from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.state_dicts import model_state
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.store import Store
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from monolith.checkpoint.tensor_bytes import tensors_from_bytes
+from monolith.checkpoint.tensor_file import tensors_from_bytes
 from monolith.deltalog import DENSE_PART, DeltaLog, Increment, IncrementKind
 from monolith.deltalog.follow.log_applier import LogApplier
 from monolith.serving.export_versions import ExportVersions

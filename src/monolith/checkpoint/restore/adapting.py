@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
-from monolith.checkpoint._optimizer_state import named_state
-from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.restore.aliases import calc_feed_dict, generate_alias_map
+from monolith.checkpoint.state_dicts import model_state, named_state
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import InvalidArgumentError
 from monolith.nn.embeddings.saved_state import EXTRA_STATE, saved_slots, without_slots
 
 if TYPE_CHECKING:
-    from monolith.checkpoint.restore.options import RestoreConfig
+    from monolith.checkpoint.options import RestoreConfig
     from monolith.checkpoint.restore.store_restore import RestoredRows
     from monolith.checkpoint.train_state import TrainState
 

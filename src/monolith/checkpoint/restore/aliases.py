@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.checkpoint.restore.options import AliasRule
+    from monolith.checkpoint.options import AliasRule
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.options import SaverConfig
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
-from monolith.checkpoint.restore.part_owners import PartOwners, part_owners
+from monolith.checkpoint.restore.store_restore import PartOwners, part_owners
 from monolith.checkpoint.saver import Saver
-from monolith.checkpoint.saver_options import SaverConfig
+from monolith.checkpoint.state_dicts import model_state
 from monolith.checkpoint.state_files import get_monolith_checkpoint_state
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.config import config, keywords_of

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from torch import Tensor
 
 from monolith.checkpoint._dense_cut import bring_here, require_level, scatter_own, scatter_saved
-from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint.catalog import SavedCheckpoint, read_manifest
 from monolith.checkpoint.folder import open_folder
-from monolith.checkpoint.model_state import load_model_state, model_state
-from monolith.checkpoint.random_state import set_random_state
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Keeps, Parts, adapt, keep_nothing
 from monolith.checkpoint.restore.store_restore import StoreRestore
 from monolith.checkpoint.snapshots import snapshots_of
+from monolith.checkpoint.state_dicts import load_model_state, model_state, numbered_state, set_random_state
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.tensor_file import FileSum, read_tensors
 from monolith.checkpoint.train_state import WHOLE_MODEL, RestoredFrom
@@ -28,7 +26,7 @@ from monolith.nn.embeddings.saved_state import EXTRA_STATE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.checkpoint.restore.options import RestoreConfig
+    from monolith.checkpoint.options import RestoreConfig
     from monolith.checkpoint.restore.store_restore import RestoredRows
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables.store import Store

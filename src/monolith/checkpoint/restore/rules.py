@@ -5,6 +5,8 @@ Both rules are applied once and leave a marker, so that a restarted run resumes 
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ from monolith.errors import DataLossError, DeadlineExceededError, OpError
 
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder
+    from monolith.checkpoint.options import RestoreConfig
+
 
 logger = logging.getLogger(__name__)
 
@@ -231,3 +235,34 @@ class SaveHelper:
         """Returns the steps of everything that `checkpoint` lists."""
         state = get_checkpoint_state(self._checkpoint_dir)
         return set() if state is None else {step_of(path) for path in state.all_model_checkpoint_paths}
+
+
+MARKER = "leave_out"
+"""File of the model directory: the patterns, and the step of the checkpoint that they were applied to."""
+
+
+def is_left_out_already(folder: Folder, path: str, options: RestoreConfig) -> bool:
+    """Returns whether the checkpoint at `path` was written after the same `leave_out` was applied to an earlier one."""
+    if not options.leave_out or not folder.exists(MARKER):
+        return False
+    applied = json.loads(folder.read(MARKER))
+    return list(options.leave_out) == applied["leave_out"] and step_of(path) > int(applied["step"])
+
+
+def record_left_out(folder: Folder, path: str, options: RestoreConfig) -> None:
+    """Records that `leave_out` was applied to the checkpoint at `path`."""
+    if options.leave_out:
+        document = {"leave_out": list(options.leave_out), "step": step_of(path)}
+        folder.replace(MARKER, json.dumps(document).encode())
+
+
+def without_leave_out(path: str, options: RestoreConfig) -> RestoreConfig:
+    """Returns the options for a checkpoint that has the weights already, and logs a warning."""
+    logger.warning(
+        "restore: leave_out=%s was applied to an earlier checkpoint of this directory; '%s' is restored in full. To"
+        " apply it again, remove the file '%s' from the directory",
+        list(options.leave_out),
+        path,
+        MARKER,
+    )
+    return dataclasses.replace(options, leave_out=())

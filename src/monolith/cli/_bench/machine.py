@@ -17,7 +17,7 @@ import numpy as np
 from monolith._version import __version__
 from monolith.cli._bench.measurement import RowSkippedError
 from monolith.errors import UnimplementedError
-from monolith.observe import process_memory
+from monolith.observe import process_resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,12 +28,12 @@ DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 
 def resident_bytes() -> int:
     """Returns the resident memory of this process."""
-    return _or_skip(process_memory.resident_bytes)
+    return _or_skip(process_resources.resident_bytes)
 
 
 def peak_resident_bytes() -> int:
     """Returns the most memory that this process ever had in RAM."""
-    return _or_skip(process_memory.peak_resident_bytes)
+    return _or_skip(process_resources.peak_resident_bytes)
 
 
 def available_bytes() -> int | None:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from monolith.tables.history import ChangeReader
     from monolith.tables.store import Store
 
-
 _log = logging.getLogger(__name__)
 
 SHORTEST_INTERVAL = 0.1

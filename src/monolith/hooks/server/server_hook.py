@@ -1,17 +1,20 @@
-"""Serves the controller service from the session that it controls."""
+"""A Unix socket in a folder of its own, which only one user of the machine can reach."""
 
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith import files
 from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
-from monolith.errors import UnavailableError
+from monolith.errors import FailedPreconditionError, UnavailableError
 from monolith.files import text_files
 from monolith.hook import Hook
-from monolith.hooks.server.owner_socket import OwnerSocket
 from monolith.hooks.server.service import ControllerService, make_handler
 from monolith.hooks.server.step_gate import StepGate
 from monolith.rpc.connection_limit import ConnectionLimit
@@ -22,7 +25,47 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
     from monolith.hooks.server.service import TriggersSave
 
-__all__ = ["ServerHook", "address_file"]
+
+_MOST_BYTES = 107
+"""Maximum length of the path of a Unix socket on Linux; other systems allow a few bytes less, and raise an error."""
+_SYSTEM_FOLDER = "/tmp"  # noqa: S108 - mkdtemp makes a folder there that no other user can enter
+
+
+class OwnerSocket:
+    """The path of a socket that is yet to be bound. Its creator removes it. Not thread-safe.
+
+    The folder has mode 0700 from the start, so that other users can never connect. It is in the folder for temporary
+    files, or in the system's own folder if that path is too long for a socket.
+
+    Raises:
+        FailedPreconditionError: the path would be too long for a socket in both.
+    """
+
+    def __init__(self) -> None:
+        for parent in (None, _SYSTEM_FOLDER):
+            self._folder = Path(tempfile.mkdtemp(prefix="monolith-control-", dir=parent))
+            self._path = self._folder / "socket"
+            if len(os.fsencode(self._path)) <= _MOST_BYTES:
+                return
+            self.remove()
+        raise FailedPreconditionError(
+            f"controller: a socket's path may have {_MOST_BYTES} bytes, got {self._path}; set TMPDIR to a shorter"
+            " folder, or give the controller a host"
+        )
+
+    @property
+    def address(self) -> str:
+        """Address in the form of gRPC, and of the file in the model directory."""
+        return f"unix:{self._path}"
+
+    def narrow(self) -> None:
+        """Restricts the bound socket to its owner; some systems do not check the permissions of the folder."""
+        self._path.chmod(0o600)
+
+    def remove(self) -> None:
+        """Removes the socket and its folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
 
 _log = logging.getLogger(__name__)
 

@@ -15,11 +15,15 @@ from monolith.observe.summaries.head import (
     SummaryType,
     prepare_head,
 )
-from monolith.observe.summaries.histogram_summary import histograms
-from monolith.observe.summaries.nas_weight import nas_weight_json
-from monolith.observe.summaries.scalar_summary import scalars
+from monolith.observe.summaries.kinds import (
+    create_summary_metadata,
+    feature_insight_data,
+    histograms,
+    nas_data,
+    nas_weight_json,
+    scalars,
+)
 from monolith.observe.summaries.summary_writer import SummaryWriter
-from monolith.observe.summaries.tensor_summaries import create_summary_metadata, feature_insight_data, nas_data
 
 __all__ = [
     "KDATA",

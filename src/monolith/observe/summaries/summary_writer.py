@@ -19,7 +19,7 @@ import fsspec
 
 from monolith.clock import Clock, SystemClock
 from monolith.errors import FailedPreconditionError, FileUnavailableError, StorageFullError
-from monolith.observe.summaries._tensorboard import import_tensorboard
+from monolith.observe.summaries.kinds import import_tensorboard
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from monolith.checkpoint.saved_tables import committed_names, saved_tables
+from monolith.checkpoint.catalog import committed_names, saved_tables
 from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.ps.recovery.entries import RecordMeta, RowsEntry
 from monolith.ps.recovery.increment import IncrementWriter, places_of

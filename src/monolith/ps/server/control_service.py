@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -9,27 +10,35 @@ import numpy as np
 import torch
 
 from monolith._version import __version__
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnimplementedError,
+)
+from monolith.observe.process_resources import resident_bytes
 from monolith.ps._wire_values import (
+    blocks_in,
     buckets_in,
     file_message,
     mark_in,
+    mark_message,
+    messages_of,
     rules_in,
     stamp_in,
     stamp_message,
     stats_message,
 )
 from monolith.ps.agreement import WIRE_VERSION, configs_of
-from monolith.ps.client.resources import OpenCut, PreparedLoad, PreparedRows
-from monolith.ps.server.block_stream import blocks_in, messages_of
-from monolith.ps.server.client_sessions import ClientSessions
+from monolith.ps.arithmetic import measure_throughput
+from monolith.ps.server.client_sessions import ClientSessions, OpenCut, PreparedLoad, PreparedRows
+from monolith.ps.server.hosted_publishing import PublishingRequest
 from monolith.ps.server.hosted_stores import HostedStores
-from monolith.ps.server.machine_calls import MachineCalls
-from monolith.ps.server.note_calls import NoteCalls
-from monolith.ps.server.publish_calls import PublishCalls
 from monolith.ps.server.push_gates import PushGates, rows_owner
-from monolith.ps.server.row_calls import RowLookCalls
 from monolith.rpc.protos import parameter_server_pb2 as messages
+from monolith.tables.arrays import new_rows
+from monolith.tables.history import NUM_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,10 +50,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ControlService"]
 
+
+_MOST_NOTES = 1 << 16
+_LONGEST_NOTE = 1 << 16
 _LONGEST_HOLD_SECONDS = 60.0
 
 
-class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
+class ControlService:
     """The methods of the service by their names on the wire. Called by server threads.
 
     Args:
@@ -64,14 +76,14 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         on_stop: Callable[[float], None],
         memory_limit_bytes: int | None = None,
     ) -> None:
-        MachineCalls.__init__(self, memory_limit_bytes)
-        NoteCalls.__init__(self, lambda: self.on_assign is not None)
-        PublishCalls.__init__(self, self._rows)
-        RowLookCalls.__init__(self, self._rows)
         self._place = place
         self.life = life
         self._frames = frames
         self._on_stop = on_stop
+        self._memory_limit_bytes = memory_limit_bytes
+        self._benchmarks_end = threading.Event()
+        self._notes: dict[str, str] = {}
+        self._notes_lock = threading.Lock()  # guards the notes
         self.was_recovered = False
         """Whether this process recovered the state of a previous one."""
         self.frames_inside = False
@@ -130,6 +142,42 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         """Requests the end of the process."""
         self._on_stop(request.drain_seconds)
         return messages.Done()
+
+    def end_benchmarks(self) -> None:
+        """Aborts running benchmarks and rejects new ones, because the process ends."""
+        self._benchmarks_end.set()
+
+    def Health(self, request: messages.HealthRequest) -> Any:  # noqa: ARG002, N802 - as on the wire
+        """Returns resident memory and its limit; 0 on a system that does not report it, which cannot have a limit."""
+        try:
+            resident = resident_bytes()
+        except UnimplementedError:
+            resident = 0
+        return messages.HealthResponse(resident_bytes=resident, limit_bytes=self._memory_limit_bytes or 0)
+
+    def Benchmark(self, request: messages.BenchmarkRequest) -> Any:  # noqa: N802 - as on the wire
+        """Runs a benchmark for some seconds."""
+        return messages.BenchmarkResponse(throughput=measure_throughput(request.seconds, self._benchmarks_end.is_set))
+
+    # Texts that clients store for each other on a standby server
+
+    def Note(self, request: messages.NoteRequest) -> Any:  # noqa: N802 - as on the wire
+        """Stores a text for other clients, replacing one of the same name."""
+        self._require_standing_by()
+        with self._notes_lock:
+            is_full = request.name not in self._notes and len(self._notes) >= _MOST_NOTES
+            if is_full or len(request.name) + len(request.value) > _LONGEST_NOTE:
+                raise ResourceExhaustedError(
+                    f"note: at most {_MOST_NOTES} of {_LONGEST_NOTE} characters each are kept, got one more or longer"
+                )
+            self._notes[request.name] = request.value
+        return messages.Done()
+
+    def Notes(self, request: messages.NotesRequest) -> Any:  # noqa: ARG002, N802 - as on the wire
+        """Returns the stored texts."""
+        self._require_standing_by()
+        with self._notes_lock:
+            return messages.NotesResponse(notes=self._notes)
 
     # Stores
 
@@ -355,7 +403,46 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
         rows.raise_newest_times(request.newest_times)
         return messages.EvictResponse(rows=rows.store.evict(now=request.now))
 
+    def LookRow(self, request: messages.LookRowRequest) -> Any:  # noqa: N802 - as on the wire
+        """Returns the row of a key, if this server has it; for debugging. Inserts nothing, and blocks no other call."""
+        native = self._rows(request.store).store.native
+        names = list(native.schema.names)
+        if request.table not in names:
+            raise NotFoundError(f"store {request.store!r} has no table {request.table!r}; it has {', '.join(names)}")
+        if request.bucket >= NUM_BUCKETS:
+            raise InvalidArgumentError(f"bucket: one below {NUM_BUCKETS} expected, got {request.bucket}")
+        number = names.index(request.table)
+        key, bucket = np.array([request.key], np.int64), np.array([request.bucket], np.uint16)
+        plan = native.core.plan(key, native.splits_for(number, 1), True, bucket)
+        values = new_rows((native.dims[number],))
+        found = native.core.read(plan, values, 0) == 1
+        return messages.LookRowResponse(found=found, weights=values if found else [])
+
+    # Publishing
+
+    def Publish(self, request: messages.PublishRequest) -> Any:  # noqa: N802 - as on the wire
+        """Starts or continues publication."""
+        wish = PublishingRequest(
+            request.name, request.log, request.base_folder or None, request.interval_seconds, request.record_bytes
+        )
+        self._rows(request.store).publishing.begin(wish, request.position)
+        return self._published(request.store, now=False, saved=False)
+
+    def Published(self, request: messages.PublishedRequest) -> Any:  # noqa: N802 - as on the wire
+        """Returns the position of the log."""
+        return self._published(request.store, now=request.now, saved=request.saved)
+
     # Implementation
+
+    def _published(self, store: str, *, now: bool, saved: bool) -> messages.PublishedResponse:
+        position = self._rows(store).publishing.published(now=now, saved=saved)
+        return messages.PublishedResponse(
+            numbers=position.numbers, ended=position.ended, mark=mark_message(position.mark), written=position.written
+        )
+
+    def _require_standing_by(self) -> None:
+        if self.on_assign is None:
+            raise FailedPreconditionError("notes: this server has its place among the servers of a job, and keeps none")
 
     def _rows(self, name: str) -> HostedRows:
         return self.stores.find(name)

@@ -15,7 +15,7 @@ from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_
 from monolith.config import Config, config, keywords_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.job.coordinator_service import CoordinatorService
-from monolith.observe.process_memory import resident_bytes
+from monolith.observe.process_resources import resident_bytes
 from monolith.ps.dense.shard import DenseShard
 from monolith.ps.dense.wire import WORDS
 from monolith.ps.recovery.keeping import RecoveryManager
@@ -33,8 +33,7 @@ from monolith.tables.bucket_owners import require_owners
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monolith.ps.recovery.config import RecoveryConfig
-    from monolith.ps.recovery.recovered import Recovered
+    from monolith.ps.recovery.config import Recovered, RecoveryConfig
 
 __all__ = ["FrameHandler", "FrameServer", "PsServer", "PsServerConfig"]
 

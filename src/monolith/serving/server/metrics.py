@@ -16,7 +16,7 @@ import torch
 from monolith import environment
 from monolith.clock import SystemClock
 from monolith.observe import MetricClient
-from monolith.observe.metric_prefix import METRIC_PREFIX_VARIABLE
+from monolith.observe.metric_names import METRIC_PREFIX_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,11 +139,11 @@ class ServingMetrics:
 
     def _timer(self, name: str, model: str, signature: str) -> Callable[[float], None]:
         """Returns a cached timer for every request, so that name and tags are checked only once."""
-        found = self._timers.get((name, model, signature))
-        if found is None:
-            found = self._client.timer(name, {"model_name": model, "signature_name": signature})
-            self._timers[name, model, signature] = found
-        return found
+        timer = self._timers.get((name, model, signature))
+        if timer is None:
+            timer = self._client.timer(name, {"model_name": model, "signature_name": signature})
+            self._timers[name, model, signature] = timer
+        return timer
 
 
 class GaugeThread:
@@ -201,8 +201,8 @@ class RecentMean:
     def mean(self, now: float) -> float | None:
         """Returns the mean of the recent window; None if it is empty."""
         self._leave(now)
-        count = sum(each for _, _, each in self._buckets)
-        return sum(each for _, each, _ in self._buckets) / count if count else None
+        count = sum(counted for _, _, counted in self._buckets)
+        return sum(total for _, total, _ in self._buckets) / count if count else None
 
     def reference(self, now: float) -> float | None:
         """Returns the mean of earlier values; None if there are none."""

@@ -7,9 +7,9 @@ import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from monolith.hooks.tide import TideWindow
+from monolith.hooks.timer import TideWindow
 from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
-from monolith.train.config.sync_config import SyncConfig
+from monolith.train.config.job_config import SyncConfig
 from monolith.train.config.trainer_config import PROFILE_EVERY_STEPS, ControlConfig, MarkerFilesConfig, PublishingConfig
 from monolith.train.predict.candidate_items import CandidateItems
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 from monolith.checkpoint import RestoreConfig
-from monolith.checkpoint.saver_options import CheckpointConfig
+from monolith.checkpoint.options import CheckpointConfig
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.deltalog.publish.publisher import PublisherConfig
-from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
+from monolith.hooks.timer import TideWindow  # noqa: TC001 - a field's type
 from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's type
 from monolith.tables.history import NUM_BUCKETS
 from monolith.train._dense_step import DenseConfig
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.config.input_options import InputConfig
-from monolith.train.config.job_config import JobConfig
-from monolith.train.config.sync_config import SyncConfig
+from monolith.train.config.job_config import JobConfig, SyncConfig
 from monolith.train.device_placement import DeviceConfig
 from monolith.train.predict.candidate_items import CandidateItems  # noqa: TC001 - a field's type
 

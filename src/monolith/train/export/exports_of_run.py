@@ -1,21 +1,28 @@
-"""What a run exports with its checkpoints, by its task's parameters."""
+"""Exports of a run: one with each checkpoint, by the parameters of its task, and as many as there are checkpoints."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.files import dirname, join
-from monolith.train._chief_hooks import DENSE_ONLY
+from monolith.checkpoint.inspection import list_checkpoints
+from monolith.errors import AlreadyExistsError, NotFoundError, OpError
+from monolith.export.export_records import ExportRecords
+from monolith.export.writer import ExportConfig
+from monolith.files import basename, dirname, join
+from monolith.hooks.listeners import SaverListener
+from monolith.observe import MetricClient
+from monolith.train._run_hooks import DENSE_ONLY
 from monolith.train.compat.task_parameters import ExportMode
 
 if TYPE_CHECKING:
     from monolith.checkpoint import Saver
+    from monolith.hook import HookedSession
     from monolith.train.config.trainer_config import TrainerConfig
+    from monolith.train.export.exporting import CheckpointExporter
     from monolith.train.parameters.params import Params
     from monolith.train.rank_part import RankPart
-
-__all__ = ["ExportsOfRun", "num_shards"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +92,64 @@ def num_shards(params: Params, config: TrainerConfig, *, share_rows: bool) -> in
             f" {mode!r}; set serving.export_when_saving=False to skip exports"
         )
     return max(1, config.tables.num_ps, config.num_workers if share_rows else 1)
+
+
+_log = logging.getLogger(__name__)
+
+
+class ExportSaverListener(SaverListener):
+    """Exports each checkpoint of a saver. Failures are logged, and training continues.
+
+    Args:
+        saver: Saver of the checkpoints.
+        exporter: Makes a model of them.
+        wanted: Options and target of the export.
+    """
+
+    def __init__(self, saver: Saver, exporter: CheckpointExporter, wanted: ExportsOfRun) -> None:
+        self._saver = saver
+        self._exporter = exporter
+        self._wanted = wanted
+        self._records = ExportRecords(wanted.path)
+
+    def after_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - as called
+        """Exports, and removes the exports whose checkpoint has gone."""
+        try:
+            self._export(global_step_value)
+        except OpError as error:
+            _log.error("export at step %d: %s", global_step_value, error)
+        except Exception:  # noqa: BLE001 - whatever the code of a task raises
+            _log.exception("export at step %d failed", global_step_value)
+
+    def _export(self, step: int) -> None:
+        saved = self._saver.last_saved
+        if saved is None:
+            return
+        if self._saver.dense_only and not self._records.has_rows():
+            _log.info("export at step %d: weights alone are exported once there is an export with rows", step)
+            return
+        version = self._written(saved.path, step)
+        self._records.add(version, step)
+        self._records.retain(self._steps())
+        MetricClient().emit_store("export_models.latest_version", version, {"model_name": self._wanted.model_name})
+
+    def _written(self, checkpoint: str, step: int) -> int:
+        wanted = self._wanted
+        options = ExportConfig(
+            version=step if wanted.is_numbered_by_step else None, shards=wanted.shards, skip_zero=wanted.skip_zero
+        )
+        try:
+            place = self._exporter.export(checkpoint, wanted.path, shared=wanted.shared_embedding, options=options)
+        except AlreadyExistsError:
+            _log.info("export at step %d: it was exported before", step)
+            return step
+        return int(basename(place))
+
+    def _steps(self) -> set[int]:
+        found: set[int] = set()
+        for folder in self._wanted.checkpoint_dirs:
+            try:
+                found |= {each.step for each in list_checkpoints(folder)}
+            except NotFoundError:  # no checkpoint of this kind yet
+                continue
+        return found

@@ -1,15 +1,53 @@
-"""Opens files of this machine that other processes make: they may be missing yet, or be no regular files."""
+"""Files of this machine: errors of monolith for those of the file system, and files that other processes make."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from monolith.errors import DataLossError, InvalidArgumentError
-from monolith.files.named_errors import named_errors
+from monolith.errors import (
+    DataLossError,
+    FileUnavailableError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    StorageFullError,
+)
 
-__all__ = ["open_if_there", "read_regular_file"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NO_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR})
+"""Errors of the name itself, which no retry and no other disk fixes."""
+
+
+@contextmanager
+def named_errors(place: str, doing: str) -> Iterator[None]:
+    """Turns an error of the file system into an `OpError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise _named(error, f"'{place}': cannot be {doing}: {error.strerror or error}") from error
+
+
+def _named(error: OSError, text: str) -> OpError:
+    if error.errno in _NO_SPACE:
+        return StorageFullError(f"{text}; make room and save again")
+    if error.errno in _NOT_ALLOWED:
+        return PermissionDeniedError(text)
+    if error.errno in _NO_NAMES:
+        return InvalidArgumentError(text)
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return NotFoundError(text)
+    return FileUnavailableError(text)
+
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 

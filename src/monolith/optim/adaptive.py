@@ -1,4 +1,4 @@
-"""Adamom: momentum over a scale that is averaged over all past steps."""
+"""Optimizers with an adaptive scale: Adamom averages it over all past steps, Rmsprop over recent ones."""
 
 from __future__ import annotations
 
@@ -95,3 +95,66 @@ class Adamom(DenseOptimizer):
             roots = foreach.add(vs, [epsilon * count for count in counts])
             foreach.sqrt_(roots)
         foreach.addcdiv_(batch.params, ms, roots, [-rate * math.sqrt(count) for count in counts])
+
+
+class Rmsprop(DenseOptimizer):
+    """Dense RMSProp with momentum.
+
+    With ``h = grad + weight_decay * param``, per element::
+
+        v <- v + (h^2 - v) * (1 - beta2)                                   use_v2: v <- beta2 * v + h^2
+        m <- beta1 * m + learning_rate * h / sqrt(v + epsilon)             use_v2: ... / (sqrt(v) + epsilon)
+        param <- param - m
+
+    The learning rate is part of the momentum: a new rate changes only what is added from then on. State of a parameter:
+    ``m`` and ``v`` of its shape, which start at 0. Not the rule of the row optimizer `RmsProp`, which has no momentum.
+
+    Args:
+        params: Parameters or groups, as for every torch optimizer.
+        learning_rate: A number, which schedulers may change, or a function without arguments.
+        beta1: How much of the momentum stays per step, in [0, 1].
+        beta2: How much of the squared gradients stays per step, in [0, 1].
+        epsilon: Added under the root, or to the root with `use_v2`.
+        weight_decay: Added to the gradient, times the parameter.
+        use_v2: Sum the squared gradients instead of averaging them.
+    """
+
+    is_elementwise = True
+    _bounds: ClassVar[Mapping[str, Bounds]] = {
+        "beta1": Bounds(high=1.0),
+        "beta2": Bounds(high=1.0),
+        "epsilon": Bounds(),
+        "weight_decay": Bounds(),
+    }
+
+    def __init__(
+        self,
+        params: ParamsT,
+        learning_rate: LearningRate = 5e-6,
+        *,
+        beta1: float = 0.99,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+        use_v2: bool = False,
+    ) -> None:
+        options = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay, "use_v2": use_v2}
+        super().__init__(params, learning_rate, options)
+
+    def _initial_state(self, param: Tensor, group: Group) -> dict[str, Any]:  # noqa: ARG002
+        return {"m": zeros_like(param), "v": zeros_like(param)}
+
+    def _update(self, batch: ParameterBatch, group: Group) -> None:
+        beta2, use_v2 = group["beta2"], group["use_v2"]
+        ms, vs, h = batch.state("m"), batch.state("v"), decayed(batch, group["weight_decay"])
+        foreach.mul_(vs, beta2)
+        foreach.addcmul_(vs, h, h, 1.0 if use_v2 else 1 - beta2)
+        if use_v2:
+            roots = foreach.sqrt(vs)
+            foreach.add_(roots, group["epsilon"])
+        else:
+            roots = foreach.add(vs, group["epsilon"])
+            foreach.sqrt_(roots)
+        foreach.mul_(ms, group["beta1"])
+        foreach.addcdiv_(ms, h, roots, float(group["lr"]))
+        foreach.sub_(batch.params, ms)

@@ -1,27 +1,75 @@
-"""Lets the ranks of a synchronous run end together, although their data ends at different batches.
+"""The ranks of a synchronous run start from the same weights, wait for each other's saves, and end together.
 
-A rank that stopped on its own would block the others in their next collective call. So a flag marks the last batch
-(`flag_last`), the ranks exchange their flags after every step (`EofHook`), and all stop with the first.
-`monolith.train.EofAwareTask` puts both around a task.
+Their data ends at different batches, and a rank that stopped on its own would block the others in their next collective
+call. So a flag marks the last batch (`flag_last`), the ranks exchange their flags after every step (`EofHook`), and all
+stop with the first. `monolith.train.EofAwareTask` puts both around a task.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from monolith import collective
+from monolith.collective import calls
 from monolith.data.dataset import Dataset
+from monolith.errors import OpError
 from monolith.hook import Hook
+from monolith.hooks.listeners import SaverListener
+from monolith.nn import without_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from monolith.hook import StepContext
+    from torch import Tensor
 
-__all__ = ["EofHook", "flag_last", "split_flag"]
+    from monolith.hook import HookedSession, StepContext
+
+
+class BroadcastGlobalVariablesHook(Hook):
+    """Broadcasts the variables of one rank when a session is created, and again when it was rebuilt.
+
+    Args:
+        variables: Returns the mapping of names to tensors that are overwritten in place, such as ``model.state_dict``;
+            called after the session was created, so that restored values are sent.
+        root_rank: Rank whose values are sent.
+    """
+
+    def __init__(self, variables: Callable[[], Mapping[str, Tensor]], root_rank: int = 0) -> None:
+        if not callable(variables):
+            raise TypeError(
+                f"BroadcastGlobalVariablesHook: variables must be a function such as model.state_dict, "
+                f"got {type(variables).__name__}"
+            )
+        self._variables = variables
+        self._root_rank = root_rank
+
+    def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - the variables come from elsewhere
+        """Overwrites the variables of all ranks with those of the root."""
+        with without_rows():  # each rank has rows of its own
+            variables = self._variables()
+        calls.broadcast_parameters(variables, self._root_rank)
+
+
+_log = logging.getLogger(__name__)
+
+
+class SyncTrainingBarrierSaverListener(SaverListener):
+    """No rank continues after a save before all have saved: the next export contains the files of all of them.
+
+    A lost rank is logged, and does not fail the save of the others.
+    """
+
+    def after_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - a listener's signature
+        """Waits for the other ranks."""
+        try:
+            collective.broadcast(torch.tensor([global_step_value], dtype=torch.int64))
+        except (OpError, RuntimeError) as error:
+            _log.error("step %d: not all ranks have saved: %s", global_step_value, error)
+
 
 EOF_KEY: Final = "__EofAwareTask_eof"
 FEATURES_KEY: Final = "1"

@@ -1,17 +1,39 @@
-"""State of a torch optimizer by the names of its parameters, so that it survives another order of them."""
+"""State of a model without its tables, of an optimizer by the names of its parameters, and of random generators."""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+import numpy as np
+import torch
+from torch import nn
 
 from monolith.errors import FailedPreconditionError
+from monolith.nn import Embeddings, without_rows
+from monolith.nn.embeddings.saved_state import EXTRA_STATE, uncounted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch.optim import Optimizer
+
+
+def model_state(model: nn.Module) -> dict[str, Any]:
+    """Returns `model.state_dict()` without rows; the extra states of `Embeddings` are plain values."""
+    with uncounted_rows():
+        state = dict(model.state_dict())
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Embeddings):
+            state[f"{name}.{EXTRA_STATE}" if name else EXTRA_STATE] = module.saved_state()
+    return state
+
+
+def load_model_state(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Loads the state; rows are restored by the store."""
+    with without_rows():
+        model.load_state_dict(state)
+
 
 _FUNCTIONS = "functions"
 """Options that are functions, such as a schedule as learning rate: a resumed run uses those it is given."""
@@ -64,15 +86,29 @@ def numbered_state(saved: Mapping[str, Any], optimizer: Optimizer, model: nn.Mod
     return {**saved, "state": state, "param_groups": groups}
 
 
-def misfits(saved: Mapping[str, Any], optimizer: Optimizer, model: nn.Module | None) -> list[str]:
-    """Returns the names of parameters whose saved state has another shape than they have now."""
-    names = parameter_names(optimizer, model)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return [
-        name
-        for name, parameter in zip(names, parameters, strict=True)
-        if any(
-            isinstance(value, Tensor) and value.ndim == parameter.ndim > 0 and value.shape != parameter.shape
-            for value in saved["state"].get(name, {}).values()
-        )
-    ]
+def random_state() -> dict[str, Any]:
+    """Returns the state that `set_random_state` takes."""
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - the global generator
+    version, numbers, gauss = random.getstate()
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": {"name": name, "keys": keys, "position": position, "has_gauss": has_gauss, "cached": cached},
+        "python": {"version": version, "numbers": np.array(numbers, np.uint32), "gauss": gauss},
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = [each.cpu() for each in torch.cuda.get_rng_state_all()]
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Restores the generators; skips those of GPUs that this machine does not have."""
+    torch.set_rng_state(state["torch"].clone())
+    numpy = state["numpy"]
+    np.random.set_state(  # noqa: NPY002 - the global generator
+        (numpy["name"], numpy["keys"].copy(), numpy["position"], numpy["has_gauss"], numpy["cached"])
+    )
+    python = state["python"]
+    random.setstate((python["version"], tuple(python["numbers"].tolist()), python["gauss"]))
+    if "cuda" in state and torch.cuda.is_available():
+        for device, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(each.clone(), device)

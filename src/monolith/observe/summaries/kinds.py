@@ -1,17 +1,19 @@
-"""Summaries that carry a tensor, with the meaning of its numbers in their head.
+"""The kinds of summaries: numbers, histograms, tensors with the meaning of their numbers in their head.
 
-Each function returns a ``Summary`` proto of TensorBoard, for `SummaryWriter.add_summary`. Its one value has the tag
-``[<name>_]<type>/monolith_...``.
+Each function returns a ``Summary`` proto of TensorBoard, for `SummaryWriter.add_summary`. The value of a tensor has the
+tag ``[<name>_]<type>/monolith_...``. TensorBoard's protos and record framing do not load TensorFlow.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from monolith.errors import NotFoundError
 from monolith.observe.feature_insight import feature_insight, require_segments
-from monolith.observe.summaries._tensorboard import import_tensorboard, tensor_proto
 from monolith.observe.summaries.head import (
     MONOLITH_FI_DATA,
     MONOLITH_NAS_DATA,
@@ -22,11 +24,61 @@ from monolith.observe.summaries.head import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from monolith.observe.summaries.head import Sizes
+
+
+def import_tensorboard(module: str) -> Any:
+    """Imports a module of TensorBoard."""
+    try:
+        return importlib.import_module(f"tensorboard.{module}")
+    except ModuleNotFoundError as error:
+        message = "summaries need tensorboard, which is not installed; run: pip install 'monolith-torch[tensorboard]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
+
+
+def tensor_proto(values: Any) -> Any:
+    """Returns values as a TensorProto; bfloat16, which numpy does not have, as float32."""
+    tensor = torch.as_tensor(values).detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return import_tensorboard("util.tensor_util").make_tensor_proto(tensor.contiguous().numpy())
+
+
+def scalars(numbers: Mapping[str, float]) -> Any:
+    """Returns a ``Summary`` proto with a value for each number, for `SummaryWriter.add_summary`."""
+    summary_type = import_tensorboard("compat.proto.summary_pb2").Summary
+    return summary_type(value=[summary_type.Value(tag=tag, simple_value=number) for tag, number in numbers.items()])
+
+
+_MOST_BINS = 30
+
+
+def histograms(numbers: Mapping[str, Sequence[float]]) -> Any:
+    """Returns a ``Summary`` proto with a histogram for each non-empty list, for `SummaryWriter.add_summary`."""
+    proto = import_tensorboard("compat.proto.summary_pb2")
+    made = [
+        proto.Summary.Value(tag=tag, histo=_histogram(proto, np.asarray(values, np.float64)))
+        for tag, values in numbers.items()
+        if len(values)
+    ]
+    return proto.Summary(value=made)
+
+
+def _histogram(proto: Any, values: Any) -> Any:
+    counts, edges = np.histogram(values, bins=min(_MOST_BINS, len(values)))
+    return proto.HistogramProto(
+        min=float(values.min()),
+        max=float(values.max()),
+        num=len(values),
+        sum=float(values.sum()),
+        sum_squares=float((values * values).sum()),
+        bucket_limit=edges[1:].tolist(),
+        bucket=counts.tolist(),
+    )
 
 
 def create_summary_metadata(description: str | None = None, meta_content: bytes | str = b"") -> Any:
@@ -140,3 +192,28 @@ def _summary(tag: str, values: Any, description: str | None, head: bytes) -> Any
     protos = import_tensorboard("compat.proto.summary_pb2")
     metadata = create_summary_metadata(description, head)
     return protos.Summary(value=[protos.Summary.Value(tag=tag, tensor=tensor_proto(values), metadata=metadata)])
+
+
+def nas_weight_json(tensors: Mapping[str, Any], prefix: str | None = None) -> list[str]:
+    """Returns the values of the first tensor whose name contains `prefix`, flattened, each as a text.
+
+    Args:
+        tensors: Name -> tensor or array, such as the dense weights of a checkpoint.
+        prefix: A part of the name; required. ByteDance Monolith has a default, ``ARCH_TENSOR_PREFIX``, that is
+            defined nowhere.
+
+    Raises:
+        NotFoundError: No name contains the prefix; lists the names.
+    """
+    if not prefix:
+        raise ValueError(
+            f"nas_weight_json: prefix must be given, a part of the name of the architecture weights, got {prefix!r}; "
+            "there is no default (ARCH_TENSOR_PREFIX of ByteDance Monolith is defined nowhere)"
+        )
+    for name, values in tensors.items():
+        if prefix in name:
+            tensor = torch.as_tensor(values).detach().cpu()
+            tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+            return [str(value) for value in tensor.contiguous().numpy().flat]
+    seen = ", ".join(repr(name) for name in tensors) or "none"
+    raise NotFoundError(f"no architecture weights: no tensor name contains {prefix!r}; names are: {seen}")

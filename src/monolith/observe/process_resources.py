@@ -1,12 +1,18 @@
-"""Memory use of a process, as the system counts it."""
+"""Resources of this process: file descriptors and memory."""
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 from monolith.errors import UnimplementedError
 
-__all__ = ["peak_resident_bytes", "resident_bytes"]
+
+def share_of_descriptors(most: int, share: float = 0.125) -> int:
+    """Returns `most`, limited to this share of the descriptors that the process may open; at least 1."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else max(1, min(most, int(soft * share)))
+
 
 _STATUS = Path("/proc/self/status")
 
