@@ -32,7 +32,7 @@ from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.store import Store
 from monolith.testing import StepLoop
-from monolith.train._server_rows import empty_rows, owners_of, set_initialized
+from monolith.train.saving.server_rows import empty_rows, owners_of, set_initialized
 from ps.counting import Counter, second_worker
 from ps.served import ServerProcess, served
 

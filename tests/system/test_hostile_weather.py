@@ -23,7 +23,7 @@ from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.ps import JobClient, PsCluster, PsServer, PsStore
 from monolith.testing import FakeClock, create_test_ps_cluster
-from monolith.train.roles.servers_back import ServerReconnector
+from monolith.train.roles.server_watch import ServerReconnector
 from ps.server_fixtures import running, store_of
 
 ENDS_HANGS = 60.0

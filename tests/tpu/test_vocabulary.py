@@ -16,13 +16,16 @@ from monolith.tensors import Ragged
 from monolith.tpu import EmbeddingTask
 from monolith.tpu.embedding_task import files_of_dates
 from monolith.tpu.feature_columns import Env
-from monolith.tpu.vocabulary import Vocabulary, find_vocabulary_file, parse_vocabulary, read_vocabulary
-from monolith.tpu.vocabulary_tables import (
+from monolith.tpu.vocabulary import (
     QuotientRemainder,
     TableFeature,
+    Vocabulary,
+    find_vocabulary_file,
     ids_in_vocabulary,
     looked_up_as,
     make_configs,
+    parse_vocabulary,
+    read_vocabulary,
     slots_of,
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from monolith import collective
 from monolith.train import ExportMode, SavingConfig, Trainer, TrainerConfig
-from monolith.train.config.sync_config import SyncConfig
+from monolith.train.config.job_config import SyncConfig
 from train.exact_clicks import exporting
 
 

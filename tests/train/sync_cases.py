@@ -30,9 +30,8 @@ from monolith.train import (
     distributed_sync_train,
     trainer_config_of,
 )
-from monolith.train.config.job_settings import JobProgramConfig
-from monolith.train.config.sync_config import SyncConfig
-from monolith.train.rank_place import take_place
+from monolith.train.config.job_config import JobProgramConfig, SyncConfig
+from monolith.train.roles.preparation import take_place
 
 
 class Batches(Dataset[Any]):

@@ -21,8 +21,7 @@ from monolith.train import (
     Trainer,
     TrainerConfig,
 )
-from monolith.train.config.job_settings import JobProgramConfig
-from monolith.train.config.sync_config import SyncConfig
+from monolith.train.config.job_config import JobProgramConfig, SyncConfig
 from monolith.train.roles.sync_runner import distributed_sync_train
 from train.sync_cases import RowsTask, Thirteen
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from monolith.cluster.devices import PS_JOB_NAME, ps_device
+from monolith.cluster.addresses import PS_JOB_NAME, ps_device
 from monolith.testing import get_test_tmp_dir
 from monolith.train import (
     check_list,

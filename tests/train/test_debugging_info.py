@@ -19,7 +19,7 @@ from monolith.nn.embeddings.slot_address import SlotAddress
 from monolith.ps import PsCluster, PsServer, PsStore
 from monolith.rpc.protos import parameter_server_pb2 as wire
 from monolith.train import get_debugging_info_file_name
-from monolith.train.debugging_info import (
+from monolith.train.roles.debugging_info import (
     DebuggingInfo,
     DebuggingInfoHook,
     look_up,

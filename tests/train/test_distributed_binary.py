@@ -11,7 +11,7 @@ from monolith.checkpoint import get_checkpoint_state
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.ps import PsCluster
 from monolith.ps.places import find_place
-from monolith.train.debugging_info import look_up, read_debugging_info
+from monolith.train.roles.debugging_info import look_up, read_debugging_info
 from train.job_binary import Job
 
 CLUSTERS = {

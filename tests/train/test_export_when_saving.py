@@ -16,7 +16,7 @@ from monolith.observe import get_metric_prefix, process_recorder
 from monolith.serving import Predictor
 from monolith.testing import ExampleTask, FakeClock
 from monolith.train import ExportMode, SavingConfig, Spec, Trainer, TrainerConfig
-from monolith.train.export.checkpoint_exporting import CheckpointExporter
+from monolith.train.export.exporting import CheckpointExporter
 from train.exact_clicks import ExactClicks, asked, exporting
 
 if TYPE_CHECKING:

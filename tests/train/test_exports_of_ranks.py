@@ -12,7 +12,7 @@ from monolith.export.export_folder import versions_in
 from monolith.export.opened import open_export
 from monolith.serving import Predictor
 from monolith.train import Trainer, TrainerConfig
-from monolith.train.config.sync_config import SyncConfig
+from monolith.train.config.job_config import SyncConfig
 from programs import Programs
 from train.exact_clicks import ExactClicks, asked
 from train.partial_jobs import PartialJob

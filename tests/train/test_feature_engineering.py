@@ -15,8 +15,8 @@ from monolith.data.protos.example_pb2 import ExampleBatch, FeatureListType
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask
-from monolith.train import Trainer, TrainerConfig, feature_engineering, local_train
-from monolith.train.feature_engineering import example_batch_of_features
+from monolith.train import Trainer, TrainerConfig, local_train, task_wrappers
+from monolith.train.task_wrappers import example_batch_of_features
 from train.job_threads import ThreadJob
 
 
@@ -35,7 +35,7 @@ def written(folder: Path, who: str) -> list[list[ExampleBatch]]:
 
 
 def test_batches_are_written_and_nothing_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_engineering, "BATCHES_PER_FILE", 4)
+    monkeypatch.setattr(task_wrappers, "BATCHES_PER_FILE", 4)
     params = ExampleTask.params().set(num_batches=10)
     local_train(params, model_dir=str(tmp_path), only_feature_engineering=True)
     assert [len(batches) for batches in written(tmp_path, "chief")] == [2, 4, 4]
@@ -53,16 +53,16 @@ def columns(batch: ExampleBatch) -> dict[str, Any]:
 
 
 def test_the_last_file_is_there_although_it_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_engineering, "BATCHES_PER_FILE", 3)
+    monkeypatch.setattr(task_wrappers, "BATCHES_PER_FILE", 3)
     params = ExampleTask.params().set(num_batches=9)
     config = TrainerConfig(model_dir=str(tmp_path), only_feature_engineering=True, worker_index=2, num_workers=3)
     Trainer(params, config).train()
     assert [len(batches) for batches in written(tmp_path, "worker2")] == [0, 3]
-    assert feature_engineering.BATCHES_PER_FILE == 3
+    assert task_wrappers.BATCHES_PER_FILE == 3
 
 
 def test_a_hundred_batches_make_a_file() -> None:
-    assert feature_engineering.BATCHES_PER_FILE == 100
+    assert task_wrappers.BATCHES_PER_FILE == 100
 
 
 def test_files_can_be_read_again_as_what_they_are(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from monolith.data.sources.file_dataset import FileDataset
 from monolith.tables.batch import BatchStamp
 from monolith.train import InputConfig, Spec, Task, Trainer, TrainerConfig
 from monolith.train.context import TaskContext
-from monolith.train.input_shares import InputShares
-from monolith.train.local_job import LocalJob
+from monolith.train.input.jobs import LocalJob
+from monolith.train.input.shares import InputShares
 
 
 class _Names:

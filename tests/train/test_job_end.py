@@ -10,7 +10,7 @@ import pytest
 from monolith.checkpoint import TrainState
 from monolith.job.state import JobMember, JobState
 from monolith.testing import FakeClock
-from monolith.train._job_end import JobEnd, _unfinished
+from monolith.train._training_loop import JobEnd, _unfinished
 from monolith.train.config.job_config import JobConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from monolith.observe import HeartBeat, MetricClient, MetricRecorder
 from monolith.testing import FakeClock
 from monolith.train import ReportingConfig, TrainerConfig
-from monolith.train.job_metrics import JobMetrics
+from monolith.train.roles.worker import JobMetrics
 
 CONFIG = TrainerConfig(model_name="ranker", reporting=ReportingConfig(submit_time=4_990, cluster_type="tide"))
 

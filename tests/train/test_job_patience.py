@@ -14,11 +14,10 @@ from monolith.hooks.slow_start import CustomGlobalStepWaiterHook
 from monolith.job.state import JobMember, JobState
 from monolith.testing import FakeClock
 from monolith.train import JobConfig, JobProgramConfig, SavingConfig, TrainerConfig
-from monolith.train._chief_hooks import chief_hooks
-from monolith.train._job_end import JobEnd
-from monolith.train._job_hooks import JobHook, worker_job_hooks
+from monolith.train._run_hooks import JobHook, chief_hooks, worker_job_hooks
+from monolith.train._training_loop import JobEnd
 from monolith.train.roles.place import RolePlace
-from monolith.train.roles.servers_back import ServerReconnector
+from monolith.train.roles.server_watch import ServerReconnector
 from monolith.train.roles.worker import WorkerRole
 from train.job_threads import MemoryDiscovery
 

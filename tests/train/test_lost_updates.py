@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from monolith.errors import UnavailableError
-from monolith.job.lost_updates import LostUpdates
-from monolith.job.state import JobState
+from monolith.job.state import JobState, LostUpdates
 from monolith.tables.batch import BatchStamp
-from monolith.train._resuming import OwnerProgress, resume
 from monolith.train.job_part import JobPart
+from monolith.train.saving.resuming import OwnerProgress, resume
 
 if TYPE_CHECKING:
     from monolith.job.job import JobClient

@@ -12,8 +12,8 @@ from monolith.cluster.discovery import ServiceDiscovery, TfConfigServiceDiscover
 from monolith.launch import LaunchPlan
 from monolith.testing import ExampleTask
 from monolith.train import RunnerConfig, Trainer, TrainerConfig, distributed_sync_train, distributed_train
-from monolith.train.compat.partial_sync import _REFUSED
-from monolith.train.config.sync_config import SyncConfig
+from monolith.train.compat.refusal import _REFUSED
+from monolith.train.config.job_config import SyncConfig
 from monolith.train.roles.local_runner import make_trainer
 from train.compat.test_options_table import other_value
 from train.job_threads import MemoryDiscovery

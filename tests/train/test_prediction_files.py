@@ -18,8 +18,8 @@ from monolith.hook import Hook, StepContext
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask
 from monolith.train import Spec, Trainer, TrainerConfig
-from monolith.train.predict import files as prediction_files
-from monolith.train.predict.rows import PredictionColumns
+from monolith.train.predict import prediction as prediction_files
+from monolith.train.predict.prediction import PredictionColumns
 
 FORMATS = ["predictions.parquet", "predictions.csv", "predictions.jsonl"]
 

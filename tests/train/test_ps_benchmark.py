@@ -13,10 +13,10 @@ import torch
 from hooks.sessions import FakeSession, SleepCalls
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, OutOfRangeError, UnavailableError
 from monolith.ps import PsCluster
-from monolith.ps.server.standby import StandbyServers
+from monolith.ps.places import StandbyServers
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.train import BenchmarkConfig, PsBenchMarkTask, Trainer, TrainerConfig, local_train, ps_benchmark
-from monolith.train.ps_benchmark import BenchmarkHook, choose_servers, chosen_of
+from monolith.train.roles.ps_benchmark import BenchmarkHook, choose_servers, chosen_of
 from ps.test_standby import standing_by
 
 PAIR = ["ps0", "ps1"]

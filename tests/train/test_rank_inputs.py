@@ -21,10 +21,9 @@ from monolith.data import JsonLinesDataset
 from monolith.data.kafka.position import KafkaPosition, Partition
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.tables.batch import BatchStamp
-from monolith.train import rank_inputs
-from monolith.train.input_shares import InputShares
-from monolith.train.local_job import LocalJob
-from monolith.train.rank_inputs import RankInputs
+from monolith.train.input import jobs as rank_inputs
+from monolith.train.input.jobs import LocalJob, RankInputs
+from monolith.train.input.shares import InputShares
 
 NUM_FILES, LINES = 9, 7
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.tables.batch import BatchStamp
-from monolith.train._resuming import OwnerProgress, resume
+from monolith.train.saving.resuming import OwnerProgress, resume
 
 LAST = 12
 

@@ -16,11 +16,10 @@ from monolith.ps.places import ServerPlace, assign_places, find_place, stop_serv
 from monolith.ps.server.server import PsServer
 from monolith.testing.distributed_binary import FeatureTask
 from monolith.train.config.job_config import JobConfig
+from monolith.train.roles import place as server_places
 from monolith.train.roles import server as _server_role
-from monolith.train.roles import server_places
-from monolith.train.roles.place import RolePlace
+from monolith.train.roles.place import RolePlace, ServerPlaces
 from monolith.train.roles.server import run_server
-from monolith.train.roles.server_places import ServerPlaces
 from train.job_threads import MemoryDiscovery, ThreadJob
 
 if TYPE_CHECKING:

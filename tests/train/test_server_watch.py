@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from monolith.clock import SystemClock
 from monolith.ps import JobClient, PsCluster, PsServer
 from monolith.stop_request import StopRequest
-from monolith.train.roles.server_watch import ServerWatch
-from monolith.train.roles.servers_back import ServerReconnector
+from monolith.train.roles.server_watch import ServerReconnector, ServerWatch
 
 ENDS_HANGS = 60.0
 

@@ -22,7 +22,7 @@ from monolith.train import (
     current_context,
     trainer_config_of,
 )
-from monolith.train._chief_hooks import chief_hooks
+from monolith.train._run_hooks import chief_hooks
 from monolith.train.compat.effects import ReadBy, Refused, Sets
 from monolith.train.compat.task_parameters import FOR_THE_TASK, PARAMETERS
 from train.compat.evidence import exists

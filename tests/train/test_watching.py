@@ -15,7 +15,7 @@ from monolith.hook import Hook, StepContext
 from monolith.hooks import ProgressHook
 from monolith.observe.progress import Progress
 from monolith.testing import ExampleTask
-from monolith.train import History, ReportingConfig, Trainer, TrainerConfig, _watching
+from monolith.train import History, ReportingConfig, Trainer, TrainerConfig, _run_hooks
 
 
 class Terminal(io.StringIO):
@@ -112,7 +112,7 @@ def test_event_files_are_in_the_model_directory_where_tensorboard_is_installed(
 ) -> None:
     trainer_of(model_dir=tmp_path / "with").train(steps=2)
     assert len(list((tmp_path / "with").glob("events.out.tfevents.*"))) == 1
-    monkeypatch.setattr(_watching, "has_tensorboard", lambda: False)
+    monkeypatch.setattr(_run_hooks, "has_tensorboard", lambda: False)
     trainer_of(model_dir=tmp_path / "without").train(steps=2)
     assert not list((tmp_path / "without").glob("events*"))
 

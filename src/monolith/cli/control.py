@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monolith.cli._option_values import secret_in
 from monolith.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, UnavailableError
 from monolith.hooks.server import ClientCredentials, ControllerClient
 from monolith.ps import PsCluster
@@ -97,7 +97,5 @@ _CALLS: dict[str, Callable[[ControllerClient], None]] = {
 def _token(args: argparse.Namespace) -> str | None:
     if args.token is not None and args.token_file is not None:
         raise ValueError("--token and --token_file exclude each other; give one")
-    if args.token_file is not None:
-        return Path(args.token_file).read_text(encoding="utf-8").strip()
     token: str | None = args.token
-    return token
+    return secret_in(args.token_file) if token is None else token

@@ -48,16 +48,16 @@ def export(
         InvalidArgumentError: the model cannot be exported; the message names the line. Nothing was written.
         NotFoundError: there is no checkpoint.
     """
-    wanted = ExportConfig(**options)
+    settings = ExportConfig(**options)
     if isinstance(source, Session):
-        return export_session(source, path, example=example, options=wanted)
+        return export_session(source, path, example=example, options=settings)
     if isinstance(source, Trainer):
-        return source.export(path, example=example, options=wanted)
+        return source.export(path, example=example, options=settings)
     if task is None:
         raise InvalidArgumentError(
             f"export of model directory '{source}': give its task, which makes the model: export(..., task=MyTask)"
         )
-    checkpoint = resolve(str(source) if wanted.checkpoint is None else wanted.checkpoint)
+    checkpoint = resolve(str(source) if settings.checkpoint is None else settings.checkpoint)
     exporter = CheckpointExporter(Trainer(task).task)
-    shared = wanted.checkpoint is not None
-    return exporter.export(checkpoint, path, example=example, shared=shared, options=wanted, on_rows=on_rows)
+    shared = settings.checkpoint is not None
+    return exporter.export(checkpoint, path, example=example, shared=shared, options=settings, on_rows=on_rows)

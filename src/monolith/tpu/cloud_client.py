@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
 
-__all__ = ["CloudTpu", "HttpTransport", "TpuClient", "make_client", "send"]
-
 _log = logging.getLogger(__name__)
 
 API: Final = "https://tpu.googleapis.com/v1"

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from monolith.tpu.torchax_shim import Backend
 
-__all__ = ["Devices", "cpu_devices", "tpu_devices"]
-
 
 class Devices:
     """Places arrays on devices of one process. Weights go to all of them, batches are divided by examples.

@@ -15,8 +15,16 @@ from monolith.files import join
 from monolith.nn import Embeddings
 from monolith.tensors import Ragged
 from monolith.tpu.feature_columns import Env
-from monolith.tpu.vocabulary import Vocabulary, find_vocabulary_file, read_vocabulary
-from monolith.tpu.vocabulary_tables import QR_COLLISION_RATE, QR_THRESHOLD, looked_up_as, make_configs, slots_of
+from monolith.tpu.vocabulary import (
+    QR_COLLISION_RATE,
+    QR_THRESHOLD,
+    Vocabulary,
+    find_vocabulary_file,
+    looked_up_as,
+    make_configs,
+    read_vocabulary,
+    slots_of,
+)
 from monolith.train.task import Spec, Task
 
 if TYPE_CHECKING:
@@ -26,12 +34,10 @@ if TYPE_CHECKING:
 
     from monolith.data import Dataset
     from monolith.nn import EmbeddingOutputs
-    from monolith.tpu.vocabulary_tables import TableFeature, VocabularyTable
+    from monolith.tpu.vocabulary import TableFeature, VocabularyTable
     from monolith.train.parameters.instantiable_params import InstantiableParams
     from monolith.train.parameters.params import Params
     from monolith.train.task import Mode
-
-__all__ = ["EmbeddingTask", "files_of_dates"]
 
 
 class EmbeddingTask(Task):

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from monolith.tpu.jax_task import JaxTask
     from monolith.train.session import SessionState
 
-__all__ = ["EmbeddingConfigSpec", "TPUEstimator"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Env", "FeatureColumn", "FeatureSlot"]
-
 
 class Env:
     """The slots of a task: collected first, then the same for ever.

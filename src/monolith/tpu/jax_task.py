@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from monolith.tpu.torchax_shim import Backend
     from monolith.train.task import Mode
 
-__all__ = ["GlobalBatches", "JaxTask", "global_batches"]
-
 
 class JaxTask(Task):
     """A task whose `model_fn` is compiled by JAX, on batches of all replicas together.

@@ -6,8 +6,6 @@ from typing import Final
 
 from monolith.config import Config, config, require_at_least
 
-__all__ = ["MODES", "TpuConfig"]
-
 MODES: Final = ("train", "eval", "train_and_eval")
 PARTITION_STRATEGIES: Final = ("mod", "div")
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from monolith.train.session import SessionState
     from monolith.train.task import Task
 
-__all__ = ["TPURunner", "checkpoints_iterator", "main", "step_of"]
-
 EVAL_TIMEOUT_SECONDS: Final = 5 * 3600.0
 """An evaluation that waits so long for the next checkpoint has seen the last one."""
 _LOOK_SECONDS = 1.0

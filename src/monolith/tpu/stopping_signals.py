@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.hook import StepContext
 
-__all__ = ["STOPPING_SIGNAL", "EndOfStreamHook", "SignalledBatch", "with_stopping_signals"]
-
 STOPPING_SIGNAL: Final = "stopping_signal"
 """The column of the signal: bool [B]."""
 

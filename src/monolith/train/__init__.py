@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith._deprecated import former_names as _former_names
 from monolith.hooks.current_session import get_current_session
+from monolith.train._run_hooks import StopAtStep
 from monolith.train._training_loop import enable_monkey_patch, preemption_errors
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.batch_time import time_of
@@ -19,8 +20,7 @@ from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig
 from monolith.train.compat.run_config import RunConfig
 from monolith.train.config.input_options import InputConfig
-from monolith.train.config.job_config import JobConfig
-from monolith.train.config.job_settings import JobProgramConfig
+from monolith.train.config.job_config import JobConfig, JobProgramConfig
 from monolith.train.config.trainer_config import (
     ControlConfig,
     DeviceConfig,
@@ -35,8 +35,6 @@ from monolith.train.config.trainer_config import (
     TrainerConfig,
 )
 from monolith.train.context import Context, TaskContext, current_context, use_context
-from monolith.train.debugging_info import get_debugging_info_file_name, get_meta_graph_file_name
-from monolith.train.eof_aware_task import EofAwareTask
 from monolith.train.estimator import Estimator
 from monolith.train.export.two_stage import ItemVectors, TwoStageTask
 from monolith.train.history import History
@@ -51,15 +49,16 @@ from monolith.train.parameters.registry import (
     task_registry,
 )
 from monolith.train.predict.candidate_items import CandidateItems, item_ids
-from monolith.train.prepare_run import prepare_run
-from monolith.train.ps_benchmark import BenchmarkConfig, PsBenchMarkTask
+from monolith.train.roles.debugging_info import get_debugging_info_file_name, get_meta_graph_file_name
 from monolith.train.roles.distributed_runner import distributed_train
 from monolith.train.roles.local_runner import local_train, make_trainer
+from monolith.train.roles.preparation import prepare_run
+from monolith.train.roles.ps_benchmark import BenchmarkConfig, PsBenchMarkTask
 from monolith.train.roles.sync_runner import distributed_sync_train
 from monolith.train.session import Session, SessionState
 from monolith.train.step_result import StepResult
-from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import ExportMode, Mode, Spec, Task
+from monolith.train.task_wrappers import EofAwareTask
 from monolith.train.trainer import Trainer
 
 __all__ = [

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from monolith.ps.dense.push import PreparedPush
     from monolith.tables.batch import BatchStamp, Pending
 
-__all__ = ["DenseConfig", "DenseStep", "LocalDense", "ServerDense", "StepGradients", "require_servers"]
-
 
 @config
 class DenseConfig(Config):

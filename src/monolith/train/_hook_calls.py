@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from monolith.hook import Call, HookedSession
 
-__all__ = ["HookCalls"]
-
 T = TypeVar("T")
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from monolith.train._table_pipeline import TablePipeline
     from monolith.train.task import Mode, Task
 
-__all__ = ["ModelStep"]
-
 
 class ModelStep:
     """Runs a task on batches. Only the training thread may use it.

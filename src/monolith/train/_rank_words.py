@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from monolith.collective.lock_step import Agreed, LockStep
     from monolith.collective.wire import Wire
 
-__all__ = ["RankAgreement", "gather_texts"]
-
 T = TypeVar("T")
 
 _SHOWN = 400

@@ -6,23 +6,57 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.errors import InvalidArgumentError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps.dense.client import DenseClient
-from monolith.train._dense_averaging import DenseAveraged
 from monolith.train._dense_step import DenseConfig, DenseStep, LocalDense, ServerDense
+from monolith.train.rank_part import RankPart, RankUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
 
     from monolith.checkpoint import TrainState
+    from monolith.nn import Embeddings
     from monolith.ps.dense.wire import DenseServers
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
+    from monolith.train._dense_step import StepGradients
     from monolith.train.device_placement import DevicePlacement
-    from monolith.train.rank_part import RankPart
-    from monolith.train.task import Task
+    from monolith.train.task import Mode, Task
 
-__all__ = ["build_parts", "open_dense"]
+
+class DenseAveraged(LocalDense):
+    """Dense weights that every rank updates by its own optimizers, with averaged gradients.
+
+    A weight that the batches of some ranks did not use has the gradients of the others; one that no rank has used has
+    none, so that optimizers skip it as they do in one process.
+
+    Args:
+        optimizers: Optimizers of the weights.
+        part: The run.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], part: RankPart) -> None:
+        super().__init__(optimizers)
+        self._part = part
+
+    @property
+    def in_step(self) -> bool:
+        """Returns True: all ranks make the same steps."""
+        return True
+
+    def combine(self, gradients: StepGradients) -> None:
+        """Averages the gradients over all ranks; a step that any rank refuses is refused by all."""
+        num_pushes = gradients.num_pushes if self._part.shares_rows else 0  # pushes to servers are not followed
+        update = RankUpdate(gradients.reached, num_pushes, has_dense=bool(gradients.weights))
+        self._part.update(update, gradients.weights, gradients.why_refused())
+
+    def follow(self, weights: Sequence[Parameter]) -> RankUpdate | None:
+        """Makes a step without a batch, with the mean gradient of the others; None if no rank has a batch."""
+        return self._part.follow_step(weights)
 
 
 def build_parts(
@@ -86,3 +120,31 @@ def open_dense(
 
     on_close(close)
     return ServerDense(client, optimizers, settings)
+
+
+def require_training(mode: Mode, servers: DenseServers | None) -> None:
+    """Refuses servers of dense weights where nothing is trained.
+
+    Raises:
+        InvalidArgumentError: there are some.
+    """
+    if servers is not None and mode != "train":
+        raise InvalidArgumentError(
+            f"session: servers keep dense weights that are trained, and mode is {mode!r}; restore a checkpoint of them,"
+            " which has the form of one process"
+        )
+
+
+def embeddings_of(state: TrainState) -> list[Embeddings]:
+    """Returns the `Embeddings` of a model.
+
+    Raises:
+        InvalidArgumentError: two of them share one store.
+    """
+    found = list(state.embeddings.values())
+    if len({id(each.store) for each in found}) != len(found):
+        raise InvalidArgumentError(
+            "session: two Embeddings of the model share one store, so that a batch would be applied by the first only;"
+            " put all slots of a store into one Embeddings"
+        )
+    return found

@@ -17,8 +17,6 @@ from monolith.hooks.current_session import get_current_session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Collections", "add_to_collections", "get_collection"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -12,7 +12,7 @@ from monolith.data.dataset import Dataset
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.config.input_options import InputConfig
-from monolith.train.input_shares import InputShares
+from monolith.train.input.shares import InputShares
 
 if TYPE_CHECKING:
     import os
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from monolith.data.file_queue.feed import Files
     from monolith.data.records.records import Records
     from monolith.dependence import RecordedCall
-
-__all__ = ["Context", "TaskContext", "current_context", "use_context"]
 
 _log = logging.getLogger(__name__)
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from monolith.data.prefetch.staging import StagedTensors
     from monolith.train.step_result import StepResult
 
-__all__ = ["DeviceConfig", "DevicePlacement", "StagedFeatures", "device_of_rank", "placement_of"]
-
 
 @config
 class DeviceConfig(Config):

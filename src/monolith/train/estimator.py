@@ -13,7 +13,7 @@ from monolith.files import join
 from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.refusal import option_of_a_job
 from monolith.train.compat.run_config import RunConfig
-from monolith.train.config.job_settings import JobProgramConfig
+from monolith.train.config.job_config import JobProgramConfig
 from monolith.train.export.exports_of_run import num_shards
 from monolith.train.roles.distributed_runner import distributed_train
 from monolith.train.roles.local_runner import make_trainer
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from monolith.train.compat.options import RunnerConfig
     from monolith.train.parameters.params import Params
     from monolith.train.trainer import Trainer
-
-__all__ = ["Estimator"]
 
 
 class Estimator:

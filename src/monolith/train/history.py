@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["History"]
-
 
 class History:
     """The records of one call of `Trainer.train`, at a fixed interval of steps.

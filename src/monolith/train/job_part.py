@@ -8,11 +8,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from monolith.errors import AbortedError, DeadlineExceededError, OpError
-from monolith.job.lost_updates import LostUpdates
+from monolith.job.state import LostUpdates
 from monolith.observe import MetricClient
 from monolith.stop_request import StopRequest
-from monolith.train._resuming import OwnerProgress, resume
-from monolith.train._server_rows import server_stores
+from monolith.train.saving.resuming import OwnerProgress, resume
+from monolith.train.saving.server_rows import server_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from monolith.tables.batch import BatchStamp
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
-    from monolith.train._resuming import Resumed
     from monolith.train.config.job_config import JobConfig
-    from monolith.train.roles.servers_back import ServerReconnector
+    from monolith.train.roles.server_watch import ServerReconnector
+    from monolith.train.saving.resuming import Resumed
 
 __all__ = ["JobPart", "steps_of_others"]
 

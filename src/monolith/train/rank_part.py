@@ -19,15 +19,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monolith import collective
-from monolith.collective.gradient_averaging import AveragingConfig
-from monolith.collective.gradient_averaging import average_gradients, told
+from monolith.collective.gradient_averaging import AveragingConfig, average_gradients, told
 from monolith.collective.lock_step import Call, LockStep
 from monolith.collective.serial_executor import RaisedByAllError
 from monolith.collective.sharded.store import ShardedStore
 from monolith.errors import InvalidArgumentError
 from monolith.nn import without_rows
 from monolith.train._rank_words import RankAgreement, gather_texts
-from monolith.train._server_rows import server_stores
+from monolith.train.saving.server_rows import server_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from monolith.ps.client.cluster import PsCluster
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
-    from monolith.train.config.sync_config import SyncConfig
-    from monolith.train.rank_inputs import RankInputs
+    from monolith.train.config.job_config import SyncConfig
+    from monolith.train.input.jobs import RankInputs
 
 __all__ = ["CollectiveFlag", "RankPart", "RankUpdate"]
 

@@ -13,8 +13,6 @@ from monolith.tensors import Ragged
 if TYPE_CHECKING:
     from monolith.train.task import Spec
 
-__all__ = ["StepResult"]
-
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for each step, and that takes four times as long
 class StepResult:

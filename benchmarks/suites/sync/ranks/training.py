@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.suites.sync.task import SyncTower, batches_of, slot_names
 from monolith.train import CpuTrainingConfig, Session
 from monolith.train.compat.derive_config import trainer_config_of
-from monolith.train.config.sync_config import SyncConfig
+from monolith.train.config.job_config import SyncConfig
 from monolith.train.rank_part import RankPart
 
 if TYPE_CHECKING:

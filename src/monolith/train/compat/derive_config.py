@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from monolith.train.compat.options import CpuTrainingConfig
 
-__all__ = ["trainer_config_of"]
-
 
 def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) -> TrainerConfig:
     """Returns the trainer's config for these options, and freezes them.

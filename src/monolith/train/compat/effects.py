@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Make: TypeAlias = Callable[[Any, Params], Any]
     """From all options, and the parameters of the task, to the value of a field."""
 
-__all__ = ["Effect", "InDiscoveryConfig", "Makes", "OfAJob", "ReadBy", "Refused", "Sets", "effects_of", "job_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sets:

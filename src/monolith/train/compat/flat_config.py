@@ -22,8 +22,6 @@ from monolith import environment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["ENVIRONMENT_PREFIX", "FlatConfig", "Origin", "flat_config", "read_config_file"]
-
 ENVIRONMENT_PREFIX = "MONOLITH_"
 """Option ``model_dir`` is the variable ``MONOLITH_MODEL_DIR``."""
 

@@ -39,8 +39,6 @@ from monolith.train.compat.conversions import (
 from monolith.train.compat.effects import InDiscoveryConfig, Makes, OfAJob, ReadBy, Refused, Sets, effects_of
 from monolith.train.compat.flat_config import FlatConfig, flat_config
 
-__all__ = ["CpuTrainingConfig", "DistributedCpuTrainingConfig", "RunnerConfig"]
-
 
 @flat_config
 class CpuTrainingConfig(FlatConfig):

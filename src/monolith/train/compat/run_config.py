@@ -8,8 +8,6 @@ from monolith.train.compat.effects import ReadBy
 from monolith.train.compat.flat_config import FlatConfig, Origin, flat_config
 from monolith.train.compat.options import RunnerConfig
 
-__all__ = ["RunConfig"]
-
 
 @flat_config
 class RunConfig(FlatConfig):

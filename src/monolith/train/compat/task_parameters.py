@@ -15,8 +15,6 @@ from monolith.train.parameters.params import Params
 if TYPE_CHECKING:
     from monolith.train.compat.effects import Effect
 
-__all__ = ["FOR_THE_TASK", "PARAMETERS", "ExportMode", "Parameter", "define_parameters", "override_params"]
-
 
 class ExportMode(IntEnum):
     """How a model is exported for serving; the numbers are those of saved parameters."""

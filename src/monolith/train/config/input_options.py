@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from monolith.data.dataset import Dataset
     from monolith.data.records.records import Records
 
-__all__ = ["InputConfig", "NumberedStream"]
-
 
 class NumberedStream(Protocol):
     """A live stream of examples, such as `monolith.online.stream.ExampleStream`."""

@@ -1,12 +1,17 @@
-"""Config of a job of several processes, beyond that of its trainers: standbys and timeouts."""
+"""Configs of runs of several processes, beyond those of their trainers: jobs with servers, and synchronous ranks."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from monolith.config import Config, config, require_at_least
+from monolith.config import Config, config, require_at_least, require_positive
+from monolith.files import is_name, join
 
-__all__ = ["JobConfig"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.cluster.manager import Incomplete
 
 MOST_RETRIES_OF_PARTIAL_RECOVERY = 6
 """Default number of times that a job with partial recovery continues with another cluster."""
@@ -86,3 +91,63 @@ class JobConfig(Config):
     def ends_servers(self) -> bool:
         """Returns whether servers are stopped when training has ended."""
         return self.force_shutdown_ps or not self.keep_servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgramConfig:
+    """Settings of a job in addition to the options of its command line."""
+
+    query_failure_handler: Callable[[Incomplete], None] | None = None
+    """Called between two polls for missing processes, instead of a sleep of five seconds; may raise."""
+    benchmark_seconds: float = 120.0
+    """Seconds that servers are measured, if there are extra ones."""
+    shut_down_servers: bool = True
+    """Whether the chief stops the servers with the job; False: their launcher does."""
+    on_stop: Callable[[], None] | None = None
+    """Called at the end if this process or its job was requested to stop before all data was trained, so that the
+    launcher may restart it."""
+    max_steps: int | None = None
+    """The last global step; None: that of the task."""
+    deterministic: bool = False
+    """Take time from the data alone and begin with a fixed seed."""
+
+
+@config
+class SyncConfig(Config):
+    """Every rank has a batch of its own for each step; rows are shared out among the ranks, dense weights are copies.
+
+    All of it is the same on every rank.
+    """
+
+    combine: str = "sum"
+    """How the gradients of a row of several ranks are combined: ``sum``, or ``mean`` over the ranks that had a batch,
+    as dense gradients always are."""
+    own_folders: str | None = None
+    """The folder of the model directory in which each rank saves what it has into a directory of its own,
+    ``index-<rank>``; empty: the model directory itself. None: all ranks save into one directory."""
+    alltoall_metrics: bool = False
+    """Whether rank 0 shows how ids and rows are spread over the ranks, in its log and in event files, as often as
+    other records; a run of one exchanges nothing."""
+    alltoall_metrics_slot: str | None = None
+    """A table whose ids are counted there as ``<slot>_size``."""
+    timeout_seconds: float = 1800.0
+    """Timeout of calls between ranks; a rank that waits longer exits. In a program that has called
+    `monolith.collective.init` itself, the timeout given there holds."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "timeout_seconds")
+        if self.combine not in {"sum", "mean"}:
+            raise ValueError(f"SyncConfig: combine must be 'sum' or 'mean', got {self.combine!r}")
+        if self.alltoall_metrics_slot is not None and not self.alltoall_metrics:
+            raise ValueError(
+                f"SyncConfig: alltoall_metrics_slot={self.alltoall_metrics_slot!r} counts nothing without"
+                " alltoall_metrics=True; set it, too"
+            )
+        if self.own_folders and not is_name(self.own_folders):
+            raise ValueError(
+                f"SyncConfig: own_folders must be the name of a folder, or empty, got {self.own_folders!r}"
+            )
+
+    def checkpoint_dir(self, model_dir: str) -> str:
+        """Returns the directory of the checkpoints of the run, or of the directories of its ranks."""
+        return join(model_dir, self.own_folders) if self.own_folders else model_dir

@@ -37,17 +37,6 @@ if TYPE_CHECKING:
     from monolith.train.predict.candidate_items import CandidateItems
     from monolith.train.session import Session
 
-__all__ = [
-    "ITEM_CACHE",
-    "TWO_STAGE",
-    "CachedItems",
-    "ItemVectors",
-    "TwoStageTask",
-    "cache_items",
-    "export_two_stage",
-    "write_item_cache",
-]
-
 CACHE = "MonolithHashTable_cached_item_embeddings"
 """Name of the file with the vectors of items, before ``-00000-of-00001``."""
 ITEM_CACHE = "item_cache"

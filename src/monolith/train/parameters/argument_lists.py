@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["check_list", "extend_as_list", "to_list", "to_snake_case"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from monolith.train.parameters.params import Params
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ALLOWED_KWARGS", "InstantiableParams", "params", "with_params"]
-
 C = TypeVar("C", bound=type)
 
 ALLOWED_KWARGS: Final = frozenset(

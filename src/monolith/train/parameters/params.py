@@ -22,8 +22,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
-__all__ = ["Params", "copy_params_to", "update_params"]
-
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _LIST_STEP = re.compile(r"(.+?)\[(-?\d+)\]")
 

@@ -15,14 +15,6 @@ from monolith.train.task import Task
 if TYPE_CHECKING:
     from monolith.train.parameters.params import Params
 
-__all__ = [
-    "SingleTaskModelParams",
-    "TaskRegistry",
-    "find_task",
-    "register_single_task_model",
-    "task_registry",
-]
-
 M = TypeVar("M", bound="type[SingleTaskModelParams]")
 
 

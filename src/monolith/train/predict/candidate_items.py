@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["ITEM_ID", "CandidateItems", "item_ids"]
-
 ITEM_ID = "item_id"
 """Column of the ids of candidate items."""
 _FIDS = "fids"

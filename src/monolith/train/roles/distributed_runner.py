@@ -22,23 +22,20 @@ from monolith.hooks.parameter_sync import PushThread
 from monolith.hooks.ps_health import PsHealthHook
 from monolith.observe import HeartBeat
 from monolith.stop_request import StopRequest
-from monolith.train._job_signals import on_signals
-from monolith.train._publishing import require_publishing
+from monolith.train._run_hooks import require_publishing
 from monolith.train.compat.conversions import mode_of
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
-from monolith.train.compat.partial_sync import require_partial_sync
+from monolith.train.compat.refusal import require_partial_sync
 from monolith.train.compat.task_parameters import override_params
-from monolith.train.config.job_settings import JobProgramConfig
+from monolith.train.config.job_config import JobProgramConfig
 from monolith.train.config.trainer_config import RESTART_OF_A_JOB, require_training
-from monolith.train.debugging_info import DebuggingInfoHook
 from monolith.train.parameters.registry import require_named_task
-from monolith.train.prepare_run import prepare_run
-from monolith.train.rank_place import take_rank
+from monolith.train.roles.debugging_info import DebuggingInfoHook
 from monolith.train.roles.local_runner import use_threads
-from monolith.train.roles.place import RolePlace, is_scheduled, role_and_index
+from monolith.train.roles.place import RolePlace, ServerPlaces, is_scheduled, role_and_index
+from monolith.train.roles.preparation import on_signals, prepare_run, take_rank
 from monolith.train.roles.server import run_server
-from monolith.train.roles.server_places import ServerPlaces
 from monolith.train.roles.worker import WorkerRole, tf_config
 from monolith.train.trainer import Trainer
 

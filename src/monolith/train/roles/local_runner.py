@@ -18,8 +18,7 @@ from monolith.train.compat.options import DistributedCpuTrainingConfig, RunnerCo
 from monolith.train.compat.refusal import require_effective, require_one_process
 from monolith.train.compat.task_parameters import override_params
 from monolith.train.parameters.registry import require_named_task
-from monolith.train.prepare_run import prepare_run
-from monolith.train.rank_place import take_place
+from monolith.train.roles.preparation import prepare_run, take_place
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from monolith.train.compat.options import CpuTrainingConfig
     from monolith.train.config.input_options import InputConfig, NumberedStream
     from monolith.train.parameters.params import Params
-
-__all__ = ["local_train", "make_trainer", "use_threads"]
 
 _TOO_MANY_THREADS = 2**15
 """More threads than any machine has processors; torch would try, and crash the process."""

@@ -15,15 +15,13 @@ from monolith.files import join
 from monolith.ps.places import find_place
 from monolith.ps.recovery.config import RecoveryConfig
 from monolith.ps.server.server import PsServer
-from monolith.train._job_signals import on_signals
+from monolith.train.roles.preparation import on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.ps.places import ServerPlace
     from monolith.train.roles.place import RolePlace
-
-__all__ = ["run_server"]
 
 _log = logging.getLogger(__name__)
 

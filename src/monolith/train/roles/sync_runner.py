@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING
 
 from monolith import collective
 from monolith.hooks.parameter_sync import ParameterSyncHook
-from monolith.train._job_signals import on_signals
-from monolith.train._publishing import require_publishing
+from monolith.train._run_hooks import require_publishing
 from monolith.train.compat.conversions import mode_of
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.task_parameters import override_params
-from monolith.train.config.job_settings import JobProgramConfig
+from monolith.train.config.job_config import JobProgramConfig
 from monolith.train.config.trainer_config import require_training
 from monolith.train.parameters.registry import require_named_task
-from monolith.train.prepare_run import prepare_run
-from monolith.train.rank_place import take_place
 from monolith.train.roles.local_runner import use_threads
+from monolith.train.roles.preparation import on_signals, prepare_run, take_place
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from monolith.train.compat.options import DistributedCpuTrainingConfig
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params
-
-__all__ = ["distributed_sync_train"]
 
 _log = logging.getLogger(__name__)
 

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING
 
 from monolith import environment
 from monolith.cluster import ClusterRequest, get_training_cluster
+from monolith.cluster.held_port import LivenessPort
 from monolith.cluster.liveness import NodeAliveChecker, NodeAliveCheckerError
 from monolith.cluster.manager import poll_seconds
-from monolith.cluster.presence import LivenessPort
 from monolith.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
 from monolith.hooks.ps_health import PsHealthHook
 from monolith.job.job import JobClient
+from monolith.observe import MetricClient
 from monolith.ps.client.cluster import PsCluster
 from monolith.stop_request import StopRequest
-from monolith.train._job_signals import on_signals
-from monolith.train.debugging_info import DebuggingInfoHook
-from monolith.train.job_metrics import JobMetrics
 from monolith.train.job_part import JobPart
-from monolith.train.ps_benchmark import choose_servers
-from monolith.train.roles.server_places import ServerPlaces
-from monolith.train.roles.server_watch import ServerWatch
-from monolith.train.roles.servers_back import ServerReconnector
+from monolith.train.roles.debugging_info import DebuggingInfoHook
+from monolith.train.roles.place import ServerPlaces
+from monolith.train.roles.preparation import on_signals
+from monolith.train.roles.ps_benchmark import choose_servers
+from monolith.train.roles.server_watch import ServerReconnector, ServerWatch
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -34,12 +33,45 @@ if TYPE_CHECKING:
     from monolith.cluster.manager import Incomplete
     from monolith.cluster.training_cluster import TrainingCluster
     from monolith.hook import Hook
-    from monolith.train.config.job_settings import JobProgramConfig
+    from monolith.train.config.job_config import JobProgramConfig
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params
     from monolith.train.roles.place import RolePlace
 
-__all__ = ["WorkerRole", "tf_config"]
+
+class JobMetrics:
+    """Metrics of the startup time of a job, and of the retries of a worker.
+
+    Args:
+        config: Config of the worker, with the time at which the job was submitted.
+        worker_index: Index of the worker; 0 is the chief.
+        clock: Current time.
+        metrics: Client that emits them.
+    """
+
+    def __init__(
+        self, config: TrainerConfig, worker_index: int, *, clock: Clock, metrics: MetricClient | None = None
+    ) -> None:
+        self._model_name = config.model_name or ""
+        self._cluster_type = config.reporting.cluster_type
+        self._submit_time = config.reporting.submit_time if worker_index == 0 else None
+        self._worker_index = worker_index
+        self._clock = clock
+        self._metrics = metrics or MetricClient()
+
+    def containers_ready(self) -> None:
+        """Reports once, on the chief, how long it took until all processes were up, if the start time is set."""
+        if self._submit_time is not None:
+            elapsed = max(self._clock.now() - self._submit_time, 0.0)
+            tags = {"model_name": self._model_name, "cluster_type": self._cluster_type}
+            self._metrics.emit_timer("container_ready_elapsed_time.all", elapsed, tags)
+            self._submit_time = None
+
+    def failed_over(self, count: int) -> None:
+        """Reports that a worker has restarted `count` times."""
+        tags = {"model_name": self._model_name, "worker_index": self._worker_index}
+        self._metrics.emit_timer("worker_failover_cnt", count, tags)
+
 
 _log = logging.getLogger(__name__)
 

@@ -6,10 +6,9 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.data.dataset import Dataset
+from monolith.data.dataset import Dataset, WorkerShare
 from monolith.data.file_queue.queue import QueuedFiles
 from monolith.data.sources.file_set import FileSet
-from monolith.data.worker_share import WorkerShare
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
     from monolith.data.file_queue.feed import Files
     from monolith.data.file_queue.queue import FileQueue
-
-__all__ = ["HasFileQueues", "InputShares", "KnowsShares"]
 
 
 class KnowsShares(Protocol):

@@ -28,7 +28,7 @@ from monolith.errors import (
 from monolith.files import join
 from monolith.hook import Hook
 from monolith.ps.arithmetic import measure_throughput
-from monolith.ps.server.standby import StandbyServers
+from monolith.ps.places import StandbyServers
 from monolith.train.config.trainer_config import TrainerConfig
 from monolith.train.task import Spec, Task
 from monolith.train.trainer import Trainer
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
     from monolith.train.parameters.instantiable_params import InstantiableParams
     from monolith.train.task import Mode
-
-__all__ = ["BenchmarkConfig", "BenchmarkedServers", "PsBenchMarkTask", "choose_servers"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

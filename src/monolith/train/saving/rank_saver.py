@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import collective
 from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver
-from monolith.checkpoint.restore.left_out import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.restore.restoring import (
     LoadedCheckpoint,
     Prepared,
@@ -24,6 +23,7 @@ from monolith.checkpoint.restore.restoring import (
     restore_all,
     restore_without_dense,
 )
+from monolith.checkpoint.restore.rules import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.saver import CLEAR_NN
 from monolith.collective.lock_step import Call, LockStep
 from monolith.deltalog.publish.log_position import POSITION_NAME, LogPosition

@@ -11,7 +11,7 @@ from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import join, text_files
 from monolith.hook import Hook
 from monolith.nn.embeddings.slot_address import SlotAddress, slot_addresses
-from monolith.ps.client.row_looks import find_row
+from monolith.ps.client.row_calls import find_row
 from monolith.train.protos import debugging_info_pb2 as messages
 
 if TYPE_CHECKING:
@@ -19,18 +19,8 @@ if TYPE_CHECKING:
 
     from monolith.hook import HookedSession
     from monolith.ps.client.cluster import PsCluster
-    from monolith.ps.client.row_looks import FoundRow
+    from monolith.ps.client.row_calls import FoundRow
     from monolith.ps.client.store import PsStore
-
-__all__ = [
-    "DebuggingInfo",
-    "DebuggingInfoHook",
-    "get_debugging_info_file_name",
-    "get_meta_graph_file_name",
-    "look_up",
-    "read_debugging_info",
-    "write_debugging_info",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +124,7 @@ class DebuggingInfoHook(Hook):
 
 
 def get_debugging_info_file_name(model_dir: str) -> str:
-    """Returns the file in which the chief lists the processes of a job; see `monolith.train.debugging_info`.
+    """Returns the file in which the chief lists the processes of a job; see `monolith.train.roles.debugging_info`.
 
     >>> get_debugging_info_file_name("/models/ranker")
     '/models/ranker/debugging_info.pb'

@@ -15,8 +15,8 @@ from monolith.checkpoint import (
 from monolith.checkpoint.state_files import split_path
 from monolith.errors import NotFoundError
 from monolith.hooks.checkpoint_restorer import custom_restore_options
-from monolith.train._own_folder_saver import OwnFolderSaver
-from monolith.train.local_job import LocalJob
+from monolith.train.input.jobs import LocalJob
+from monolith.train.saving.own_folder_saver import OwnFolderSaver
 from monolith.train.session import SessionState
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.train._rank_words import RankAgreement
     from monolith.train.config.trainer_config import TrainerConfig
-
-__all__ = ["go_on", "restore_to_look"]
 
 _log = logging.getLogger(__name__)
 

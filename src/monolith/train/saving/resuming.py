@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp
 
-__all__ = ["OwnerProgress", "Resumed", "resume"]
-
 
 class OwnerProgress(NamedTuple):
     """The state of a worker at one owner."""

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from monolith.checkpoint.catalog import Catalog, read_manifest
 from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.model_dir_lock import claimed_generation
-from monolith.checkpoint.rank_folders import folder_of_rank, id_of
 from monolith.checkpoint.restore.adapting import Parts
 from monolith.checkpoint.restore.restoring import LoadedCheckpoint, Prepared
+from monolith.checkpoint.snapshots import folder_of_rank, id_of
 from monolith.checkpoint.state_files import split_path
-from monolith.collective.sharded.store import OwnRows, own_cut, sharded_stores
 from monolith.collective.sharded.calls import stamps_from_plain, stamps_to_plain
+from monolith.collective.sharded.store import OwnRows, own_cut, sharded_stores
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.files import join
 from monolith.tables.history import ALL_BUCKETS, OwnerClock
-from monolith.train._rank_saver import RankSaver
 from monolith.train._rank_words import RankAgreement
+from monolith.train.saving.rank_saver import RankSaver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

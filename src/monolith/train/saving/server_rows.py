@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, cast
 
-from monolith.checkpoint.restore.part_owners import part_owners
+from monolith.checkpoint.restore.store_restore import part_owners
 from monolith.ps.client.store import PsStore
 from monolith.tables.history import ALL_BUCKETS
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
     from monolith.train._rank_words import RankAgreement
-
-__all__ = ["begin_rows_of_ranks", "empty_rows", "owners_of", "server_stores", "set_initialized"]
 
 
 def server_stores(cluster: PsCluster) -> Callable[[Mapping[str, TableConfig]], Store]:

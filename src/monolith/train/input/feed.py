@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from monolith.nn import BatchContext
 
-__all__ = ["BatchFeed"]
-
 _log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0

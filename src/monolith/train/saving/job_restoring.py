@@ -9,8 +9,8 @@ from monolith.checkpoint import Saver
 from monolith.checkpoint.restore.adapting import Parts
 from monolith.job.saved_job import OF_ONE_PROCESS
 from monolith.nn.embeddings.saved_state import EXTRA_STATE
-from monolith.train._restoring import go_on
-from monolith.train._server_rows import empty_rows, owners_of, set_initialized
+from monolith.train.saving.restoring import go_on
+from monolith.train.saving.server_rows import empty_rows, owners_of, set_initialized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from monolith.checkpoint import TrainState
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.job_part import JobPart
-
-__all__ = ["JOB", "JobSaver", "restore_in_job"]
 
 _log = logging.getLogger(__name__)
 

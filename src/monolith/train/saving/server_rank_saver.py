@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from monolith.checkpoint.cut import take_cut
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
-from monolith.train._rank_saver import RankSaver
+from monolith.train.saving.rank_saver import RankSaver
 
 if TYPE_CHECKING:
     from monolith.checkpoint import RestoreConfig, SavedCheckpoint, TrainState
