@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from monolith.collective.library import KeyStore
 
-
 _BROADCAST_VARIABLE = "MONOLITH_WITH_BYTEPS_BCAST"
 """With BytePS: 0 broadcasts weights with Horovod, -1 skips the broadcast, anything else uses BytePS."""
 

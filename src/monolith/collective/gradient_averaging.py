@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from monolith.collective.wire import Wire
 
-
 Fusion: TypeAlias = Literal["none", "one", "grouped"]
 
 _FUSIONS: Final[tuple[Fusion, ...]] = ("none", "one", "grouped")

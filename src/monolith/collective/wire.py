@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from monolith.collective.library import CollectiveLibrary
 
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp
 
-
 DENSE_PART = "dense"
 """The part that holds dense weights, written by one process of a run."""
 

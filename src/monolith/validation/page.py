@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from monolith.validation.outcome import CopyOutcome, Window
 
-
 _DAY = 86_400
 _LIGHT = ("#1f5fd6", "#b45309", "#c2255c", "#0f766e", "#6d28d9", "#4d7c0f", "#6b7280", "#9a3412")
 _DARK = ("#7cb0ff", "#f5b04a", "#ff7fae", "#5eead4", "#c4b5fd", "#bef264", "#a8b0bd", "#fdba74")

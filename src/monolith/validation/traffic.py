@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from monolith.data.clicks import SyntheticClicks
     from monolith.data.dataset import Dataset
 
-
 DAY = 86_400
 CRITEO_NUMBERS = tuple(f"I{place}" for place in range(1, 14))
 CRITEO_TEXTS = tuple(f"C{place}" for place in range(1, 27))

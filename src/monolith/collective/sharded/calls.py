@@ -11,7 +11,7 @@ import json
 import struct
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from monolith.collective.lock_step import Agreed
     from monolith.collective.serial_executor import SerialExecutor
     from monolith.collective.wire import Wire
+
+T = TypeVar("T")
 
 
 class RankCalls:
@@ -84,6 +86,18 @@ def settled(wire: Wire, do: Callable[[], bytes]) -> list[bytes]:
     answers = gather_texts(wire, told)
     _raise_first([answer[1:] if answer.startswith(_BAD) else None for answer in answers], failure)
     return [answer[1:] for answer in answers]
+
+
+def settled_here(wire: Wire, do: Callable[[], T]) -> T:
+    """Returns the result of `do` on this rank only; otherwise like `settled`."""
+    results: list[T] = []
+
+    def run() -> bytes:
+        results.append(do())
+        return b""
+
+    settled(wire, run)
+    return results[0]
 
 
 def _raise_first(failures: list[bytes | None], own: Exception | None) -> None:
@@ -187,12 +201,7 @@ class BlockStreams:
     def open(self, begin: Callable[[], Iterator[RowBlock]]) -> int:
         """Opens the blocks of each rank, under one number. Runs in a call of all ranks."""
         number = next(self._numbers)
-
-        def opened() -> bytes:
-            self._open[number] = begin()
-            return b""
-
-        settled(self._calls.wire, opened)
+        self._open[number] = settled_here(self._calls.wire, begin)
         return number
 
     def blocks(self, number: int) -> Iterator[RowBlock]:

@@ -5,10 +5,9 @@ Every rank has a `part` of the log, and rank 0 the dense weights.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from monolith.collective.sharded.calls import pack, settled, unpack
+from monolith.collective.sharded.calls import pack, settled_here, unpack
 from monolith.deltalog import rows_part
 from monolith.deltalog.publish.part_publisher import PartPublisher
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
@@ -17,7 +16,7 @@ from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds
 from monolith.tables.local.history import LocalChangeReader, LocalHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from monolith.collective.sharded.calls import BlockStreams, RankCalls
     from monolith.deltalog import DeltaLog
@@ -68,33 +67,20 @@ class ReaderCalls:
 
     def _open(self, arguments: bytes, _: object) -> ChangePosition:
         (name, at), _blobs = unpack(arguments)
-        found: list[ChangePosition] = []
-
-        def opened() -> bytes:
-            found.append(self._history.open_reader(name, None if at is None else ChangePosition(*at)).opened_at)
-            return b""
-
-        settled(self._training.wire, opened)
-        return found[0]
+        position = None if at is None else ChangePosition(*at)
+        return settled_here(self._training.wire, lambda: self._history.open_reader(name, position).opened_at)
 
     def _next_mark(self, arguments: bytes, _: object) -> ChangePosition:
         reader, _rest = self._reader(arguments)
-        found: list[ChangePosition] = []
-
-        def marked() -> bytes:
-            found.append(reader.next_mark())
-            return b""
-
-        settled(self._training.wire, marked)
-        return found[0]
+        return settled_here(self._training.wire, reader.next_mark)
 
     def _advance(self, arguments: bytes, _: object) -> None:
         reader, (to,) = self._reader(arguments)
-        settled(self._training.wire, partial(_done, partial(reader.advance, ChangePosition(*to))))
+        settled_here(self._training.wire, lambda: reader.advance(ChangePosition(*to)))
 
     def _close(self, arguments: bytes, _: object) -> None:
         reader, _rest = self._reader(arguments)
-        settled(self._training.wire, partial(_done, reader.close))
+        settled_here(self._training.wire, reader.close)
 
     def _changes(self, arguments: bytes, _: object) -> int:
         reader, (state, begin, end) = self._reader(arguments)
@@ -141,11 +127,6 @@ class ShardedReader:
         """Closes this reader on all ranks. Does nothing when its store is closed."""
         if not self._calls.is_closed:
             self._calls.run("close reader of", self._local)
-
-
-def _done(call: Callable[[], None]) -> bytes:
-    call()
-    return b""
 
 
 class RankWithoutRows:

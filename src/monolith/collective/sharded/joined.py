@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
 
-
 _SUBJECT = "sharded store"
 
 

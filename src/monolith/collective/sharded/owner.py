@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from monolith.tables.batch import Applied, BatchStamp
     from monolith.tables.local.store import LocalStore
 
-
 _NOTHING = np.empty(0, np.int64)
 _PER_UNIQUE_ID = 1
 

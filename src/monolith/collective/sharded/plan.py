@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from monolith import _core
 
-
 _STAMP_WORDS = 4
 _WORD_BYTES = 8
 

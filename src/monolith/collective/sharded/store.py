@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from monolith.tables.store import Cut, Store
     from monolith.tables.table_config import TableConfig
 
-
 _SUBJECT = "sharded store"
 _VARIABLE = "MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD"
 _FEW_RANKS = 4

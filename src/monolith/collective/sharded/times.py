@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from monolith.tables.event_times import BoundedTimes
     from monolith.tables.local.update import MergedUpdate
 
-
 _DAY = 86400
 _NOBODY = -1
 _NO_TIMES = np.empty(0, np.int64)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from monolith.collective.sharded.plan import IdMessage, ShardedPlan
     from monolith.tables.local.update import PreparedUpdate
 
-
 _WORDS, _TICKET, _OLDEST, _PREVIOUS, _FIRST_SEQ, _INCARNATION, _SCALE, _TIME, _NEWEST = range(9)
 """Numbers of its update that each rank sends to each owner; the times are those of `UpdateTimes`."""
 _SENDS_IDS, _IS_AHEAD, _IS_UNSURE, _IS_REFUSED = (1 << bit for bit in range(4))

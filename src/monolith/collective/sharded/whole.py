@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from monolith.tables.local.history import LocalHistory
     from monolith.tables.local.store import LocalStore
 
-
 _SUBJECT = "sharded store"
 _ALL_TABLES = -1
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.schema import TableSchema
 
-
 _RANK_FOLDER = re.compile(r"index-\d{4,}")
 _ROWS = frozenset({BlockKind.FULL, BlockKind.SERVING})
 
@@ -52,8 +51,6 @@ class ErasedRows:
     path: str
     rows: int
     """Number of matching rows."""
-    is_rewritten: bool
-    """Whether the files were rewritten; False if there was no matching row, and in a dry run."""
 
 
 def checkpoints_at(path: str) -> list[str]:
@@ -89,17 +86,17 @@ def erase_from_checkpoint(path: str, slot: str, ids: Tensor, *, dry_run: bool = 
     """
     state = SavedState(path)
     if not state.manifest.tables:
-        return ErasedRows(path=path, rows=0, is_rewritten=False)
+        return ErasedRows(path=path, rows=0)
     store, eraser = _eraser_of(state, slot, ids)
     source = state.folder.place(state.manifest.tables[store].folder)
     with closing(open_source(source)) as opened:
         manifest = opened.manifest
     if not any(eraser.changes(block) for block in blocks_of(source, manifest)):
-        return ErasedRows(path=path, rows=0, is_rewritten=False)
+        return ErasedRows(path=path, rows=0)
     if dry_run:
         for block in blocks_of(source, manifest):
             eraser.left_of(block)
-        return ErasedRows(path=path, rows=eraser.rows, is_rewritten=False)
+        return ErasedRows(path=path, rows=eraser.rows)
     prefix, folder = state.prefix, state.folder
     assets = f"{prefix}.erased-{secrets.token_hex(4)}{ASSETS}"
     folder.replace(f"{prefix}{SAVING}", b"")  # the next save removes the files of an interrupted erase
@@ -127,7 +124,7 @@ def erase_from_checkpoint(path: str, slot: str, ids: Tensor, *, dry_run: bool = 
     for name in (state.manifest.tables[store].folder, *(state.manifest.names - erased.names), f"{prefix}{SAVING}"):
         with suppress(NotFoundError):  # the folder of the only store is removed with its rows
             folder.remove(name)
-    return ErasedRows(path=path, rows=eraser.rows, is_rewritten=True)
+    return ErasedRows(path=path, rows=eraser.rows)
 
 
 class _RowEraser:

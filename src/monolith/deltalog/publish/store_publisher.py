@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from monolith.tables.history import ChangePosition
     from monolith.tables.store import Store
 
-
 ONE_STORE = "model"
 
 

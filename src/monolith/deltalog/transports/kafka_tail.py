@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from monolith.data.kafka.position import Partition
     from monolith.deltalog.transports.kafka_transport import KafkaTransport
 
-
 HEADER_NAME = "monolith-increment"
 _HEADER = struct.Struct("<QQQII")
 MOST_PIECES = 1 << 20

@@ -9,7 +9,6 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 _SCHEME = "kafka://"
 
 JoinPosition: TypeAlias = "int | dict[str, list[int]]"

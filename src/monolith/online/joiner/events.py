@@ -11,7 +11,6 @@ from monolith.online.joiner.protos.join_event_pb2 import JoinEvent
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
 _ITEM_BYTES = 8
 PlainEvent = tuple[bytes, int, bytes, tuple[int, ...]]
 """An `Event` as a plain tuple: creating the named tuple would dominate the cost of decoding."""

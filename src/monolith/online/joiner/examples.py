@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from monolith.online.joiner.machine import JoinedExample
     from monolith.online.joiner.rules import JoinRuleConfig
 
-
 _LENGTH = struct.Struct("<Q")
 _ID = struct.Struct(">QQ")
 _LARGEST = (1 << 31) - 1

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from monolith.data.records.framing import Framing
     from monolith.online.joiner.endpoints import JoinPosition
 
-
 _CHUNK = 1 << 20
 
 

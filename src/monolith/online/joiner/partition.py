@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from monolith.online.joiner.rules import JoinRuleConfig
     from monolith.online.joiner.state import PartitionState
 
-
 _MOST_PARSED_BYTES = 1 << 40
 _MOST_EXAMPLES = 8192
 """Maximum number of due entries on disk that are committed and sent together; all of them may not fit in memory."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from monolith.data.records.framing import Framing
     from monolith.online.joiner.endpoints import JoinPosition
 
-
 _AT_ONCE = 1024
 """Maximum number of buffered records of one file."""
 _LONGEST_PAUSE_SECONDS = 1.0

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.online.joiner.endpoints import JoinInput, JoinOutput
 
-
 _LOG = logging.getLogger(__name__)
 _PAUSE_SECONDS = 0.02
 """Pause when files have nothing new; reads of topics block by themselves."""

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from monolith.online.joiner.endpoints import JoinPosition
     from monolith.online.joiner.machine import Entry, JoinMachine
 
-
 _VERSION = 2
 _SCHEMA = (
     "CREATE TABLE steps (number INTEGER PRIMARY KEY, entries BLOB)",

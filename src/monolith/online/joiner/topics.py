@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from monolith.online.joiner.endpoints import JoinPosition, KafkaPlace
 
-
 NUMBER_HEADER = "monolith-number"
 """Header of an output message: the number of its example, in digits."""
 _GROUP = "monolith-joiner"

@@ -11,7 +11,6 @@ from monolith.online.joiner.endpoints import kafka_place
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
 PARTITION = "{partition}"
 _CHOICES = ("raise", "count")
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from monolith.observe.progress import Progress
     from monolith.online.stream.dataset import ExampleStream
 
-
 _log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_METRICS = 1.0
