@@ -16,10 +16,10 @@ from monolith.data.conversions import LABEL_FEATURE as LABEL
 from monolith.data.conversions import WEIGHT_FEATURE as WEIGHT
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.records.compression import Compression
+from monolith.data.sources.arrow_columns import pyarrow_module
 from monolith.data.sources.csv_dataset import CsvDataset
 from monolith.data.sources.json_lines_dataset import JsonLinesDataset
 from monolith.data.sources.parquet_dataset import ParquetDataset
-from monolith.data.sources.pyarrow_extra import pyarrow_module
 from monolith.data.tf_conversions import LINE_ID_COLUMNS, SOURCE_KEY_COLUMN
 from monolith.errors import InvalidArgumentError
 
