@@ -19,9 +19,8 @@ from monolith.cluster.discovery import (
     StaticServiceDiscovery,
     TfConfigServiceDiscovery,
 )
-from monolith.cluster.discovery.consul_client import Client
+from monolith.cluster.discovery.consul_client import Client, StockClient
 from monolith.cluster.discovery.ray_actor import RayServiceDiscovery, start_registry
-from monolith.cluster.discovery.stock_consul_client import StockClient
 from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery
 from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient
 from monolith.cluster.runtimes import MLPEnv

@@ -14,7 +14,7 @@ import pytest
 from consul_agent import ConsulAgent
 from discovery_backends import eventually
 from monolith.cluster.discovery import Client, ConsulException, StockClient, UnixHTTPConnection, consul_client
-from monolith.cluster.discovery.heartbeat import Heartbeat
+from monolith.cluster.discovery.service_discovery import Heartbeat
 from monolith.errors import UnavailableError
 from monolith.testing import FakeClock
 

@@ -12,7 +12,7 @@ import pytest
 from consul_agent import ConsulAgent
 from discovery_backends import eventually
 from monolith.cluster.discovery import Client, ConsulException, ConsulServiceDiscovery, StockClient, deregister_all
-from monolith.rpc.retry import retry_with_socket_error
+from monolith.cluster.discovery.consul import retry_with_socket_error
 from monolith.testing import FakeClock
 
 Make = Callable[..., ConsulServiceDiscovery]

@@ -11,7 +11,8 @@ import pytest
 
 from discovery_backends import mlp_variables
 from monolith.cluster.discovery import MLPServiceDiscovery
-from monolith.cluster.runtimes import MLPEnv, add_mpi_exception_hook, mlp_pass, mlp_roles, mpi_rank
+from monolith.cluster.runtimes import MLPEnv, add_mpi_exception_hook, mlp_pass, mpi_rank
+from monolith.cluster.runtimes import mlp as _mlp
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, UnimplementedError
 from monolith.testing import FakeClock
 
@@ -191,7 +192,7 @@ def test_roles_that_only_train_pass(variables: dict[str, str]) -> None:
 
 def test_a_dispatcher_lives_as_long_as_the_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, service = FakeClock(), RecordingService()
-    monkeypatch.setattr(mlp_roles, "check_port", Ports(clock, p22=lambda now: 10 <= now < 100))
+    monkeypatch.setattr(_mlp, "check_port", Ports(clock, p22=lambda now: 10 <= now < 100))
     with pytest.raises(SystemExit) as ended:
         mlp_pass(env=MLPEnv(data_service_variables("dispatcher")), data_service=service, clock=clock)
     assert ended.value.code == 0
@@ -202,7 +203,7 @@ def test_a_dispatcher_lives_as_long_as_the_first_worker(monkeypatch: pytest.Monk
 def test_a_data_worker_waits_for_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, service = FakeClock(), RecordingService()
     ports = Ports(clock, p22=lambda now: now < 50, p4444=lambda now: now >= 30)
-    monkeypatch.setattr(mlp_roles, "check_port", ports)
+    monkeypatch.setattr(_mlp, "check_port", ports)
     with pytest.raises(SystemExit):
         mlp_pass(env=MLPEnv(data_service_variables("dsworker")), data_service=service, clock=clock)
     assert service.calls == [("worker", 5555, "10.0.2.1:4444"), ("stop",)]
@@ -212,7 +213,7 @@ def test_a_data_worker_waits_for_the_dispatcher(monkeypatch: pytest.MonkeyPatch)
 def test_a_worker_waits_for_the_data_service(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     ports = Ports(clock, p4444=lambda now: now >= 12, p5555=lambda now: now >= 31)
-    monkeypatch.setattr(mlp_roles, "check_port", ports)
+    monkeypatch.setattr(_mlp, "check_port", ports)
     target = mlp_pass(env=MLPEnv(data_service_variables("worker")), clock=clock)
     assert target == "grpc://10.0.2.1:4444"
     assert clock.monotonic() == 35
@@ -220,8 +221,8 @@ def test_a_worker_waits_for_the_data_service(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_wait_may_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
-    monkeypatch.setattr(mlp_roles, "check_port", Ports(clock, p1=lambda now: False))
-    assert not mlp_roles.wait_for_port("h", 1, 11, clock=clock)
+    monkeypatch.setattr(_mlp, "check_port", Ports(clock, p1=lambda now: False))
+    assert not _mlp.wait_for_port("h", 1, 11, clock=clock)
     assert clock.monotonic() == 15
 
 

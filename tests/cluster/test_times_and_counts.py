@@ -17,9 +17,9 @@ from monolith.cluster.discovery import (
     ZKServiceDiscovery,
     consul_client,
 )
-from monolith.cluster.discovery.heartbeat import Heartbeat
-from monolith.cluster.runtimes.mlp_roles import wait_for_port
-from monolith.rpc.retry import retry_with_socket_error
+from monolith.cluster.discovery.consul import retry_with_socket_error
+from monolith.cluster.discovery.service_discovery import Heartbeat
+from monolith.cluster.runtimes.mlp import wait_for_port
 from monolith.testing import FakeClock
 
 

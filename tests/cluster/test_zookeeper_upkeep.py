@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monolith.cluster.discovery.zookeeper_upkeep import Chores, Upkeep
+from monolith.cluster.discovery.zookeeper import Chores, Upkeep
 
 A, B = "/monolith/job/ps.0", "/monolith/job/ps.1"
 

@@ -11,7 +11,7 @@ from hooks.sessions import FakeSession
 from monolith.cluster import BarrierOp
 from monolith.errors import UnavailableError
 from monolith.hooks import BarrierHook, PsHealthHook
-from monolith.ps.server.health import ServerHealth
+from monolith.ps.client.cluster import ServerHealth
 from monolith.testing import FakeClock, StepLoop
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ import pytest
 
 from checkpoint.zygote import Zygote
 from monolith.ps import PsCluster
-from monolith.ps.client import push_barrier
+from monolith.ps.client import connections
 from ps.served import ServerProcess
 
 SIZES = (1, 2, 3, 5)
@@ -29,4 +29,4 @@ def clusters(zygote: Zygote) -> Iterator[Mapping[int, PsCluster]]:
 @pytest.fixture
 def short_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hold does not wait long for pushes that servers lack, where the test knows that they never come."""
-    monkeypatch.setattr(push_barrier, "_LEVEL_SECONDS", 0.01)
+    monkeypatch.setattr(connections, "_LEVEL_SECONDS", 0.01)

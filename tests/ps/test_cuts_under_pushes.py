@@ -13,7 +13,7 @@ from monolith.checkpoint import Saver
 from monolith.errors import FailedPreconditionError
 from monolith.ps import PsCluster, PsStore
 from monolith.ps._wire_values import stats_in
-from monolith.ps.client import push_barrier as _push_hold
+from monolith.ps.client import connections as _push_hold
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import BatchStamp
 from monolith.tables.history import ALL_BUCKETS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from monolith.errors import InvalidArgumentError
-from monolith.ps.placement import LARGEST_PIECE_BYTES, WeightInfo, WeightShard, place
+from monolith.ps.dense.layout import LARGEST_PIECE_BYTES, WeightInfo, WeightShard, place
 
 DTYPES = ["float32", "float64", "bfloat16"]
 ROWS = LARGEST_PIECE_BYTES // 4  # of one float32 each: a weight of exactly the limit

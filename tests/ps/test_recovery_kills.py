@@ -28,7 +28,7 @@ import json, os, signal, threading
 from monolith.ps import PsServer
 from monolith.ps.recovery import record_file, record_folder
 from monolith.ps.recovery.config import RecoveryConfig
-from monolith.ps.client.resources import OpenCut
+from monolith.ps.server.client_sessions import OpenCut
 
 options = json.loads(arguments[0])
 left = options["calls"]

@@ -16,7 +16,7 @@ from contracts.one_worker import DAY, ONE_TABLE, Worker, rows_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import DenseClient, PsCluster, PsServer, PsStore
-from monolith.ps.client import push_barrier
+from monolith.ps.client import connections
 from monolith.ps.recovery import record_file
 from monolith.ps.recovery.config import RecoveryConfig
 from monolith.ps.recovery.keeping import RecoveryManager
@@ -170,7 +170,7 @@ def test_a_moment_is_exact_while_others_push(tmp_path: Path, monkeypatch: pytest
             pusher.wait_for_more()
         for index in range(2):
             servers.replace(index)
-        monkeypatch.setattr(push_barrier, "_LEVEL_SECONDS", 0.01)  # what the record lacks does not come again
+        monkeypatch.setattr(connections, "_LEVEL_SECONDS", 0.01)  # what the record lacks does not come again
         with counting(servers, worker=5) as counter:
             store = counter.emb.store
             assert isinstance(store, PsStore)

@@ -19,8 +19,8 @@ from monolith import _core
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, FileUnavailableError, InvalidArgumentError
 from monolith.nn import Embeddings, Slot
 from monolith.ps import PsCluster, PsServer, PsStore
-from monolith.ps.client import push_barrier as _push_hold
-from monolith.ps.client import resources as open_things
+from monolith.ps.client import connections as _push_hold
+from monolith.ps.server import client_sessions as open_things
 from monolith.ps.server.push_gates import Clocks, Owner, PushGates
 from monolith.tables import Segment, TableConfig
 from monolith.tables.history import ALL_BUCKETS, SnapshotWriteConfig, WrittenRows

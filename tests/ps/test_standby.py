@@ -16,8 +16,8 @@ from monolith.errors import (
     UnavailableError,
 )
 from monolith.ps import PsCluster, PsServer
-from monolith.ps.server import note_calls as _note_calls
-from monolith.ps.server.standby import StandbyServers
+from monolith.ps.places import StandbyServers
+from monolith.ps.server import control_service as _control_service
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from ports import free_port
 from ps.server_fixtures import running
@@ -130,8 +130,8 @@ def test_two_chiefs_do_not_give_one_server_two_places() -> None:
 
 
 def test_notes_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_note_calls, "_MOST_NOTES", 1)
-    monkeypatch.setattr(_note_calls, "_LONGEST_NOTE", 10)
+    monkeypatch.setattr(_control_service, "_MOST_NOTES", 1)
+    monkeypatch.setattr(_control_service, "_LONGEST_NOTE", 10)
     with standing_by(1) as (role,), StandbyServers([role.address], 1) as servers:
         with pytest.raises(ResourceExhaustedError, match="got one more or longer"):
             servers.note("a", "0123456789")

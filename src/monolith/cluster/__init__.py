@@ -22,8 +22,14 @@ from monolith.cluster.addresses import (
 )
 from monolith.cluster.barrier import Barrier, BarrierAlreadyPlacedError, BarrierOp, BarrierPhase
 from monolith.cluster.liveness import NodeAliveChecker, check_port
-from monolith.cluster.manager import Incomplete, emit_store, get_training_cluster
-from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
+from monolith.cluster.manager import (
+    Incomplete,
+    emit_store,
+    fetch_ps_cluster_from_file,
+    get_ps_cluster_file_name,
+    get_training_cluster,
+    save_ps_cluster_to_file,
+)
 from monolith.cluster.runner_settings import (
     ContainerType,
     DiscoveryConfig,

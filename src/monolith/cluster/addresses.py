@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import platform
 import socket
+from typing import Final
 
 from monolith import environment
 from monolith.errors import FailedPreconditionError
+
+__all__ = ["PS_JOB_NAME", "ps_device"]
 
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 """Wildcard hosts: a server listens on them, but they are no address for clients."""
@@ -118,3 +121,16 @@ def resolve_hostname() -> str:
     """
     name = socket.gethostname()
     return socket.gethostbyname(name if platform.system() in {"Windows", "Linux"} else f"{name}.local")
+
+
+PS_JOB_NAME: Final = "ps"
+"""The job of parameter servers."""
+
+
+def ps_device(index: int) -> str:
+    """Returns the CPU of a parameter server; the index is not checked.
+
+    >>> ps_device(3)
+    '/job:ps/task:3/device:CPU:0'
+    """
+    return f"/job:{PS_JOB_NAME}/task:{index}/device:CPU:0"

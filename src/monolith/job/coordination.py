@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.cluster.barrier import BarrierSlots
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
-from monolith.job.lost_updates import LostUpdates
 from monolith.job.members import JobMembers
-from monolith.job.state import NO_WORKER, WORKER, JobState
+from monolith.job.state import NO_WORKER, WORKER, JobState, LostUpdates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

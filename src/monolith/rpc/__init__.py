@@ -1,4 +1,4 @@
-"""Remote calls: channels, handlers, credentials, connection limits, retries and the tunnel of core traffic.
+"""Remote calls: channels, handlers, credentials, connection limits and the tunnel of core traffic.
 
 May import: `tensors`, `observe`, `files` and what is below them.
 """

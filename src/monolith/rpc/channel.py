@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith import errors
-from monolith.rpc.failures import error_of
-from monolith.rpc.handler import MESSAGE_BYTES, SERVICES, classes_of, import_grpc
+from monolith.rpc.handler import MESSAGE_BYTES, SERVICES, classes_of, error_of, import_grpc
 from monolith.rpc.tunnel import Tunnel
 
 if TYPE_CHECKING:

@@ -1,15 +1,16 @@
-"""Serves the methods of an object over gRPC: authorization, and errors in answers."""
+"""Serves the methods of an object over gRPC: authorization, and errors in answers by class name and text."""
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from google.protobuf import message_factory
 
+from monolith import errors
 from monolith.errors import OpError
 from monolith.rpc.credentials import load_grpc
-from monolith.rpc.failures import failure_of
 from monolith.rpc.protos import coordinator_pb2
 from monolith.rpc.protos import parameter_server_pb2 as messages
 
@@ -25,9 +26,39 @@ __all__ = [
     "SERVICES",
     "Send",
     "classes_of",
+    "error_of",
+    "failure_of",
     "import_grpc",
     "make_handler",
 ]
+
+_KINDS = {
+    name: found
+    for name, found in vars(errors).items()
+    if isinstance(found, type) and issubclass(found, errors.OpError) and found is not errors.OpError
+}
+
+
+def failure_of(error: Exception) -> messages.Failure:
+    """Encodes an error as its nearest class in `monolith.errors`."""
+    if isinstance(error, errors.OpError):
+        kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _KINDS), "UnknownError")
+        return messages.Failure(kind=kind, message=error.message)
+    if isinstance(error, TypeError | ValueError):
+        return messages.Failure(kind=errors.InvalidArgumentError.__name__, message=str(error))
+    if isinstance(error, MemoryError):
+        return messages.Failure(kind=errors.ResourceExhaustedError.__name__, message=f"out of memory: {error}")
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return messages.Failure(kind=errors.StorageFullError.__name__, message=str(error))
+    if isinstance(error, OSError):
+        return messages.Failure(kind=errors.FileUnavailableError.__name__, message=str(error))
+    return messages.Failure(kind=errors.InternalError.__name__, message=f"{type(error).__name__}: {error}")
+
+
+def error_of(failure: messages.Failure, *, server: str) -> errors.OpError:
+    """Decodes an error to raise; `server` names its origin."""
+    return _KINDS.get(failure.kind, errors.UnknownError)(f"{server}: {failure.message}")
+
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from monolith.checkpoint import get_checkpoint_state
 from monolith.checkpoint.manifest import Manifest
 from monolith.cluster.addresses import split_address
 from monolith.cluster.discovery import HostServiceDiscovery, TfConfigServiceDiscovery
-from monolith.cluster.ps_file import fetch_ps_cluster_from_file
+from monolith.cluster.manager import fetch_ps_cluster_from_file
 from monolith.data.feature_list import FeatureList
 from monolith.errors import OpError
 from monolith.export.trial import require_success

@@ -1,4 +1,4 @@
-"""Service discovery: one interface, one file per service.
+"""Service discovery: one interface; one file per service, and `plain_discovery` for those without one.
 
 Read `service_discovery` first. Services that need a package of their own import it when they are constructed.
 """
@@ -9,13 +9,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 from monolith.cluster.discovery.consul import ConsulServiceDiscovery, deregister_all
-from monolith.cluster.discovery.consul_client import Client, ConsulException, UnixHTTPConnection
-from monolith.cluster.discovery.host_files import HostServiceDiscovery
-from monolith.cluster.discovery.mlp import MLPServiceDiscovery
+from monolith.cluster.discovery.consul_client import Client, ConsulException, StockClient, UnixHTTPConnection
+from monolith.cluster.discovery.plain_discovery import (
+    HostServiceDiscovery,
+    MLPServiceDiscovery,
+    StaticServiceDiscovery,
+    TfConfigServiceDiscovery,
+)
 from monolith.cluster.discovery.service_discovery import ServiceDiscovery, ServiceDiscoveryType
-from monolith.cluster.discovery.static_list import StaticServiceDiscovery
-from monolith.cluster.discovery.stock_consul_client import StockClient
-from monolith.cluster.discovery.tf_config import TfConfigServiceDiscovery
 
 if TYPE_CHECKING:
     from monolith.cluster.discovery.ray_actor import RayServiceDiscovery

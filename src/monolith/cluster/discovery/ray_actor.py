@@ -10,8 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from monolith.clock import SystemClock
-from monolith.cluster.discovery.heartbeat import Heartbeat
-from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, check_role
+from monolith.cluster.discovery.service_discovery import Heartbeat, ServiceDiscovery, check_entry, check_role
 from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
 from monolith.errors import UnavailableError
 

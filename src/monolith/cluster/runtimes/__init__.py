@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from monolith.cluster.addresses import get_local_host
-from monolith.cluster.runtimes.mlp import MLPEnv
-from monolith.cluster.runtimes.mlp_roles import DataService, mlp_pass
+from monolith.cluster.runtimes.mlp import DataService, MLPEnv, mlp_pass
 from monolith.cluster.runtimes.mpi import add_mpi_exception_hook, mpi_rank
 from monolith.cluster.runtimes.primus import (
     close_channels,

@@ -8,16 +8,14 @@ import secrets
 import threading
 import weakref
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith._version import __version__
 from monolith.cluster.addresses import split_address
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
 from monolith.ps.agreement import WIRE_VERSION
-from monolith.ps.client.cluster_frames import ClusterFrames
-from monolith.ps.client.liveness_stream import LivenessStream
-from monolith.ps.client.push_barrier import PushBarrier
-from monolith.ps.server.health import ServerHealth
+from monolith.ps.client.connections import ClusterFrames, LivenessStream, PushBarrier
 from monolith.ps.server.push_gates import rows_owner
 from monolith.rpc.channel import ControlChannel, outcomes_of, results_of
 from monolith.rpc.credentials import ClientCredentials
@@ -31,7 +29,25 @@ if TYPE_CHECKING:
     from monolith.rpc.channel import ControlCall
     from monolith.rpc.tunnel import Tunnel
 
-__all__ = ["PsCluster"]
+__all__ = ["PsCluster", "ServerHealth"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHealth:
+    """Memory use of one server."""
+
+    index: int
+    address: str
+    resident_bytes: int
+    """Resident memory of its process."""
+    limit_bytes: int
+    """Limit of resident memory; 0: no limit."""
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether its memory is above the limit."""
+        return 0 < self.limit_bytes < self.resident_bytes
+
 
 _log = logging.getLogger(__name__)
 _SUBJECT = "parameter servers"

@@ -10,8 +10,7 @@ from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish.store_publisher import Trained
-    from monolith.deltalog.publish.store_publisher import StorePublishingConfig
+    from monolith.deltalog.publish.store_publisher import StorePublishingConfig, Trained
     from monolith.ps.client.cluster import PsCluster
     from monolith.tables.history import ChangePosition
 

@@ -1,13 +1,15 @@
-"""Reads and updates of rows in flight to servers."""
+"""Reads and updates of rows in flight to servers, and the read of a single row for debugging."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import NOTHING_APPLIED, applied_from_core
 from monolith.tables.local.plan import LocalRows
 
@@ -18,11 +20,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith import _core
+    from monolith.ps.client.cluster import PsCluster
     from monolith.ps.client.joined import PsWorkerSession
     from monolith.ps.client.store import PsStore
     from monolith.tables.batch import Applied, Rows
     from monolith.tables.local.plan import RemotePlan
     from monolith.tables.local.update import PreparedUpdate
+
+__all__ = ["FoundRow", "find_row"]
 
 _SUBJECT = "parameter servers"
 
@@ -176,3 +181,25 @@ def _wait(call: _core.RowPull | _core.RowPush, timeout_seconds: float | None) ->
     """
     if timeout_seconds is not None and not call.wait_for(timeout_seconds):
         raise DeadlineExceededError(f"{_SUBJECT}: no answer within {timeout_seconds:g} s; it is still awaited")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """One row."""
+
+    server: int
+    """Index of the server that has it."""
+    weights: tuple[float, ...]
+
+
+def find_row(cluster: PsCluster, store: str, table: str, key: int, bucket: int) -> FoundRow | None:
+    """Returns the row of a key, from the server that has it; None: there is none.
+
+    Raises:
+        NotFoundError: no such store or table.
+    """
+    request = messages.LookRowRequest(store=store, table=table, key=key, bucket=bucket)
+    for server, answer in enumerate(cluster.ask("LookRow", request)):
+        if answer.found:
+            return FoundRow(server, tuple(answer.weights))
+    return None

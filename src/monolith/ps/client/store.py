@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,19 +12,16 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.ps._wire_values import buckets_message, stamp_message, stats_in
+from monolith.ps._wire_values import buckets_message, messages_of, stamp_message, stats_in
 from monolith.ps.agreement import agreement_of, digest_of
 from monolith.ps.client.cluster import PsCluster
 from monolith.ps.client.joined import PsWorkerSession
-from monolith.ps.client.newest_time import NewestTime
-from monolith.ps.client.opening import configuration, configure_store, open_on_all
-from monolith.ps.client.remote_cut import RemoteCut
+from monolith.ps.client.remote_cut import RemoteCut, RemoteReader, open_reader
 from monolith.ps.client.remote_publisher import RemotePublisher
-from monolith.ps.client.remote_reader import RemoteReader, open_reader
-from monolith.ps.client.remote_restore import RemoteRestore
+from monolith.ps.client.remote_restore import RemoteRestore, RowOwners
 from monolith.ps.client.row_calls import PendingRows
-from monolith.ps.client.row_owners import RowOwners
-from monolith.ps.server.block_stream import messages_of
+from monolith.ps.server.push_gates import rows_owner
+from monolith.rpc.channel import outcomes_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables.arrays import bucket_array, id_array, new_rows, time_array
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
@@ -55,6 +53,67 @@ _log = logging.getLogger(__name__)
 _SUBJECT = "parameter servers"
 _NOBODY, _NOTHING = -1, -1
 _IDS_PER_MESSAGE = 1 << 20
+
+
+class _NewestTime:
+    """Unix seconds, returned by a call. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = 0
+
+    def __call__(self) -> int:
+        """Returns the newest known time."""
+        return self._seconds
+
+    def raise_to(self, seconds: int) -> None:
+        """Raises the time, after it was seen in an answer or an update."""
+        if seconds > self._seconds:
+            with self._lock:
+                self._seconds = max(self._seconds, seconds)
+
+    def set(self, seconds: int) -> None:
+        """Sets the time, after the rows were replaced."""
+        with self._lock:
+            self._seconds = seconds
+
+
+def _configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
+    """Creates or opens a store. Server 0 decides its `life`, also between two clients that create it concurrently.
+
+    Restarted servers that are yet to be restored get a `life` of their own, and are skipped in that decision.
+    """
+    lost = cluster.uninitialized(rows_owner(name))
+    kept = [index for index in range(cluster.num_ps) if index not in lost] or list(range(cluster.num_ps))
+    request = _configuration(name, agreement)
+    first = cluster.ask_one(kept[0], "Configure", request)
+    request.life.CopyFrom(first.life)
+    requests = [request if index in kept else _configuration(name, agreement) for index in range(cluster.num_ps)]
+    for index, answer in enumerate(cluster.ask("Configure", requests)):
+        if index not in kept:
+            _log.warning("parameter servers: server %d was restarted without its state; restore it before use", index)
+        elif answer.life.generation > first.life.generation:
+            # Another client is resuming the store and has reached this server before server 0: its run id stays.
+            _log.info("parameter servers: store %r is being resumed by another client", name)
+        elif answer.life != first.life:
+            _log.warning(
+                "parameter servers: on server %d, store %r has another run id than on server 0: one of them was"
+                " restarted; restore a checkpoint",
+                index,
+                name,
+            )
+            request.adopt = True
+            cluster.ask_one(index, "Configure", request)
+
+
+def _configuration(name: str, agreement: bytes, *, adopted: messages.Life | None = None) -> messages.ConfigureRequest:
+    """Returns the request that creates a store if missing; an existing store gets the `life` in `adopted`, if given."""
+    return messages.ConfigureRequest(
+        store=name,
+        agreement=agreement,
+        life=adopted or messages.Life(generation=0, life=secrets.randbits(63)),
+        adopt=adopted is not None,
+    )
 
 
 class PsStore:
@@ -90,7 +149,7 @@ class PsStore:
         self._agreement = agreement_of(configs)
         self.plans = OpenPlans(_SUBJECT)
         """Open training plans of this process."""
-        self.newest_time = NewestTime()
+        self.newest_time = _NewestTime()
         self.steps_of_others = -1
         """Batches of all other workers in the last answer of server 0; -1: no answer yet."""
         self.event_clock = EventClock(self.newest_time)
@@ -99,7 +158,7 @@ class PsStore:
         self.cluster = servers if isinstance(servers, PsCluster) else PsCluster(servers)
         """The servers."""
         try:
-            configure_store(self.cluster, name, self._agreement)
+            _configure_store(self.cluster, name, self._agreement)
             self.rows = self._row_client(any(config.filters_ids for config in configs.values()))
             """Client of the workers' calls to the rows."""
         except BaseException:
@@ -339,14 +398,14 @@ class PsStore:
 
     def open_at_new_servers(self) -> None:
         """Opens the store on restarted servers, with a `life` of its own: no cut is possible until it is restored."""
-        request = configuration(self.name, self._agreement)
+        request = _configuration(self.name, self._agreement)
         for index, answer in enumerate(self.cluster.ask("Configure", request)):
             if answer.is_new:
                 self._follow(index)
 
     def take_life(self, life: messages.Life) -> None:
         """Sets this `life` on all servers, which ends marks and readers; rows and workers stay."""
-        self.cluster.ask("Configure", configuration(self.name, self._agreement, adopted=life))
+        self.cluster.ask("Configure", _configuration(self.name, self._agreement, adopted=life))
 
     # Implementation
 
@@ -367,7 +426,23 @@ class PsStore:
         self.rows.move(index, self.cluster.frame_address(index), self.frames_words[index])
 
     def _open(self, method: str, request: Any, *, undo: str, timeout_seconds: float | None = None) -> list[Any]:
-        return open_on_all(self.cluster, self.name, method, request, undo=undo, timeout_seconds=timeout_seconds)
+        """Sends all servers a call that opens a resource; if one rejects it, closes it on the others.
+
+        Args:
+            method: Name of the call.
+            request: A message, or a list with one for each server.
+            undo: Name of the call that releases a resource by its number.
+            timeout_seconds: None: no limit.
+        """
+        self.cluster.require_stay()
+        answers, errors = outcomes_of(self.cluster.begin(method, request, timeout_seconds=timeout_seconds))
+        if errors:
+            kind = messages.CutRequest if undo == "ReleaseCut" else messages.TicketRequest
+            self.cluster.tell(
+                undo, [None if answer is None else kind(store=self.name, number=answer.number) for answer in answers]
+            )
+            raise errors[0]
+        return answers
 
     def _requests_of_ids(self, kind: Any, table: str, ids: Tensor, buckets: Tensor | None) -> Iterator[list[Any]]:
         """Yields messages of one kind with the ids of each server, in chunks."""

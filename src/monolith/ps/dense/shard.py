@@ -16,7 +16,7 @@ from monolith.ps.dense import wire
 from monolith.ps.dense.layout import DenseLayout
 from monolith.ps.dense.optimizer_spec import import_modules
 from monolith.ps.dense.packed_state import PackedState, pack, room_for, unpack
-from monolith.ps.dense.push_clock import PushClock
+from monolith.ps.dense.push import PushClock
 from monolith.ps.dense.wire import Kind
 from monolith.ps.recovery.recording import NoRecording
 from monolith.ps.server.hosted_weights import HostedWeights

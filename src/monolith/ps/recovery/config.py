@@ -1,14 +1,20 @@
-"""Location and interval of a server's recovery record."""
+"""Settings of a server's recovery record, and the summary of a recovery."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from monolith.config import Config, config
 from monolith.errors import InvalidArgumentError
 
-__all__ = ["RecoveryConfig"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.tables.batch import BatchStamp
+
+__all__ = ["Recovered", "RecoveryConfig"]
 
 _SUBJECT = "recovery record"
 
@@ -43,3 +49,17 @@ class RecoveryConfig(Config):
             raise InvalidArgumentError(
                 f"{_SUBJECT}: rate_bytes_per_second must be > 0 or None, got {self.rate_bytes_per_second}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What a server recovered after a restart."""
+
+    step: int | None
+    """Step of the checkpoint that most rows came from; None: all rows came from the record."""
+    seconds: float
+    """Duration of the recovery."""
+    rows: int
+    """Number of rows of all stores."""
+    stamps: Mapping[str, Mapping[int, BatchStamp]]
+    """Owner, such as ``rows/<store>`` or ``dense`` -> worker -> its last applied batch."""

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monolith.ps.dense.shard import DenseShard
-    from monolith.ps.recovery.config import RecoveryConfig
-    from monolith.ps.recovery.recovered import Recovered
+    from monolith.ps.recovery.config import Recovered, RecoveryConfig
     from monolith.ps.server.hosted_stores import HostedStores
     from monolith.ps.server.server import FrameServer
 

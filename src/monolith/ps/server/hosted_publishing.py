@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.data.position import known_examples, known_times
 from monolith.deltalog import DeltaLog
-from monolith.deltalog.publish.store_publisher import Trained
 from monolith.deltalog.publish.log_position import LogPosition
 from monolith.deltalog.publish.publisher import DeltaPublisher
+from monolith.deltalog.publish.store_publisher import Trained
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from monolith.errors import InvalidArgumentError
 from monolith.ps.agreement import configs_of, digest_of
-from monolith.ps.client.resources import OpenCut, PreparedLoad, PreparedRows
-from monolith.ps.recovery.lineage import Lineage
+from monolith.ps.recovery.entries import Lineage
 from monolith.ps.recovery.recording import NoRecording
+from monolith.ps.server.client_sessions import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.server.hosted_publishing import HostedPublishing
 from monolith.ps.server.push_gates import Owner, rows_owner
 from monolith.tables.bucket_owners import owned_ranges, share_of

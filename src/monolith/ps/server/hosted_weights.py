@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from monolith.ps.dense.layout import DenseLayout
-    from monolith.ps.placement import WeightShard
+    from monolith.ps.dense.layout import DenseLayout, WeightShard
 
 __all__ = ["HostedWeights"]
 

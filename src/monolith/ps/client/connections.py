@@ -1,4 +1,4 @@
-"""Holds the pushes to all servers until a release, with the same batches applied on all of them."""
+"""Connections of a client to all servers: liveness streams, frames, and the hold on pushes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,109 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from monolith import _core
+from monolith.errors import CancelledError, FailedPreconditionError, UnavailableError
 from monolith.rpc.channel import results_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from monolith.ps.client.cluster import PsCluster
     from monolith.ps.server.push_gates import Clocks
+    from monolith.rpc.channel import ControlChannel
 
-__all__ = ["PushBarrier"]
+__all__ = ["ClusterFrames", "LivenessStream", "PushBarrier"]
+
+
+class LivenessStream:
+    """The liveness stream of one client at one server. Restartable after a lost connection. Not thread-safe.
+
+    Args:
+        channel: The connection.
+        client: Id of the client.
+        life: Random id of the server's process.
+        on_end: Called when the stream has ended, by either side; from a gRPC thread.
+    """
+
+    def __init__(
+        self, channel: ControlChannel, client: int, life: int, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        self._channel = channel
+        self._request = messages.StayRequest(client=client)
+        self._life = life
+        self._on_end = on_end
+        self._stream: Any = None
+        self._is_known = False
+
+    def begin(self) -> None:
+        """Opens the stream, unless it is active."""
+        if self._stream is None or not self._stream.is_active():
+            self._stream = self._channel.open_stream("Stay", self._request)
+            self._is_known = False
+            self._stream.add_callback(self._on_end)
+
+    def require(self, timeout_seconds: float) -> None:
+        """Waits until the server has confirmed the stream.
+
+        Raises:
+            FailedPreconditionError: the server is another process than before.
+            UnavailableError: the server does not answer.
+        """
+        if self._is_known:
+            return
+        limit = threading.Timer(timeout_seconds, self._stream.cancel)
+        limit.start()
+        try:
+            answer = next(self._channel.answers(self._stream, "Stay"))
+        except (CancelledError, StopIteration) as error:
+            raise UnavailableError(
+                f"{self._channel.title}: it did not take this client in within {timeout_seconds} s, or is about to end"
+            ) from error
+        finally:
+            limit.cancel()
+        if answer.life != self._life:
+            self.end()
+            raise FailedPreconditionError(
+                f"{self._channel.title} was restarted after this client connected, and lost its rows; connect to the"
+                " servers again and restore a checkpoint"
+            )
+        self._is_known = True
+
+    def end(self) -> None:
+        """Ends the stream. Idempotent."""
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+            self._is_known = False
+
+
+class ClusterFrames:
+    """`_core.FrameClient` for one purpose. Thread-safe."""
+
+    def __init__(self, cluster: PsCluster, words: bytes) -> None:
+        self._cluster, self._words = cluster, words
+        self._client = _core.FrameClient(
+            cluster.frame_addresses,
+            [words] * cluster.num_ps,
+            token=cluster.token or "",
+            lost_after_seconds=cluster.lost_after_seconds,
+        )
+        cluster.on_move(self._follow)
+
+    def begin(
+        self, server: int, kind: int, head: bytes, parts: Sequence[Any], into: Any | None, timeout_seconds: float
+    ) -> _core.FrameCall:
+        """Sends a call; a server answers the calls of a client in order."""
+        return self._client.begin(server, kind, head, parts, into, timeout_seconds)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._client.close()
+
+    def _follow(self, index: int) -> None:
+        self._client.move(index, self._cluster.frame_address(index), self._words)
+
 
 _log = logging.getLogger(__name__)
 _LEVEL_SECONDS = 1.0
