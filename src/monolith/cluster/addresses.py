@@ -10,8 +10,6 @@ from typing import Final
 from monolith import environment
 from monolith.errors import FailedPreconditionError
 
-__all__ = ["PS_JOB_NAME", "ps_device"]
-
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 """Wildcard hosts: a server listens on them, but they are no address for clients."""
 _MAX_PORT = 65535

@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
 
-__all__ = [
-    "Barrier",
-    "BarrierAlreadyPlacedError",
-    "BarrierOp",
-    "BarrierPhase",
-    "BarrierSlots",
-    "wait_until_barrier_removed",
-]
-
 _log = logging.getLogger(__name__)
 
 LOG_EVERY_SECONDS = 60.0

@@ -10,8 +10,6 @@ from typing import Self
 from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, is_ipv6_address, split_address
 from monolith.errors import UnavailableError
 
-__all__ = ["LivenessPort", "ReservedPort", "bound_socket"]
-
 
 def bound_socket(address: str, *, subject: str, listens: bool = False) -> socket.socket:
     """Returns a socket bound to this address, with SO_REUSEADDR.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from monolith.job.members import MembershipRequest
     from monolith.job.state import Place
 
-__all__ = ["Clocks", "Coordinator"]
-
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 1.0

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from monolith.rpc.channel import ControlCall, ControlChannel
 
-__all__ = ["CoordinatorConnection", "ServerChannels"]
-
 _log = logging.getLogger(__name__)
 
 _RENEWALS_PER_LEASE = 3

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from monolith.job.state import JobState, Place
     from monolith.rpc.credentials import ServerCredentials
 
-__all__ = ["CoordinatorService", "FileCalls"]
-
 
 class FileCalls:
     """The methods about files, by their names on the wire. Called by server threads; a lock guards them.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from monolith.job.coordinator_connection import ServerChannels
     from monolith.job.state import JobState
 
-__all__ = ["JobBarrier", "JobClient"]
-
 
 class JobBarrier:
     """A `monolith.cluster.Barrier` for processes. Thread-safe.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from monolith.job.state import Place
 
-__all__ = ["GRACE_SECONDS", "JobMembers", "MembershipRequest", "PlaceTakenError"]
-
 GRACE_SECONDS = 1.0
 """How long a member stays alive after its connection ends. A live process reconnects within that time."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from monolith.data.file_queue.assignments import Event
 
-__all__ = ["QueueLog", "QueueLogs"]
-
 _log = logging.getLogger(__name__)
 
 _VERSION = 1

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from monolith.data.file_queue.assignments import Event, WorkerProgress
     from monolith.job.queue_logs import QueueLogs
 
-__all__ = ["JobQueue", "JobQueues", "LookUp"]
-
 
 @dataclass(frozen=True, slots=True)
 class LookUp:

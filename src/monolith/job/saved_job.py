@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from monolith.job.coordinator_connection import CoordinatorConnection
 
-__all__ = ["OF_ONE_PROCESS", "SavedJob"]
-
 OF_ONE_PROCESS: Final[dict[str, Any]] = {"num_workers": 1, "finished": {}, "queues": {}}
 """State of a process that trained alone, whose checkpoint has no job."""
 

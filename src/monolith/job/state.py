@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["NO_WORKER", "PS", "WORKER", "JobMember", "JobState", "LostUpdates", "Place"]
-
 WORKER = "worker"
 PS = "ps"
 NO_WORKER = -1

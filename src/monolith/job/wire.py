@@ -12,8 +12,6 @@ from monolith.rpc.protos import coordinator_pb2 as messages
 if TYPE_CHECKING:
     from monolith.job.state import Place
 
-__all__ = ["claim_in", "place_in", "state_in", "state_message"]
-
 _PLAIN = (
     "version",
     "incarnation",

@@ -15,23 +15,6 @@ from monolith.tables.store import StoreStats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = [
-    "blocks_in",
-    "buckets_in",
-    "buckets_message",
-    "file_in",
-    "file_message",
-    "mark_in",
-    "mark_message",
-    "messages_of",
-    "rules_in",
-    "stamp_in",
-    "stamp_message",
-    "stats_in",
-    "stats_message",
-    "write_message",
-]
-
 
 def buckets_message(buckets: range) -> messages.Buckets:
     """Encodes a range of buckets."""

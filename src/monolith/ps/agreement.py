@@ -13,8 +13,6 @@ from monolith.tables.table_config import TableConfig, sorted_by_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["WIRE_VERSION", "agreement_of", "configs_of", "digest_of", "require_agreement"]
-
 WIRE_VERSION = 1
 """Version of the control calls and of the frames. To change either: raise it. A client and a server of different
 versions fail with a clear error, so that servers and workers are replaced together."""

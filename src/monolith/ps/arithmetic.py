@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["measure_throughput"]
-
 _LONGEST_SECONDS = 600.0
 _SIDE = 256
 """Side length of the square matrix."""

@@ -21,16 +21,6 @@ from monolith.rpc.protos import parameter_server_pb2 as messages
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = [
-    "ANSWER_SECONDS",
-    "ServerPlace",
-    "StandbyServers",
-    "assign_places",
-    "find_place",
-    "give_places",
-    "stop_servers",
-]
-
 _UNKNOWN = -1
 ANSWER_SECONDS = 15.0
 """Time limit for an answer of a server that listens."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from monolith.rpc.credentials import ClientCredentials
 
-__all__ = ["ControlCall", "ControlChannel", "outcomes_of", "results_of"]
-
 _KEEP_ALIVE_MS = 10_000
 _CLASSES = {
     found.error_code: found

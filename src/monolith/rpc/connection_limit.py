@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from monolith.rpc.credentials import ServerCredentials
 
-__all__ = ["MOST_CONNECTIONS", "SILENT_SECONDS", "ConnectionLimit"]
-
 MOST_CONNECTIONS = 128
 SILENT_SECONDS = 10.0
 _LOOK_SECONDS = 0.5

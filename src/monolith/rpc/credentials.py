@@ -16,8 +16,6 @@ from monolith import environment
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ClientCredentials", "ServerCredentials", "load_grpc"]
-
 _HEADER = "authorization"
 _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
 

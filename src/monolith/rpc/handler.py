@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 
     from monolith.rpc.credentials import ServerCredentials
 
-__all__ = [
-    "CONTROL",
-    "COORDINATOR",
-    "MESSAGE_BYTES",
-    "SERVICES",
-    "Send",
-    "classes_of",
-    "error_of",
-    "failure_of",
-    "import_grpc",
-    "make_handler",
-]
-
 _KINDS = {
     name: found
     for name, found in vars(errors).items()

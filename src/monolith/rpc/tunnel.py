@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from monolith.rpc.credentials import ServerCredentials
 
-__all__ = ["FRAMES_METHOD", "FrameRelay", "Tunnel"]
-
 _log = logging.getLogger(__name__)
 
 FRAMES_METHOD = "/monolith.ps.ParameterServer/Frames"

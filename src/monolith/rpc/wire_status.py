@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from monolith.rpc.credentials import ServerCredentials
 
-__all__ = ["answered", "error_of", "import_grpc"]
-
 _log = logging.getLogger(__name__)
 
 _CLASSES = {

@@ -17,8 +17,6 @@ from monolith.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LEASE_SECONDS", "RayServiceDiscovery", "Registry", "RegistryActor", "start_registry"]
-
 _log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10.0

@@ -8,8 +8,6 @@ from typing import Any
 
 from monolith import environment
 
-__all__ = ["NAMESPACE", "load_ray"]
-
 NAMESPACE = "monolith"
 """Default namespace of the named actors of our jobs."""
 

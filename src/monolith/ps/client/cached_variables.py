@@ -21,19 +21,6 @@ from monolith.ps.dense.client import keeper_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = [
-    "CACHED_VARIABLES",
-    "CachedVariable",
-    "CachedVariableAssociates",
-    "CachedVariableMeta",
-    "assign_all_cached_variables",
-    "cached_value",
-    "cached_variable_creator",
-    "current_cached_variables",
-    "fetch_all_cached_variables",
-    "use_cached_variables",
-]
-
 CACHED_VARIABLES = "monolith_cached_variables"
 """Name of the collection of cached variables."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from monolith.rpc.channel import ControlCall
     from monolith.rpc.tunnel import Tunnel
 
-__all__ = ["PsCluster", "ServerHealth"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServerHealth:

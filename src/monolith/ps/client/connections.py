@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from monolith.ps.server.push_gates import Clocks
     from monolith.rpc.channel import ControlChannel
 
-__all__ = ["ClusterFrames", "LivenessStream", "PushBarrier"]
-
 
 class LivenessStream:
     """The liveness stream of one client at one server. Restartable after a lost connection. Not thread-safe.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import SnapshotWriteConfig
 
-__all__ = ["RemoteCut", "RemoteReader", "open_blocks", "open_reader"]
-
 _LOOK_SECONDS = 0.05
 """Interval at which a write is checked for cancellation."""
 

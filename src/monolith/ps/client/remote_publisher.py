@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from monolith.ps.client.cluster import PsCluster
     from monolith.tables.history import ChangePosition
 
-__all__ = ["RemotePublisher"]
-
 
 class RemotePublisher:
     """`monolith.deltalog.publish.store_publisher.StorePublisher` of all servers. Not thread-safe.

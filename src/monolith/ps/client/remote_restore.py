@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.snapshot.restore import TableMatch
 
-__all__ = ["RemoteRestore", "RowOwners"]
-
 
 class RemoteRestore(PreparedRestore):
     """`monolith.tables.store.PreparedRestore` of all servers.

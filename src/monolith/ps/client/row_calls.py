@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from monolith.tables.local.plan import RemotePlan
     from monolith.tables.local.update import PreparedUpdate
 
-__all__ = ["FoundRow", "find_row"]
-
 _SUBJECT = "parameter servers"
 
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.table_config import TableConfig
 
-__all__ = ["PsStore"]
-
 _log = logging.getLogger(__name__)
 _SUBJECT = "parameter servers"
 _NOBODY, _NOTHING = -1, -1

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense.wire import DenseFrames, DenseServers, FrameCall
 
-__all__ = ["DenseClient", "DenseMemory", "keeper_of"]
-
 
 class DenseMemory:
     """One copy of all weights of a layout, which answers are written to directly. Owned by the training thread."""

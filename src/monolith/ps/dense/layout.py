@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = [
-    "LARGEST_PIECE_BYTES",
-    "DenseLayout",
-    "WeightInfo",
-    "WeightShard",
-    "place",
-    "regions_of",
-    "trained_parameters",
-]
-
 LARGEST_PIECE_BYTES = 128 << 10
 """Weights above this size are divided, if allowed."""
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["GroupSpec", "OptimizerSpec", "group_state_keys", "import_modules", "is_elementwise", "live_rates"]
-
 _ROOMS = {"torch.optim": torch.optim, "monolith.optim": optim}
 """Modules whose optimizers every server has."""
 _ELEMENTWISE_OF_TORCH = frozenset(

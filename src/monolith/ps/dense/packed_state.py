@@ -21,8 +21,6 @@ from monolith.errors import DataLossError, ResourceExhaustedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PackedState", "pack", "room_for", "unpack"]
-
 _ALIGNMENT = 64
 
 

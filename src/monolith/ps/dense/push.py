@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense.wire import FrameCall
 
-__all__ = ["DenseWorkerSession", "PendingPush", "PreparedPush", "PushClock"]
-
 
 @dataclass(slots=True)
 class _Worker:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from monolith.ps.recovery.recording import Recording
     from monolith.tables.batch import BatchStamp
 
-__all__ = ["CapturedDense", "DensePushGate", "DenseShard"]
-
 _log = logging.getLogger(__name__)
 
 Answer: TypeAlias = "tuple[bytes, Sequence[Any]]"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from monolith.ps.dense.wire import DenseFrames, DenseServers
     from monolith.tables.batch import BatchStamp
 
-__all__ = ["FrozenShards", "StateTransfer", "join_shards", "split_state"]
-
 _CHUNK_BYTES = 64 << 20
 """Bytes of a state moved in one call."""
 

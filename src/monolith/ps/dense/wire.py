@@ -30,8 +30,6 @@ from monolith.tables.batch import BatchStamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["WORDS", "DenseFrames", "DenseServers", "FrameCall", "Kind"]
-
 WORDS = b"dense"
 """Handshake of a connection for dense weights."""
 _PULL = struct.Struct("<ii")

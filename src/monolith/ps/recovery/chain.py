@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from monolith.ps.recovery.entries import RecordMeta, RowsEntry
 
-__all__ = ["RowsPlan", "covered_files", "plan_rows"]
-
 _NEVER = -1
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp
 
-__all__ = ["Recovered", "RecoveryConfig"]
-
 _SUBJECT = "recovery record"
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp
 
-__all__ = ["DenseEntry", "Lineage", "Place", "RecordMeta", "RowsEntry", "Section"]
-
 _MOST_SNAPSHOTS = 64
 
 

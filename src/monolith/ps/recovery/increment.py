@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from monolith.ps.server.hosted_rows import HostedRows
     from monolith.ps.server.push_gates import PushGates
 
-__all__ = ["IncrementWriter"]
-
 _RECORDER = -1
 """Id of the recorder at the gates; ids of clients differ from it."""
 _HOLD_SECONDS = 1.0

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from monolith.ps.server.hosted_stores import HostedStores
     from monolith.ps.server.server import FrameServer
 
-__all__ = ["RecoveryManager"]
-
 _log = logging.getLogger(__name__)
 
 

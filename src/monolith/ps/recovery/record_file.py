@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["FORMAT_VERSION", "RecordFile", "RecoveryFileWriter"]
-
 FORMAT_VERSION = 1
 """Version of the record files. A server reads records of its own version only: they belong to one run, and a checkpoint
 has older state. To change it: raise the number and describe the new format in docs/formats/recovery.md."""

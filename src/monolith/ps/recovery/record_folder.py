@@ -14,8 +14,6 @@ from monolith.ps.recovery.record_file import RecordFile
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["RecordFolder"]
-
 _log = logging.getLogger(__name__)
 
 

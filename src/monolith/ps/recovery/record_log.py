@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from monolith.ps.recovery.record_folder import RecordFolder
 
-__all__ = ["Followed", "PriorRecord", "RecordLog"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from monolith.ps.server.push_gates import PushGates
     from monolith.tables.local.history import LocalHistory
 
-__all__ = ["Recorder", "Subject"]
-
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.2
 """Delay after a preempted increment."""

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from monolith.tables.local.history import LocalHistory
 
-__all__ = ["NoRecording", "Recording"]
-
 
 class Recording(Protocol):
     """Receives state changes for the recovery record. Thread-safe; callers must not hold server locks."""

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from monolith.tables.batch import BatchStamp
     from monolith.tables.local.store import LocalStore
 
-__all__ = ["CameBack", "RowsBack", "bring_rows_back", "recover"]
-
 _LOADED_BYTES = 64 << 20
 """Row blocks in memory at a time."""
 

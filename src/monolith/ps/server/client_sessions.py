@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot.restore import RestoreReport
     from monolith.tables.store import LoadReport
 
-__all__ = ["ClientSessions", "Closable", "OpenCut", "PreparedLoad", "PreparedRows"]
-
 _log = logging.getLogger(__name__)
 
 

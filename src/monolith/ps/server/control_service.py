@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.local.history import LocalChangeReader
 
-__all__ = ["ControlService"]
-
 
 _MOST_NOTES = 1 << 16
 _LONGEST_NOTE = 1 << 16

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from monolith.tables.batch import BatchStamp
     from monolith.tables.history import ChangePosition, ChangeReader
 
-__all__ = ["HostedPublishing", "Published", "PublishingRequest"]
-
 _READER = "delta-log"
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import ChangePosition
 
-__all__ = ["HostedRows", "store_of_share"]
-
 T = TypeVar("T")
 
 

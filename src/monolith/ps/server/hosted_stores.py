@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from monolith.ps.server.push_gates import PushGates
     from monolith.ps.server.server import FrameServer
 
-__all__ = ["HostedStores"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense.layout import DenseLayout, WeightShard
 
-__all__ = ["HostedWeights"]
-
 _RATE = "lr"
 
 

@@ -12,8 +12,6 @@ from monolith.errors import DeadlineExceededError, FailedPreconditionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["DENSE_OWNER", "Clocks", "Owner", "OwnerPushGate", "PushGates", "rows_owner"]
-
 DENSE_OWNER = "dense"
 """Owner name of a server's dense weights."""
 _LOOK_SECONDS = 0.001

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from monolith.ps.recovery.config import Recovered, RecoveryConfig
 
-__all__ = ["FrameHandler", "FrameServer", "PsServer", "PsServerConfig"]
-
 _log = logging.getLogger(__name__)
 
 FrameServer = _core.FrameServer

@@ -9,8 +9,6 @@ from monolith import _core
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["WakingGate"]
-
 
 class WakingGate:
     """`_core.PushGate`, for pushes that Python applies. Thread-safe.
