@@ -22,8 +22,6 @@ from monolith.train import find_task
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["export_for_serving"]
-
 
 def export_for_serving(args: argparse.Namespace) -> tuple[Any, str, int]:
     """Writes a version; what to print, as JSON and as a line, and the status."""

@@ -14,8 +14,6 @@ from monolith.errors import FileUnavailableError, OpError, StorageFullError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FAILED", "STORAGE_FAILED", "failure_of"]
-
 FAILED = 1
 STORAGE_FAILED = 74
 """EX_IOERR of sysexits.h: a supervisor may start the run elsewhere."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from monolith.launch.process import Body
     from monolith.launch.role import RoleKind
 
-__all__ = ["Way", "alone_options", "launch", "plan_of", "resources_of", "way_of"]
-
 Way: TypeAlias = Literal["alone", "role", "local", "ray"]
 
 _PLACES = ("server_type", "index", "discovery_type", "tf_config")

@@ -1,13 +1,13 @@
-"""Checks of option values that several commands take."""
+"""Option values that several commands take: checked, read from files, or left at their defaults."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 
 def key_values(texts: Iterable[str], option: str) -> dict[str, str]:
@@ -34,3 +34,13 @@ def require_writable(path: Path) -> None:
         raise ValueError(f"--out: expected a file, got the folder {path}; add a file name")
     if not os.access(folder, os.W_OK):
         raise ValueError(f"--out: {folder} cannot be written to; choose another place with --out")
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values that the command line names; the others have their defaults elsewhere."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def secret_in(path: str | None) -> str | None:
+    """Returns the secret in a file; None without a file."""
+    return None if path is None else Path(path).read_text(encoding="utf-8").strip()

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith.train import Task, find_task
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
+from monolith.train.compat.task_parameters import override_params
 from monolith.train.parameters import flags
 
 if TYPE_CHECKING:
     import argparse
-
-__all__ = ["command_of", "config_text", "find_tasks_here", "options_of", "tell"]
 
 
 def options_of(args: argparse.Namespace, **said: Any) -> RunnerConfig:
@@ -38,6 +38,15 @@ def find_tasks_here() -> None:
     """Makes tasks in the working directory importable, too, as ``python -m`` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+
+
+def task_of(args: argparse.Namespace) -> Task:
+    """Returns the task of a command, with its parameters overridden."""
+    params = find_task(args.task)
+    override_params(params, args.params_override)
+    task = params.instantiate()
+    assert isinstance(task, Task)  # noqa: S101 - find_task finds nothing else
+    return task
 
 
 def command_of(args: argparse.Namespace) -> str:

@@ -7,9 +7,9 @@ import json
 import signal
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from monolith.cli._option_values import key_values
+from monolith.cli._option_values import key_values, without_none
 from monolith.observe import MetricsEndpoint
 from monolith.observe.progress import Progress
 from monolith.online.joiner import Joiner, JoinerConfig, JoinRuleConfig
@@ -67,19 +67,15 @@ class _Teller:
 
 
 def _config(args: argparse.Namespace) -> JoinerConfig:
-    rules = _given(args, _RULES)
+    rules = without_none({name: getattr(args, name) for name in _RULES})
     if args.label_actions:
         rules["tasks"] = tuple(_actions(text) for text in args.label_actions)
     return JoinerConfig(
-        **_given(args, _PROCESS),
+        **without_none({name: getattr(args, name) for name in _PROCESS}),
         rules=JoinRuleConfig(**rules),
         stop_at_end=args.stop_at_end,
         kafka=key_values(args.kafka, "--kafka"),
     )
-
-
-def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
 def _actions(text: str) -> tuple[int, ...]:

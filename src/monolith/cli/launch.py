@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.cli._arguments.launch import FINDING
 from monolith.cli._arguments.train import mattering_options
 from monolith.cli._launching import plan_of
+from monolith.cli._option_values import without_none
 from monolith.cli._run_options import options_of
 from monolith.launch.manifests import K8sJob, YarnService, yaml_text
 from monolith.train.compat.options import RunnerConfig
@@ -36,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
         foreign = [name for name in names if getattr(args, name) is not None]
         if foreign and scheduler != args.scheduler:
             raise ValueError(f"--{foreign[0]}: is of --print {scheduler}, got --print {args.scheduler}; leave it out")
-    chosen: dict[str, Any] = {name: getattr(args, name) for name in _ONLY[args.scheduler]}
-    given = {name: value for name, value in chosen.items() if value is not None}
+    given = without_none({name: getattr(args, name) for name in _ONLY[args.scheduler]})
     plan, name = plan_of(options, args), args.name or _name_of(args.task)
     if args.scheduler == "k8s":
         job = K8sJob(plan=plan, name=name, image=args.image or "", **given)

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from monolith import _core
+from monolith.cli._option_values import secret_in, without_none
 from monolith.ps import PsServer
 from monolith.ps.recovery.config import RecoveryConfig
 
@@ -48,7 +48,7 @@ def _run_bare(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         frame_port=args.frame_port,
-        token=_token(args.token_file),
+        token=secret_in(args.token_file),
         tls_certificate=args.tls_certificate,
         tls_key=args.tls_key,
         tls_client_ca=args.tls_client_ca,
@@ -92,13 +92,9 @@ def _told(server: PsServer, *, as_json: bool) -> str:
 
 def _recovery(args: argparse.Namespace) -> RecoveryConfig | None:
     given = {"interval_seconds": args.recovery_interval_seconds, "model_dir": args.model_dir}
-    named = {name: value for name, value in given.items() if value is not None}
+    named = without_none(given)
     if args.recovery_dir is None:
         if named:
             raise ValueError("--recovery_interval_seconds and --model_dir need --recovery_dir, where the record goes")
         return None
     return RecoveryConfig(args.recovery_dir, **named)
-
-
-def _token(path: str | None) -> str | None:
-    return None if path is None else Path(path).read_text(encoding="utf-8").strip()

@@ -7,12 +7,11 @@ import importlib
 import json
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith import environment
 from monolith.cli._arguments.serve import ENTRY_OPTIONS
-from monolith.cli._option_values import key_values
+from monolith.cli._option_values import key_values, secret_in, without_none
 from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.cluster.runner_settings import DiscoveryConfig, monolith_discovery
 from monolith.export.allowed_operations import allow_operations
@@ -78,7 +77,7 @@ def _serve_models(
         raise ValueError("give what to serve: monolith serve NAME=PATH, or --task MODULE:CLASS --model_dir DIR")
     registry = ModelRegistry(max_staleness_seconds=args.max_staleness_seconds)
     stack.callback(registry.close)
-    kept = _given({"keep_versions": args.keep_versions, "file": args.promotion_file})
+    kept = without_none({"keep_versions": args.keep_versions, "file": args.promotion_file})
     promotion = Promotion(registry, PromotionConfig(**kept))
     stack.callback(promotion.close)
     for name, path in map(_named, args.models):
@@ -153,21 +152,21 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "request_seconds": args.request_seconds,
     }
     places = {name: getattr(args, name) for name in _PLACES}
-    token = None if args.token_file is None else Path(args.token_file).read_text(encoding="utf-8").strip()
+    token = secret_in(args.token_file)
     return {
-        **_given(places),
+        **without_none(places),
         "port": args.port,
         "grpc_port": args.grpc_port,
         "metrics_port": args.metrics_port,
         "token": token,
-        "queue": RequestQueueConfig(**_given(rules)),
-        "limits": LimitsConfig(**_given(limits)),
+        "queue": RequestQueueConfig(**without_none(rules)),
+        "limits": LimitsConfig(**without_none(limits)),
         "request_log": _request_log(args),
     }
 
 
 def _request_log(args: argparse.Namespace) -> RequestLogConfig | None:
-    options = _given({"share": args.request_log_share, "item_column": args.request_log_item})
+    options = without_none({"share": args.request_log_share, "item_column": args.request_log_item})
     if args.request_log_kafka:
         options["kafka"] = key_values(args.request_log_kafka, "--request_log_kafka")
     if args.request_log is None and options:
@@ -183,10 +182,6 @@ def _require_item_column(registry: ModelRegistry, column: str | None) -> None:
             raise ValueError(
                 f"--request_log_item: model {entry.name!r} has no column {column!r}; it reads {', '.join(known)}"
             )
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _tell(server: ModelServer | ShardService, models: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -290,7 +285,7 @@ def _open_entry(
     """Returns the entry of an export, with its shards as the command names them; what it needs is left to the stack."""
     wanted = {each: getattr(args, each) for each in ("max_rpc_deadline_millis", "hedge_millis", "lost_shards")}
     credentials = ClientCredentials(
-        token=_secret(args.shard_token_file),
+        token=secret_in(args.shard_token_file),
         tls_ca=args.shard_tls_ca,
         tls_certificate=args.shard_tls_certificate,
         tls_key=args.shard_tls_key,
@@ -303,7 +298,7 @@ def _open_entry(
         threads=args.threads or 1,
         trial=True,
         credentials=credentials,
-        **_given(wanted),
+        **without_none(wanted),
     )
 
 
@@ -314,11 +309,11 @@ def _open_shard(
     number = ShardNumber.parse(args.shard)
     model = name or open_export(join(path, f"ps_{number.index}")).manifest.name
     options = ServerConfig(
-        **_given({each: getattr(args, each) for each in _PLACES}),
+        **without_none({each: getattr(args, each) for each in _PLACES}),
         port=args.port,
         grpc_port=_GRPC_PORT if args.grpc_port is None else args.grpc_port,
         metrics_port=args.metrics_port,
-        token=_secret(args.token_file),
+        token=secret_in(args.token_file),
     )
     registration = None
     if args.discovery_type is not None:
@@ -335,7 +330,7 @@ def _open_shard(
         port=options.grpc_port,
         credentials=options.credentials(),
         count=lambda signature, seconds, code: metrics.count_answer(called, signature, seconds, code),
-        **_given({"threads": args.threads, "max_staleness_seconds": args.max_staleness_seconds}),
+        **without_none({"threads": args.threads, "max_staleness_seconds": args.max_staleness_seconds}),
     )
     stack.callback(shard.close)
     service = stack.enter_context(ShardService(shard, options, metrics=metrics, registration=registration))
@@ -362,7 +357,7 @@ def _refuse_staleness(args: argparse.Namespace) -> None:
 def _discovery(args: argparse.Namespace) -> Any:
     settings = DiscoveryConfig(
         discovery_type=ServiceDiscoveryType[args.discovery_type.upper()],
-        **_given({each: getattr(args, each) for each in _DISCOVERY}),
+        **without_none({each: getattr(args, each) for each in _DISCOVERY}),
     )
     with monolith_discovery(settings) as service:
         found: ServiceDiscovery | None = service
@@ -373,7 +368,3 @@ def _refuse(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
     given = [each for each in names if getattr(args, each) not in (None, [], False)]
     if given:
         raise ValueError(f"--{given[0]}: {why}")
-
-
-def _secret(path: str | None) -> str | None:
-    return None if path is None else Path(path).read_text(encoding="utf-8").strip()

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from monolith.cli._failures import FAILED
 from monolith.cli._option_values import key_values
-from monolith.cli._run_options import find_tasks_here
+from monolith.cli._run_options import find_tasks_here, task_of
 from monolith.observe.progress import Progress
 from monolith.serving.request_log import read_requests
 from monolith.serving.skew import ReplayModels, measure_skew
-from monolith.train import Task, find_task
-from monolith.train.compat.task_parameters import override_params
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     _require_sense(args)
     find_tasks_here()
     models = ReplayModels(
-        args.export, model_dir=args.model_dir, task=None if args.task is None else lambda: _task(args)
+        args.export, model_dir=args.model_dir, task=None if args.task is None else lambda: task_of(args)
     )
     with closing(models), Progress(unit="examples", file=io.StringIO() if args.json else None) as bar:
         report = measure_skew(_requests(args), models, tolerance=args.tolerance, keep=args.show, on_examples=bar.update)
@@ -69,11 +67,3 @@ def _require_sense(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < lowest:
             raise ValueError(f"--{name}: must be at least {lowest}, got {value}")
-
-
-def _task(args: argparse.Namespace) -> Task:
-    params = find_task(args.task)
-    override_params(params, args.params_override)
-    made = params.instantiate()
-    assert isinstance(made, Task)  # noqa: S101 - find_task finds nothing else
-    return made

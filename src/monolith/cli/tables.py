@@ -12,6 +12,7 @@ import torch
 
 from monolith.checkpoint import ModelDirLock
 from monolith.checkpoint.state_files import split_path
+from monolith.cli._option_values import secret_in
 from monolith.data import text_ids
 from monolith.deltalog.publish.erasing import checkpoints_at, erase_from_checkpoint
 from monolith.errors import NotFoundError, UnavailableError
@@ -67,9 +68,8 @@ def _erase_from_checkpoints(args: argparse.Namespace, ids: list[int]) -> dict[st
 
 def _controller(args: argparse.Namespace) -> ControllerClient | None:
     """Of the training that runs with this directory; None: there is none."""
-    token = None if args.token_file is None else Path(args.token_file).read_text(encoding="utf-8").strip()
     credentials = ClientCredentials(
-        token=token, tls_ca=args.tls_ca, tls_certificate=args.tls_certificate, tls_key=args.tls_key
+        token=secret_in(args.token_file), tls_ca=args.tls_ca, tls_certificate=args.tls_certificate, tls_key=args.tls_key
     )
     try:
         return ControllerClient.of_model_dir(args.path, credentials=credentials)

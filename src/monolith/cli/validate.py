@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING
 
 from monolith.cli._arguments.validate import written
 from monolith.cli._option_values import require_writable
-from monolith.cli._run_options import find_tasks_here
+from monolith.cli._run_options import find_tasks_here, task_of
 from monolith.observe.progress import Progress
-from monolith.train import find_task
-from monolith.train.compat.task_parameters import override_params
-from monolith.train.task import Task
 from monolith.validation import SyncRule, validate, write_page
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     rules = {written(time): SyncRule(rows_seconds=time, dense_seconds=args.dense) for time in args.take_over}
     with Progress(unit="examples", file=io.StringIO() if args.json else None) as bar:
         outcome = validate(
-            lambda: _task(args),
+            lambda: task_of(args),
             copies=rules,
             window_seconds=round(args.window),
             warm_up_seconds=args.warm_up,
@@ -43,11 +40,3 @@ def run(args: argparse.Namespace) -> int:
         write_page(args.out, outcome, title=f"{args.task}: what freshness is worth")
     sys.stdout.write(f"{json.dumps(outcome.to_dict()) if args.json else outcome}\n")
     return 0
-
-
-def _task(args: argparse.Namespace) -> Task:
-    params = find_task(args.task)
-    override_params(params, args.params_override)
-    made = params.instantiate()
-    assert isinstance(made, Task)  # noqa: S101 - find_task finds nothing else
-    return made

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from monolith.train import InstantiableParams, Mode, Params
     from monolith.train.trainer import Trainer
 
+__all__ = ["FeatureTask", "RaiseErrorHook", "SyncHook", "main"]
+
 _LOOK_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 120.0
 _NUM_BATCHES = 5
