@@ -86,7 +86,7 @@ class FirstN(Combiner):
 
     @property
     def max_seq_length(self) -> int:  # type: ignore[override]  # the one combiner whose value is its own
-        """`n`."""
+        """Length of the sequence: `n`."""
         return self.n
 
     def shape(self, num_examples: int, dim: int) -> tuple[int, ...]:

@@ -104,17 +104,17 @@ def import_collection(
         InvalidArgumentError: a feature without a slot, or whose slot has other rows, width or combiner; no row changed.
     """
     modules, configs = _parts_of(collection)
-    found = {config.name: _slot_of(emb, config, slots or {}) for config in configs}
+    target = {config.name: _slot_of(emb, config, slots or {}) for config in configs}
     for config in configs:
-        if config.embedding_dim != emb.slots[found[config.name]].dim:
+        if config.embedding_dim != emb.slots[target[config.name]].dim:
             raise InvalidArgumentError(
-                f"slot {found[config.name]!r}: table {config.name!r} of the collection has dim {config.embedding_dim},"
-                f" the slot {emb.slots[found[config.name]].dim}; define it with Slot(dim={config.embedding_dim})"
+                f"slot {target[config.name]!r}: table {config.name!r} of the collection has dim {config.embedding_dim},"
+                f" the slot {emb.slots[target[config.name]].dim}; define it with Slot(dim={config.embedding_dim})"
             )
-    given = ids or {}
+    ids_of_table = ids or {}
     return {
         config.name: import_embedding(
-            emb, found[config.name], modules[config.name].weight, ids=given.get(config.name), time=time
+            emb, target[config.name], modules[config.name].weight, ids=ids_of_table.get(config.name), time=time
         )
         for config in configs
     }
@@ -203,27 +203,27 @@ def import_dump(
     return ImportedDump(rows=rows, rows_by_slot=by_slot, other_rows=others, ignored_tables=ignored)
 
 
-def _names_of(emb: Embeddings, base: Path, given: Mapping[str, str]) -> dict[str, str]:
+def _names_of(emb: Embeddings, base: Path, tables: Mapping[str, str]) -> dict[str, str]:
     """Returns table of the dump -> table of the model."""
-    found = {name: _table_of(emb, slot) for name, slot in given.items()}
+    names = {name: _table_of(emb, slot) for name, slot in tables.items()}
     dumped = entry_counts(base)
     owners = _owners(emb)
     for table in emb.tables:
         slots = [name for name in owners if emb.placed[name].table == table]
         for name in {table, *original_table_names(slots)} & dumped.keys():
-            found.setdefault(name, table)
-    missing = sorted(found.keys() - dumped.keys())
-    if missing or not found:
+            names.setdefault(name, table)
+    missing = sorted(names.keys() - dumped.keys())
+    if missing or not names:
         raise InvalidArgumentError(
             f"dump '{base}': it has tables {sorted(dumped)}, expected {missing or 'the name of a table of the model'};"
             " map tables to slots with tables={'name in the dump': 'slot'}"
         )
-    return found
+    return names
 
 
-def _single_table(emb: Embeddings, base: Path, given: Mapping[str, str]) -> str:
-    if "" in given:
-        return _table_of(emb, given[""])
+def _single_table(emb: Embeddings, base: Path, tables: Mapping[str, str]) -> str:
+    if "" in tables:
+        return _table_of(emb, tables[""])
     if len(emb.tables) != 1:
         raise InvalidArgumentError(
             f"dump '{base}': its files are of a single table, the model has {list(emb.tables)}; choose one with"

@@ -138,9 +138,9 @@ class RowAssignment:
         payload[:, : 4 * self._slot.dim] = weights[order].view(np.uint8)
         payload[:, 4 * self._slot.dim :] = self._state
         keys = keys[order]
-        found, begins = np.unique(buckets[order], return_index=True)
+        distinct, begins = np.unique(buckets[order], return_index=True)
         ends = [*begins[1:], len(keys)]
-        for bucket, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
+        for bucket, begin, end in zip(distinct.tolist(), begins.tolist(), ends, strict=True):
             yield full_block(
                 digest=self._schema.digest,
                 table=self._number,

@@ -190,13 +190,13 @@ def _settle_dim(slot: Slot) -> None:
 
 
 def _check_padding(slot: Slot) -> None:
-    given: object = slot.padding_id
-    if given is None:
+    padding_id: object = slot.padding_id
+    if padding_id is None:
         return
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"Slot: padding_id must be an integer or None, got {given!r}")
-    if not -(2**63) <= given < 2**63:
-        raise ValueError(f"Slot: padding_id must be an int64, got {given}")
+    if isinstance(padding_id, bool) or not isinstance(padding_id, int):
+        raise TypeError(f"Slot: padding_id must be an integer or None, got {padding_id!r}")
+    if not -(2**63) <= padding_id < 2**63:
+        raise ValueError(f"Slot: padding_id must be an int64, got {padding_id}")
 
 
 def _check_sharing(slot: Slot) -> None:
@@ -212,10 +212,10 @@ def _check_sharing(slot: Slot) -> None:
         "id_layout": slot.id_layout == "int64",
         "number": slot.number is None,
     }
-    given = [name for name, is_default in unshared.items() if not is_default]
-    if given:
+    own_settings = [name for name, is_default in unshared.items() if not is_default]
+    if own_settings:
         raise ValueError(
-            f"Slot: it shares the rows of {slot.shares!r}, so {', '.join(given)} must be set there, not here"
+            f"Slot: it shares the rows of {slot.shares!r}, so {', '.join(own_settings)} must be set there, not here"
         )
 
 

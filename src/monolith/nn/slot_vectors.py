@@ -55,13 +55,13 @@ def read_vectors(cut: Cut, schema: Schema, slot: PlacedSlot) -> SlotVectors:
     order = np.argsort(ids)
     place = np.empty(len(ids), np.intp)
     place[order] = np.arange(len(ids))
-    found = np.empty((len(ids), slot.dim), np.float32)
+    sorted_vectors = np.empty((len(ids), slot.dim), np.float32)
     end = len(ids)
     while parts:
         part = parts.pop()  # freed as soon as it was copied
-        found[place[end - len(part) : end]] = part
+        sorted_vectors[place[end - len(part) : end]] = part
         end -= len(part)
-    return SlotVectors(torch.from_numpy(ids[order]), torch.from_numpy(found))
+    return SlotVectors(torch.from_numpy(ids[order]), torch.from_numpy(sorted_vectors))
 
 
 def export_vectors(cut: Cut, schema: Schema, slot: PlacedSlot, path: str | os.PathLike[str], *, step: int) -> int:
@@ -99,12 +99,12 @@ def _parts(cut: Cut, schema: Schema, slot: PlacedSlot) -> Iterator[tuple[NDArray
 
 
 def _spill(cut: Cut, schema: Schema, slot: PlacedSlot, file: BinaryIO) -> NDArray[np.int64]:
-    found = [np.empty(0, np.int64)]
+    ids_of = [np.empty(0, np.int64)]
     for ids, vectors in _parts(cut, schema, slot):
         file.write(vectors.data)
-        found.append(ids)
+        ids_of.append(ids)
     file.flush()
-    return np.concatenate(found)
+    return np.concatenate(ids_of)
 
 
 def _ordered(file: BinaryIO, order: NDArray[np.intp], dim: int) -> Iterator[NDArray[np.float32]]:

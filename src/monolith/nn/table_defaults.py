@@ -46,8 +46,8 @@ def use_table_defaults(defaults: TableDefaults) -> Iterator[None]:
     """Applies these defaults to `Embeddings` made inside; fields that are None keep the outer values."""
     outer = _DEFAULTS.get()
     chosen = {
-        each.name: getattr(outer if getattr(defaults, each.name) is None else defaults, each.name)
-        for each in fields(TableDefaults)
+        field.name: getattr(outer if getattr(defaults, field.name) is None else defaults, field.name)
+        for field in fields(TableDefaults)
     }
     token = _DEFAULTS.set(TableDefaults(**chosen))
     try:

@@ -51,7 +51,7 @@ class GradientRows(NamedTuple):
 
 
 def parse_combiner(combiner: Combiner, subject: str) -> Pooling:
-    """Checks a combiner."""
+    """Checks a combiner and returns it as the core takes it."""
     if combiner == "sum":
         return Pooling(SUM, 0)
     if combiner == "mean":

@@ -66,8 +66,8 @@ def require_assignable(block: RowBlock, schema: Schema, *, subject: str) -> None
         InvalidArgumentError: the block has ids of other buckets, or is not a block of full rows.
     """
     wide_slots = schema.tables[block.table].wide_slots if block.table < len(schema.tables) else ()
-    told = block.keys[has_explicit_bucket(block.keys, wide_slots)]
-    if not (_core.bucket_of(told) == block.bucket).all():
+    explicit = block.keys[has_explicit_bucket(block.keys, wide_slots)]
+    if not (_core.bucket_of(explicit) == block.bucket).all():
         raise InvalidArgumentError(f"{subject}: assign takes ids of the block's own bucket, got others in {block!r}")
     if block.kind is not BlockKind.FULL:
         raise InvalidArgumentError(f"{subject}: assign takes a block of full rows, got {block!r}")
@@ -75,7 +75,7 @@ def require_assignable(block: RowBlock, schema: Schema, *, subject: str) -> None
 
 def sum_of_reports(parts: Sequence[LoadReport]) -> LoadReport:
     """Returns the totals over all owners."""
-    return LoadReport(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(LoadReport)})
+    return LoadReport(**{field.name: sum(getattr(part, field.name) for part in parts) for field in fields(LoadReport)})
 
 
 def sum_by_slot(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:

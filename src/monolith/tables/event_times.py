@@ -42,8 +42,8 @@ def bound_times(times: NDArray[np.int64], newest: int) -> BoundedTimes:
     >>> bounded.times.tolist(), bounded.num_ahead
     ([1700000060, 1700000090, 1700000090], 1)
     """
-    found = _core.bound_times(times, newest)
-    return BoundedTimes(times, 0) if found is None else BoundedTimes(*found)
+    bounded = _core.bound_times(times, newest)
+    return BoundedTimes(times, 0) if bounded is None else BoundedTimes(*bounded)
 
 
 class EventClock:

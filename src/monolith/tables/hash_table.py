@@ -57,25 +57,25 @@ class RecentBatch(threading.local):
         self._plan: _core.Plan | None = None
         """Plan of the last lookup, until an update takes it."""
 
-    def expects_update(self, given: object) -> bool:
+    def expects_update(self, ids_object: object) -> bool:
         """Returns whether a lookup of the ids in this object should make a plan and `keep` it."""
         if self._plan is not None:
             self._plan, self._is_training = None, False
-        self._looked_up = id(given)
+        self._looked_up = id(ids_object)
         return self._is_training
 
     def keep(self, plan: _core.Plan) -> None:
         """Keeps a plan for the update that follows."""
         self._plan = plan
 
-    def take_plan(self, given: object, ids: NDArray[np.int64]) -> _core.Plan | None:
+    def take_plan(self, ids_object: object, ids: NDArray[np.int64]) -> _core.Plan | None:
         """Returns the plan of these ids, given as this object, if they were looked up last; each plan is returned once.
 
         The caller may have changed the ids meanwhile, so they are compared with the plan.
         """
         plan, self._plan = self._plan, None
         if plan is None:
-            self._is_training = self._looked_up == id(given)
+            self._is_training = self._looked_up == id(ids_object)
             return None
         self._is_training = plan.is_of(ids)
         return plan if self._is_training else None
@@ -165,16 +165,16 @@ class HashTable(WholeGroup):
         weights = new_rows((*shape, self.dim))
         state = np.empty((*shape, self._state_bytes), np.uint8)
         times = np.empty(shape, np.int64)
-        found = np.empty(shape, np.uint8)
+        is_found = np.empty(shape, np.uint8)
         self._core.lookup_rows(
             self._number,
             array.reshape(-1),
             weights.reshape(-1),
             state.reshape(-1),
             times.reshape(-1),
-            found.reshape(-1),
+            is_found.reshape(-1),
         )
-        parts = (found.view(np.bool_), weights, state, times)
+        parts = (is_found.view(np.bool_), weights, state, times)
         return FoundRows(*(as_type_of(part, ids) for part in parts))
 
     def lookup_pooled(self, ids: Ids, row_splits: Ids, combiner: Combiner = "sum", *, step: int = 0) -> Any:
@@ -200,9 +200,9 @@ class HashTable(WholeGroup):
     def contains(self, ids: Ids) -> Any:
         """Returns bool, shape of ids: true where the id has a row."""
         array = id_array(ids, self._subject)
-        found = np.empty(array.shape, np.uint8)
-        self._core.contains(self._number, array.reshape(-1), found.reshape(-1))
-        return as_type_of(found.view(np.bool_), ids)
+        is_found = np.empty(array.shape, np.uint8)
+        self._core.contains(self._number, array.reshape(-1), is_found.reshape(-1))
+        return as_type_of(is_found.view(np.bool_), ids)
 
     # Writing
 
@@ -431,8 +431,8 @@ class HashTable(WholeGroup):
                 f" and the table has slots {known}; erase ids of a slot by Embeddings.erase(slot, ids)"
             )
 
-    def _rates(self, given: LearningRates | None, step: int | None) -> NDArray[np.float32]:
-        return self.native.rates({self._number: given}, step or 0)
+    def _rates(self, learning_rates: LearningRates | None, step: int | None) -> NDArray[np.float32]:
+        return self.native.rates({self._number: learning_rates}, step or 0)
 
     def _assign(self, ids: Ids, rows: Floats, time: Times, *, add: bool) -> None:
         array = id_array(ids, self._subject)

@@ -447,7 +447,11 @@ def _runs(starts: Indices, lengths: Indices) -> Indices:
 
 
 class _Fill(torch.autograd.Function):
-    """Writes to the buffer and returns it, differentiable in the values."""
+    """Writes to the buffer and returns it, differentiable in the values.
+
+    The gradient of a value is the sum of the gradients of its places in the buffer. A value that was overwritten, by
+    another value for the same key or by a later call, has no place and gets none.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, buffer: Tensor, fill: Callable[[], Tensor]) -> Tensor:

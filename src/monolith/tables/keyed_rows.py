@@ -64,22 +64,22 @@ def buckets_of_keys(
     Raises:
         InvalidArgumentError: a key of another bucket, or a wide key without one; names table and key.
     """
-    told = np.ones(len(keys), np.bool_)
+    is_explicit = np.ones(len(keys), np.bool_)
     for number, table in enumerate(schema.tables):
         if table.wide_slots:
             part = slice(splits[number], splits[number + 1])
-            told[part] = has_explicit_bucket(keys[part], table.wide_slots)
+            is_explicit[part] = has_explicit_bucket(keys[part], table.wide_slots)
     buckets = _core.bucket_of(keys).astype(np.int64)
     if given is not None:
-        told_otherwise = told & (given != buckets) & (given != UNTOLD)
-        wrong = told_otherwise | (~told & ((given < 0) | (given >= NUM_BUCKETS)))
+        contradicts = is_explicit & (given != buckets) & (given != UNTOLD)
+        wrong = contradicts | (~is_explicit & ((given < 0) | (given >= NUM_BUCKETS)))
         _refuse(schema, keys, splits, wrong, "is not of the bucket that came with it")
-        buckets = np.where(told, buckets, given)
+        buckets = np.where(is_explicit, buckets, given)
     else:
-        _refuse(schema, keys, splits, ~told, "does not contain its bucket; send the bucket with it")
+        _refuse(schema, keys, splits, ~is_explicit, "does not contain its bucket; send the bucket with it")
     outside = (buckets < own.start) | (buckets >= own.stop)
     _refuse(schema, keys, splits, outside, f"is of another shard: buckets {own.start} to {own.stop - 1} are here")
-    return KeyedRows(keys, splits, buckets.astype(np.uint16), bool(told.all()))
+    return KeyedRows(keys, splits, buckets.astype(np.uint16), bool(is_explicit.all()))
 
 
 def keys_in(store: LocalStore, buckets: range) -> KeyedRows:
@@ -89,37 +89,37 @@ def keys_in(store: LocalStore, buckets: range) -> KeyedRows:
         for block in cut.blocks(buckets, state=False):
             if block.kind in {BlockKind.FULL, BlockKind.SERVING}:
                 tables[block.table].append((block.keys.copy(), block.bucket))
-    found = [each for blocks in tables for each in blocks]
+    listed = [block for blocks in tables for block in blocks]
     return KeyedRows(
-        np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in found)]),
+        np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in listed)]),
         np.cumsum([0, *(sum(len(keys) for keys, _ in blocks) for blocks in tables)]),
-        np.concatenate([np.empty(0, np.uint16), *(np.full(len(keys), bucket, np.uint16) for keys, bucket in found)]),
+        np.concatenate([np.empty(0, np.uint16), *(np.full(len(keys), bucket, np.uint16) for keys, bucket in listed)]),
         told=False,
     )
 
 
-def read_keyed(store: LocalStore, asked: KeyedRows) -> NDArray[np.float32]:
+def read_keyed(store: LocalStore, keyed: KeyedRows) -> NDArray[np.float32]:
     """Returns the rows end to end in the order of the keys, flat; a key without a row reads zeros."""
     dims = np.array(store.native.dims, np.int64)
-    values = np.empty(int((np.diff(asked.splits) * dims).sum()), np.float32)
-    if asked.told:
-        store.native.core.lookup(asked.keys, asked.splits, values, 0)
+    values = np.empty(int((np.diff(keyed.splits) * dims).sum()), np.float32)
+    if keyed.told:
+        store.native.core.lookup(keyed.keys, keyed.splits, values, 0)
         return values
     at = 0
     for number, dim in enumerate(dims.tolist()):
-        begin, end = int(asked.splits[number]), int(asked.splits[number + 1])
+        begin, end = int(keyed.splits[number]), int(keyed.splits[number + 1])
         rows = values[at : at + (end - begin) * dim].reshape(-1, dim)
-        _read_table(store, number, asked, rows)
+        _read_table(store, number, keyed, rows)
         at += rows.size
     return values
 
 
-def write_keyed(store: LocalStore, asked: KeyedRows, values: NDArray[np.float32], *, finite: bool = True) -> int:
+def write_keyed(store: LocalStore, keyed: KeyedRows, values: NDArray[np.float32], *, finite: bool = True) -> int:
     """Overwrites weights, timed now; the last of equal keys wins. All rows are checked before any is written.
 
     Args:
         store: Its rows are changed.
-        asked: Keys of the rows.
+        keyed: Keys of the rows.
         values: Flat, as `read_keyed` gives them.
         finite: Reject weights that are NaN or infinite.
 
@@ -130,39 +130,39 @@ def write_keyed(store: LocalStore, asked: KeyedRows, values: NDArray[np.float32]
         InvalidArgumentError: a weight is not a number that can be served.
     """
     dims = store.native.dims
-    ends = np.cumsum([0, *(np.diff(asked.splits) * dims).tolist()])
+    ends = np.cumsum([0, *(np.diff(keyed.splits) * dims).tolist()])
     parts = [values[begin:end].reshape(-1, dim) for begin, end, dim in zip(ends, ends[1:], dims, strict=False)]
     if finite:
         bad = np.concatenate([~np.isfinite(part).all(axis=1) for part in parts])
-        _refuse(store.schema, asked.keys, asked.splits, bad, "has a weight that is NaN or infinite")
+        _refuse(store.schema, keyed.keys, keyed.splits, bad, "has a weight that is NaN or infinite")
     clock = store.native.event_clock
-    bounded = clock.bounded(np.full(len(asked.keys), int(time.time()), np.int64))
+    bounded = clock.bounded(np.full(len(keyed.keys), int(time.time()), np.int64))
     for number, part in enumerate(parts):
-        own = slice(asked.splits[number], asked.splits[number + 1])
+        own = slice(keyed.splits[number], keyed.splits[number + 1])
         if len(part):
             store.native.core.assign(
                 number,
-                np.ascontiguousarray(asked.keys[own]),
+                np.ascontiguousarray(keyed.keys[own]),
                 np.ascontiguousarray(part).reshape(-1),
                 np.ascontiguousarray(bounded.times[own]),
                 False,
                 NO_STEP,
-                np.ascontiguousarray(asked.buckets[own]),
+                np.ascontiguousarray(keyed.buckets[own]),
             )
     clock.count(bounded)
-    return len(asked.keys)
+    return len(keyed.keys)
 
 
-def _read_table(store: LocalStore, number: int, asked: KeyedRows, rows: NDArray[np.float32]) -> None:
-    own = slice(asked.splits[number], asked.splits[number + 1])
-    keys = np.ascontiguousarray(asked.keys[own])
+def _read_table(store: LocalStore, number: int, keyed: KeyedRows, rows: NDArray[np.float32]) -> None:
+    own = slice(keyed.splits[number], keyed.splits[number + 1])
+    keys = np.ascontiguousarray(keyed.keys[own])
     if not len(keys):
         return
     splits = store.native.splits_for(number, len(keys))
-    plan = store.native.core.plan(keys, splits, True, np.ascontiguousarray(asked.buckets[own]))
-    found = np.empty(plan.num_unique * rows.shape[1], np.float32)
-    store.native.core.read(plan, found, 0)
-    rows[:] = found.reshape(-1, rows.shape[1])[plan.inverse]
+    plan = store.native.core.plan(keys, splits, True, np.ascontiguousarray(keyed.buckets[own]))
+    distinct_rows = np.empty(plan.num_unique * rows.shape[1], np.float32)
+    store.native.core.read(plan, distinct_rows, 0)
+    rows[:] = distinct_rows.reshape(-1, rows.shape[1])[plan.inverse]
 
 
 def _refuse(

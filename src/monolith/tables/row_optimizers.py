@@ -380,7 +380,7 @@ def every_rule() -> list[type[RowOptimizer]]:
     'Sgd'
     """
     named = [globals()[name] for name in __all__]
-    configs = {each.kind: each for each in named if isinstance(each, type) and hasattr(each, "kind")}
+    configs = {rule.kind: rule for rule in named if isinstance(rule, type) and hasattr(rule, "kind")}
     if missing := [kind for kind in _core.row_optimizer_kinds() if kind not in configs]:
         raise NotImplementedError(f"row optimizers without a config: {', '.join(missing)}; add it to {__name__}")
     return [configs[kind] for kind in _core.row_optimizer_kinds()]

@@ -239,28 +239,28 @@ _SHOWN = 8
 """Differences that a message lists."""
 
 
-def differences(here: Any, given: Any) -> str:
+def differences(here: Any, other: Any) -> str:
     """Returns the first few fields whose values differ, by their path; empty where nothing does."""
-    found = _walk(here, given, "")
-    lines = [f"{path or 'it'}: {mine} here, {theirs} given" for path, mine, theirs in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        lines.append(f"and {len(found) - _SHOWN} more")
+    entries = _walk(here, other, "")
+    lines = [f"{path or 'it'}: {mine} here, {theirs} given" for path, mine, theirs in entries[:_SHOWN]]
+    if len(entries) > _SHOWN:
+        lines.append(f"and {len(entries) - _SHOWN} more")
     return "; ".join(lines)
 
 
-def _walk(here: Any, given: Any, path: str) -> list[tuple[str, str, str]]:
-    if isinstance(here, Mapping) and isinstance(given, Mapping):
-        found = []
-        for key in sorted({*here, *given}):
+def _walk(here: Any, other: Any, path: str) -> list[tuple[str, str, str]]:
+    if isinstance(here, Mapping) and isinstance(other, Mapping):
+        entries = []
+        for key in sorted({*here, *other}):
             inner = f"{path}.{key}" if path else str(key)
             if key not in here:
-                found.append((inner, "nothing", repr(given[key])))
-            elif key not in given:
-                found.append((inner, repr(here[key]), "nothing"))
+                entries.append((inner, "nothing", repr(other[key])))
+            elif key not in other:
+                entries.append((inner, repr(here[key]), "nothing"))
             else:
-                found += _walk(here[key], given[key], inner)
-        return found
-    if isinstance(here, list) and isinstance(given, list) and len(here) == len(given):
-        pairs = enumerate(zip(here, given, strict=True))
-        return [each for number, (mine, theirs) in pairs for each in _walk(mine, theirs, f"{path}[{number}]")]
-    return [] if here == given else [(path, repr(here), repr(given))]
+                entries += _walk(here[key], other[key], inner)
+        return entries
+    if isinstance(here, list) and isinstance(other, list) and len(here) == len(other):
+        pairs = enumerate(zip(here, other, strict=True))
+        return [entry for number, (mine, theirs) in pairs for entry in _walk(mine, theirs, f"{path}[{number}]")]
+    return [] if here == other else [(path, repr(here), repr(other))]

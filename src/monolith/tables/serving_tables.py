@@ -44,28 +44,28 @@ def _table(table: TableSchema) -> TableConfig:
     return TableConfig(segments, name=table.name, serving=True, wide_slots=table.wide_slots)
 
 
-def _segment(table: str, wanted: SegmentSchema) -> Segment:
-    for candidate in _candidates(wanted):
-        if _schema_of(candidate) == wanted:
+def _segment(table: str, schema: SegmentSchema) -> Segment:
+    for candidate in _candidates(schema):
+        if _schema_of(candidate) == schema:
             return candidate
-    raise UnimplementedError(f"table {table!r}: this build has no segment of the form {wanted.text}")
+    raise UnimplementedError(f"table {table!r}: this build has no segment of the form {schema.text}")
 
 
-def _candidates(wanted: SegmentSchema) -> Iterator[Segment]:
-    compressor = _of_kind(compressors, wanted.compressor)
-    optimizer = _of_kind(row_optimizers, wanted.optimizer)
+def _candidates(schema: SegmentSchema) -> Iterator[Segment]:
+    compressor = _of_kind(compressors, schema.compressor)
+    optimizer = _of_kind(row_optimizers, schema.optimizer)
     if compressor is None or optimizer is None:
         return
-    yield Segment(wanted.dim, optimizer=optimizer(), compressor=compressor())
+    yield Segment(schema.dim, optimizer=optimizer(), compressor=compressor())
     if hasattr(optimizer, _SHARED_STATE):
-        for times in range(2, wanted.dim + 1):
-            yield Segment(wanted.dim, optimizer=optimizer(**{_SHARED_STATE: times}), compressor=compressor())
+        for times in range(2, schema.dim + 1):
+            yield Segment(schema.dim, optimizer=optimizer(**{_SHARED_STATE: times}), compressor=compressor())
 
 
 def _of_kind(module: ModuleType, kind: str) -> Any:
     """Returns the public class of a module whose kind has this name; None: there is none."""
     named = (getattr(module, name) for name in module.__all__)
-    return next((each for each in named if getattr(each, "kind", None) == kind), None)
+    return next((kind_class for kind_class in named if getattr(kind_class, "kind", None) == kind), None)
 
 
 @functools.lru_cache(maxsize=256)

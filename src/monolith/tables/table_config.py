@@ -136,7 +136,7 @@ class TableConfig(Config):
     def uses_latest(self) -> bool:
         """True iff an update of its rows needs the rows as the worker saw them (`DelayCompensated`)."""
         parameters = [segment.optimizer.kernel()[1] for segment in self.segments]
-        return any(each.get("delay_compensation_lambda", 0.0) != 0.0 for each in parameters)
+        return any(values.get("delay_compensation_lambda", 0.0) != 0.0 for values in parameters)
 
     def learning_rates_at(self, step: int) -> list[float]:
         """Returns one learning rate per segment, from its optimizer, for this global step."""

@@ -211,8 +211,8 @@ class TableGroup(WholeGroup):
         number = optional_step(step, "group")
         gradients = float_array(grads, (plan.num_values,), "group", "grads")
         times = time_array(time, (plan.core.num_ids,), "group")
-        given = self._named_rates(learning_rates)
-        rates = self.native.rates({n: given.get(n) for n in range(len(self))}, number or 0)
+        named = self._named_rates(learning_rates)
+        rates = self.native.rates({n: named.get(n) for n in range(len(self))}, number or 0)
         update = DirectUpdate(gradients, PER_UNIQUE_ID, rates, number, times, scale=finite_scale(scale, "group"))
         return apply_directly(self.native, plan.core, update)
 
@@ -275,12 +275,18 @@ class TableGroup(WholeGroup):
         ]
         return _end_to_end(parts, np.int64)
 
-    def _rates(self, batch: _Batch, given: Mapping[str, LearningRates] | None, step: int) -> NDArray[np.float32]:
-        named = self._named_rates(given)
+    def _rates(
+        self, batch: _Batch, learning_rates: Mapping[str, LearningRates] | None, step: int
+    ) -> NDArray[np.float32]:
+        named = self._named_rates(learning_rates)
         return self.native.rates({table: named.get(table) for table in batch.tables} | named, step)
 
-    def _named_rates(self, given: Mapping[str, LearningRates] | None) -> dict[int, LearningRates]:
-        return {} if given is None else {self.native.number_of(name): rates for name, rates in given.items()}
+    def _named_rates(self, rates_by_name: Mapping[str, LearningRates] | None) -> dict[int, LearningRates]:
+        return (
+            {}
+            if rates_by_name is None
+            else {self.native.number_of(name): rates for name, rates in rates_by_name.items()}
+        )
 
     def _require_same_names(self, ids: Mapping[str, Any], **others: Mapping[str, Any] | None) -> None:
         for what, other in others.items():

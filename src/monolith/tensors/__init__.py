@@ -17,7 +17,6 @@ from monolith.tensors.packing import (
     unpack_tensors,
 )
 from monolith.tensors.ragged import Ragged, fused_value_rowids
-from monolith.tensors.ragged import register as _register
 from monolith.tensors.shapes import StaticReshapeNBuilder, get_ndim, int_shape, maybe_squeeze_3d_tensor, static_reshape
 
 __all__ = [
@@ -38,5 +37,3 @@ __all__ = [
     "unpack_packed_tensors",
     "unpack_tensors",
 ]
-
-_register()

@@ -44,8 +44,8 @@ def check_lengths(lengths: Tensor, *, num_values: int) -> None:
     negative = (lengths < 0).any()
     # Lengths near the largest int64 may add up to the right number by wrapping round; no single one can be so long.
     if bool(negative | (lengths > num_values).any() | (lengths.sum() != num_values)):
-        found = f"a length of {int(lengths.min())}" if bool(negative) else f"{sum(lengths.tolist())}"
-        raise ValueError(f"lengths must be >= 0 and add up to the number of values ({num_values}), got {found}")
+        actual = f"a length of {int(lengths.min())}" if bool(negative) else f"{sum(lengths.tolist())}"
+        raise ValueError(f"lengths must be >= 0 and add up to the number of values ({num_values}), got {actual}")
 
 
 def check_row_ids(row_ids: Tensor, *, num_values: int, num_rows: int) -> None:
@@ -111,13 +111,13 @@ def check_alike(raggeds: Sequence[Any], kind: type) -> None:
     for ragged in raggeds:
         if not isinstance(ragged, kind):
             raise TypeError(f"concat: each must be a Ragged, got {type(ragged).__name__}")
-    found = {
+    kinds = {
         f"ragged rank {ragged.ragged_rank} of {tuple(ragged.flat_values.shape[1:])} {ragged.dtype} on {ragged.device}"
         for ragged in raggeds
     }
-    if len(found) > 1:
+    if len(kinds) > 1:
         raise ValueError(
-            f"concat: all must have the same ragged rank, inner dims, dtype and device, got {', '.join(sorted(found))}"
+            f"concat: all must have the same ragged rank, inner dims, dtype and device, got {', '.join(sorted(kinds))}"
         )
 
 

@@ -393,18 +393,6 @@ def _take(ragged: Ragged, rows: Tensor) -> Ragged:
     return Ragged(taken, splits, validate=False)
 
 
-def register() -> None:
-    """Registers `Ragged` as a pytree node. Called once, when the package is imported."""
-    pytree.register_pytree_node(
-        Ragged,
-        _flatten,
-        _unflatten,
-        serialized_type_name="monolith.tensors.Ragged",
-        flatten_with_keys_fn=_flatten_with_keys,
-    )
-    torch.serialization.add_safe_globals([Ragged])
-
-
 def _flatten(ragged: Ragged) -> tuple[list[Any], None]:
     return [ragged.values, ragged.row_splits], None
 
@@ -417,3 +405,14 @@ def _flatten_with_keys(ragged: Ragged) -> tuple[list[tuple[Any, Any]], None]:
 def _unflatten(parts: Iterable[Any], _: None) -> Ragged:
     values, row_splits = parts
     return Ragged(values, row_splits, validate=False)
+
+
+# A pytree of its two parts: a tree of batches can be mapped, moved, exported and passed to compiled functions.
+pytree.register_pytree_node(
+    Ragged,
+    _flatten,
+    _unflatten,
+    serialized_type_name="monolith.tensors.Ragged",
+    flatten_with_keys_fn=_flatten_with_keys,
+)
+torch.serialization.add_safe_globals([Ragged])

@@ -45,7 +45,7 @@ def int_shape(x: Any) -> tuple[int, ...] | None:
     if shape is None:
         return None
     lengths = [-1 if length is None or isinstance(length, torch.SymInt) else length for length in shape]
-    return tuple(int(length) for length in lengths) if all(isinstance(each, int) for each in lengths) else None
+    return tuple(int(length) for length in lengths) if all(isinstance(length, int) for length in lengths) else None
 
 
 def maybe_squeeze_3d_tensor(x: Ragged) -> Ragged:

@@ -267,14 +267,14 @@ class Embeddings(RowsBySlot):
             return None
         self._registry.row_gradient.scale(passes)
         number = self._worker.global_step if global_step is None else global_step
-        latest = [each.latest for each in passes if each.latest is not None]
+        latest = [batch_pass.latest for batch_pass in passes if batch_pass.latest is not None]
         rule = partial(
             Update,
             step=number,
             learning_rates=self._rates.at(number) if rate_factor == 1 else self._rates.at(number) * rate_factor,
             times=times_of(passes, int(clock.time())),
             scale=_finite(scale),
-            known_finite=all(each.is_finite for each in passes),
+            known_finite=all(batch_pass.is_finite for batch_pass in passes),
             latest=latest if len(latest) == len(passes) else None,
         )
         return GradientStep(
@@ -425,15 +425,15 @@ def table_defaults(
     evict_every_seconds: float | None,
 ) -> TableConfig:
     """Returns the common settings of all tables: those of the module, then those of the runner."""
-    given = current_table_defaults()
+    defaults = current_table_defaults()
     config = TableConfig(
         [Segment(1)],
         seed=seed,
         nonfinite=nonfinite,
-        admission=admission or given.admission or SlidingHashFilter(),
-        evict_every_seconds=given.evict_every_seconds if evict_every_seconds is None else evict_every_seconds,
+        admission=admission or defaults.admission or SlidingHashFilter(),
+        evict_every_seconds=defaults.evict_every_seconds if evict_every_seconds is None else evict_every_seconds,
     )
-    return config if given.initial_capacity is None else replace(config, initial_capacity=given.initial_capacity)
+    return config if defaults.initial_capacity is None else replace(config, initial_capacity=defaults.initial_capacity)
 
 
 def store_of(store: Store | StoreFactory | None, configs: Mapping[str, TableConfig]) -> Store:

@@ -84,10 +84,10 @@ class GradientStep:
         if not self._takes_finite_only:
             return None
         scale = self._rule(NOTHING_APPLIED).scale
-        if abs(scale) <= 1 and all(each.is_finite for each in self._passes):
+        if abs(scale) <= 1 and all(batch_pass.is_finite for batch_pass in self._passes):
             return None
-        found = [each.gradient for each in self._passes if each.gradient is not None]
-        if len(found) == 1 and bool(torch.isfinite(found[0].sum() * scale)):
+        gradients = [batch_pass.gradient for batch_pass in self._passes if batch_pass.gradient is not None]
+        if len(gradients) == 1 and bool(torch.isfinite(gradients[0].sum() * scale)):
             return None
         return refusal_of(self._passes, self._layout, scale)
 
@@ -107,7 +107,9 @@ class GradientStep:
 
     def begin(self) -> None:
         """Submits the update to the store. From then on reads of the module come after it. Raises like `apply`."""
-        updates = [(each.plan, each.gradient) for each in self._passes if each.gradient is not None]
+        updates = [
+            (batch_pass.plan, batch_pass.gradient) for batch_pass in self._passes if batch_pass.gradient is not None
+        ]
         try:
             rule = self._rule(self._worker.last_push)
             self._scale = rule.scale
@@ -172,9 +174,9 @@ class GradientStep:
         reason = refusal_of(self._passes, self._layout, self._scale) if "not finite" in str(error) else None
         if reason is None:
             return error
-        told = InvalidArgumentError(reason)
-        told.__cause__ = error
-        return told
+        rejection = InvalidArgumentError(reason)
+        rejection.__cause__ = error
+        return rejection
 
     def _named(self, error: BaseException) -> BaseException:
         """Adds the batch to an error, which may be raised in a later step than that of the batch."""
@@ -187,7 +189,7 @@ class GradientStep:
 
 def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:
     """Raises if batch numbers do not match the store's, which would take every step for a duplicate."""
-    if applied.duplicate and not all(each.is_replayable for each in passes):
+    if applied.duplicate and not all(batch_pass.is_replayable for batch_pass in passes):
         raise FailedPreconditionError(
             f"step: the store had applied batch {passes[-1].stamp.seq} before and did nothing; the batch was planned"
             " before the module joined its store: plan it again"
@@ -196,10 +198,10 @@ def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:
 
 def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
     """Returns the times of an update: one number if all agree, else one for each id of all passes end to end."""
-    times = [now if each.times is None else each.times for each in passes]
+    times = [now if batch_pass.times is None else batch_pass.times for batch_pass in passes]
     if all(isinstance(time, int) for time in times) and len(set(times)) == 1:
         return times[0]
-    sizes = [len(each.plan.inverse) for each in passes]
+    sizes = [len(batch_pass.plan.inverse) for batch_pass in passes]
     return torch.cat(
         [
             torch.full((size,), time, dtype=torch.int64) if isinstance(time, int) else time
@@ -210,10 +212,10 @@ def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
 
 def gradient_norm(passes: Sequence[BatchPass], schema: Schema) -> Tensor:
     """Returns the L2 norm of the gradients of all rows; a row in several passes has the sum of its gradients."""
-    found = [(each.plan, each.gradient.cpu()) for each in passes if each.gradient is not None]
-    if len(found) == 1:
-        return _norm(found[0][1])
-    return _norm(torch.stack([_norm(_merged_rows(found, schema, table)) for table in range(len(schema.tables))]))
+    updates = [(batch_pass.plan, batch_pass.gradient.cpu()) for batch_pass in passes if batch_pass.gradient is not None]
+    if len(updates) == 1:
+        return _norm(updates[0][1])
+    return _norm(torch.stack([_norm(_merged_rows(updates, schema, table)) for table in range(len(schema.tables))]))
 
 
 def _norm(values: Tensor) -> Tensor:
@@ -223,28 +225,28 @@ def _norm(values: Tensor) -> Tensor:
     return norm
 
 
-def _merged_rows(found: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
+def _merged_rows(updates: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
     """Returns [distinct ids of all plans, dim]: the gradients of one table."""
     dim = schema.dims[table]
     names, rows = [np.empty((0, 2), np.int64)], [torch.empty(0, dim)]
-    for plan, gradient in found:
+    for plan, gradient in updates:
         # A key identifies one row only together with its bucket.
         buckets = buckets_of_plan(plan.splits.numpy(), len(schema.tables))
         own = (plan.tables == table).numpy()
         names.append(np.stack([buckets[own].astype(np.int64), plan.unique_ids.numpy()[own]], axis=1))
         rows.append(values_of(plan, gradient, schema.dims, [number == table for number in range(len(schema.dims))]))
-    rows = [each.view(-1, dim) for each in rows]
+    rows = [part.view(-1, dim) for part in rows]
     distinct, inverse = np.unique(np.concatenate(names), axis=0, return_inverse=True)
     return torch.zeros(len(distinct), dim).index_add_(0, torch.from_numpy(inverse.reshape(-1)), torch.cat(rows))
 
 
-def values_of(plan: Plan, values: Tensor, dims: Sequence[int], wanted: Sequence[bool]) -> Tensor:
+def values_of(plan: Plan, values: Tensor, dims: Sequence[int], is_chosen_table: Sequence[bool]) -> Tensor:
     """Returns, of flat values in plan order, those of some tables, on their device."""
-    if all(wanted):
+    if all(is_chosen_table):
         return values
     tables = plan.tables
-    is_wanted = torch.tensor(wanted)[tables].repeat_interleave(torch.tensor(dims)[tables])
-    return values[is_wanted.to(values.device)]
+    is_chosen_value = torch.tensor(is_chosen_table)[tables].repeat_interleave(torch.tensor(dims)[tables])
+    return values[is_chosen_value.to(values.device)]
 
 
 # The store has only tables and keys; this module maps them back.
@@ -254,27 +256,29 @@ def refusal_of(passes: Sequence[BatchPass], layout: PooledLayout, scale: float) 
     """Names the first id whose gradients, added up over the passes, are not finite; None if all are."""
     sums: dict[tuple[int, int, int], NDArray[np.float32]] = {}
     dims = np.array(layout.dims)
-    for each in passes:
-        if each.gradient is None:
+    for batch_pass in passes:
+        if batch_pass.gradient is None:
             continue
-        tables, buckets = each.plan.tables.numpy(), buckets_of_plan(each.plan.splits.numpy(), len(dims))
-        names = zip(tables.tolist(), buckets.tolist(), each.plan.unique_ids.tolist(), strict=True)
-        parts = np.split(each.gradient.cpu().numpy(), np.cumsum(dims[tables])[:-1])
+        tables, buckets = batch_pass.plan.tables.numpy(), buckets_of_plan(batch_pass.plan.splits.numpy(), len(dims))
+        names = zip(tables.tolist(), buckets.tolist(), batch_pass.plan.unique_ids.tolist(), strict=True)
+        parts = np.split(batch_pass.gradient.cpu().numpy(), np.cumsum(dims[tables])[:-1])
         for unique, (name, part) in enumerate(zip(names, parts, strict=False)):  # nothing is split to one part
             with np.errstate(over="ignore", invalid="ignore"):
                 sums[name] = sums[name] + part if name in sums else part
                 is_finite = np.isfinite(sums[name] * np.float32(scale)).all()
             if not is_finite:
-                return _message(each, layout, unique, bucket=name[1])
+                return _message(batch_pass, layout, unique, bucket=name[1])
     return None
 
 
-def _message(each: BatchPass, layout: PooledLayout, unique: int, *, bucket: int) -> str:
-    key = int(each.plan.unique_ids[unique])
-    if each.pooled is None:  # folded from several passes: the example is unknown
-        slot, where = _slot_of(layout, int(each.plan.tables[unique]), key, bucket), ""
+def _message(batch_pass: BatchPass, layout: PooledLayout, unique: int, *, bucket: int) -> str:
+    key = int(batch_pass.plan.unique_ids[unique])
+    if batch_pass.pooled is None:  # folded from several passes: the example is unknown
+        slot, where = _slot_of(layout, int(batch_pass.plan.tables[unique]), key, bucket), ""
     else:
-        place, example = _place_of(each.pooled.shape, int(np.flatnonzero(each.plan.inverse.numpy() == unique)[0]))
+        place, example = _place_of(
+            batch_pass.pooled.shape, int(np.flatnonzero(batch_pass.plan.inverse.numpy() == unique)[0])
+        )
         slot, where = layout.slots[place], f" in example {example}"
     return (
         f"slot {slot.name!r}: the gradient of id {_user_id(slot, key, bucket)}{where} is not finite; nothing was"

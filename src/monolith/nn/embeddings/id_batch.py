@@ -123,7 +123,7 @@ class IdBatchReader:
         self._wide = np.array([_wide_bits(slot) for slot in slots], np.uint64).view(np.int64)
         """[F] upper bits of keys of wide ids; 0 where ids may not be wide."""
         self._padding = [slot.slot.padding_id for slot in slots]
-        self._has_padding = any(each is not None for each in self._padding)
+        self._has_padding = any(padding_id is not None for padding_id in self._padding)
         self._last_frame: tuple[tuple[int, ...], _Frame] | None = None
         self._last_facts: tuple[list[object] | None, _Frame | None] = None, None
 
@@ -136,19 +136,19 @@ class IdBatchReader:
         """
         if not isinstance(batch, Mapping):
             raise TypeError(f"batch must map slot names to ids, got {type(batch).__name__}")
-        given: list[Any] = list(map(batch.get, self._names))
-        known = self._known_frame(given)
+        columns: list[Any] = list(map(batch.get, self._names))
+        known = self._known_frame(columns)
         if known is not None:
-            return self._packed(list(map(Tensor.contiguous, given)), known)
+            return self._packed(list(map(Tensor.contiguous, columns)), known)
         flat, per_example, splits, num_examples = [], [], [], -1
-        for slot, ids in zip(self._slots, given, strict=True):
+        for slot, ids in zip(self._slots, columns, strict=True):
             if isinstance(ids, Ragged):
                 values, count = _ragged_ids(ids, slot.name)
                 splits.append(ids.row_splits.numpy())
                 per_example.append(BY_ROW_SPLITS)
             else:
-                values, count, each = _dense_ids(ids, slot.name, batch)
-                per_example.append(each)
+                values, count, ids_per_example = _dense_ids(ids, slot.name, batch)
+                per_example.append(ids_per_example)
             if count != num_examples:
                 if num_examples >= 0:
                     self._refuse_length(slot.name, count, num_examples)
@@ -159,13 +159,13 @@ class IdBatchReader:
             flat, per_example, splits = self._without_padding(flat, frame.shape)
             frame = self._frame(num_examples, per_example, splits, flat)
         elif not splits:
-            self._last_facts = _facts_of(given), frame
+            self._last_facts = _facts_of(columns), frame
         return self._packed(flat, frame)
 
-    def _known_frame(self, given: Sequence[object]) -> _Frame | None:
+    def _known_frame(self, columns: Sequence[object]) -> _Frame | None:
         """Returns the frame of the last batch of tensors, which was checked, if this batch has the same facts."""
         facts, frame = self._last_facts
-        return frame if facts is not None and facts == _facts_of(given) else None
+        return frame if facts is not None and facts == _facts_of(columns) else None
 
     def _packed(self, flat: Sequence[Tensor], frame: _Frame) -> IdBatch:
         addresses = [values.data_ptr() for values in flat]
@@ -265,10 +265,10 @@ class IdBatchReader:
 _FACTS = operator.attrgetter("dtype", "is_cpu", "layout", "shape")
 
 
-def _facts_of(given: Sequence[object]) -> list[object] | None:
+def _facts_of(columns: Sequence[object]) -> list[object] | None:
     """Returns all checked properties of tensors of ids; None where something else is among them."""
     try:
-        return list(map(_FACTS, given))
+        return list(map(_FACTS, columns))
     except AttributeError:
         return None
 
@@ -315,7 +315,7 @@ def _as_tensor(ids: object, name: str, batch: Mapping[str, SlotInput]) -> Tensor
         return torch.from_numpy(np.ascontiguousarray(ids))
     hint = ""
     if isinstance(ids, list | tuple):
-        are_texts = any(isinstance(each, str | bytes) for each in ids)
+        are_texts = any(isinstance(value, str | bytes) for value in ids)
         texts = f"texts become ids by monolith.data.text_ids({name!r}, texts)"
         hint = f"; {texts if are_texts else 'write Ragged.from_lists(ids)'}"
     raise TypeError(f"slot {name!r}: ids must be a Ragged or an int64 tensor, got {type(ids).__name__}{hint}")

@@ -1,4 +1,9 @@
-"""A lookup: its autograd node, its outputs, their copies between devices, and what torch.compile leaves alone."""
+"""A lookup: its autograd node, its outputs, their copies between devices, and what torch.compile leaves alone.
+
+All outputs are views of one buffer, and all gradients arrive together at one node. To a GPU the outputs go from
+page-locked memory, on a stream of their own: the copy begins although the model's stream is still busy with the step
+before. The gradients are copied into such memory, too, which takes half the time of a copy into other memory.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +84,8 @@ def _collect(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[Ten
     registry, batch_pass = ctx.end.find()
     device, layout = batch_pass.device, ctx.layout
     columns = layout.flat_columns(parts)
-    given = next((each for each in (whole, *parts) if each is not None), None)
-    if given is not None and given.device != device:  # all are where the buffer is
+    first = next((gradient for gradient in (whole, *parts) if gradient is not None), None)
+    if first is not None and first.device != device:  # all are where the buffer is
         whole, columns = _moved(whole, columns, layout, device), [None] * len(columns)
     registry.add_gradient(batch_pass, batch_pass.pooled.sum_gradients(whole, columns, device))
     return ctx.anchor.new_zeros(ctx.anchor.shape), None, None, None
@@ -108,8 +113,8 @@ def _moved(
     whole: Tensor | None, columns: Sequence[Tensor | None], layout: PooledLayout, device: torch.device
 ) -> Tensor:
     """Returns all gradients [B, W] on another device, by one transfer."""
-    given = next(each for each in (whole, *columns) if each is not None)
-    total = torch.zeros(given.shape[0], layout.width, device=given.device) if whole is None else whole.clone()
+    first = next(gradient for gradient in (whole, *columns) if gradient is not None)
+    total = torch.zeros(first.shape[0], layout.width, device=first.device) if whole is None else whole.clone()
     for column, gradient in zip(total.split_with_sizes(layout.widths, dim=1), columns, strict=True):
         if gradient is not None:
             column.add_(gradient)

@@ -71,7 +71,7 @@ class MergedTable:
 
     def config(self, defaults: TableConfig) -> TableConfig:
         """Returns the config of the table, with expiry and admission by slot; everything else is as in `defaults`."""
-        segments = [each.segment for each in self.segments]
+        segments = [segment.segment for segment in self.segments]
         if self.takes_any_id:
             (slot,) = self.slots.values()
             days, count = slot.expire_days, slot.min_count
@@ -84,12 +84,12 @@ class MergedTable:
     @property
     def is_common(self) -> bool:
         """True iff its slots learn by the module's optimizer and rate."""
-        return all(each.is_common for each in self.segments)
+        return all(segment.is_common for segment in self.segments)
 
     @property
     def shape_name(self) -> str:
         """Shape of the table's saved rows, such as ``1-ftrl_16-adagrad``."""
-        return "_".join(f"{each.segment.dim}-{each.segment.optimizer.kernel()[0]}" for each in self.segments)
+        return "_".join(f"{segment.segment.dim}-{segment.segment.optimizer.kernel()[0]}" for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def original_table_names(slots: Iterable[str]) -> list[str]:
     """
     names = [sorted(slots)]
     names.append(sorted(re.sub(r"^fc_slot_(\d+)$", r"slot_\1", name) for name in names[0]))
-    digests = [hashlib.md5(",".join(each).encode(), usedforsecurity=False).hexdigest() for each in names]
+    digests = [hashlib.md5(",".join(name_list).encode(), usedforsecurity=False).hexdigest() for name_list in names]
     return list(dict.fromkeys(digests))
 
 
@@ -241,7 +241,7 @@ def _name_tables(tables: Sequence[MergedTable]) -> None:
     its own moves to a new table, and the remaining slots keep the table's name.
     """
     taken: set[str] = set()
-    for table in sorted(tables, key=lambda each: (not each.is_common, -len(each.slots))):
+    for table in sorted(tables, key=lambda merged: (not merged.is_common, -len(merged.slots))):
         is_free = not table.takes_any_id and table.shape_name not in taken
         table.name = table.shape_name if is_free else f"{table.shape_name}@{next(iter(table.slots))}"
         taken.add(table.name)

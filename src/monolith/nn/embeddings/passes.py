@@ -61,7 +61,7 @@ class PlannedBatch:
 
     @property
     def num_examples(self) -> int:
-        """Examples of the batch (B)."""
+        """Number of examples of the batch (B)."""
         return self.shape.num_examples
 
 
@@ -114,13 +114,13 @@ class PassHandle:
             FailedPreconditionError: the pass has ended.
         """
         registry = self._registry()
-        found = None if registry is None else registry.find(self._key)
-        if registry is None or found is None:
+        batch_pass = None if registry is None else registry.find(self._key)
+        if registry is None or batch_pass is None:
             raise FailedPreconditionError(
                 "backward: the batch of this graph has ended already: it, or a later one, was applied by step() or"
                 " dropped by discard(); run the forward pass again"
             )
-        return registry, found
+        return registry, batch_pass
 
     def __del__(self) -> None:
         # The collector may run this anywhere, also inside a call of the store, so the store is not called from here.
@@ -181,17 +181,17 @@ class PassRegistry:
         registry = weakref.ref(self)
 
         def settle(_: Tensor) -> None:
-            found = registry()
-            if found is not None:
-                found.settle()
+            live_registry = registry()
+            if live_registry is not None:
+                live_registry.settle()
 
         anchor.register_post_accumulate_grad_hook(settle)  # type: ignore[no-untyped-call]  # torch gives it no types
 
     def settle(self) -> None:
         """Records that the anchor has the gradient that came with those of all passes so far."""
         with self._lock:
-            for each in self._passes.values():
-                each.is_settled = each.gradient is not None
+            for batch_pass in self._passes.values():
+                batch_pass.is_settled = batch_pass.gradient is not None
             self._num_backwards += 1
         if self._num_backwards > self._accumulated_passes and not self._has_warned:
             self._has_warned = True
@@ -212,7 +212,7 @@ class PassRegistry:
         """
         self._discard_dropped()
         with self._lock:
-            if any(each.plan is batch.plan for each in self._passes.values()):
+            if any(batch_pass.plan is batch.plan for batch_pass in self._passes.values()):
                 raise FailedPreconditionError(
                     "forward: this planned batch is being trained on already; plan the batch again for a second pass"
                 )
@@ -246,42 +246,50 @@ class PassRegistry:
         self._discard_dropped()
         self._drop_cleared()
         with self._lock:
-            ready = [each for each in self._passes.values() if each.gradient is not None and not each.is_taken]
-        return sorted(ready, key=lambda each: each.stamp.seq)
+            ready = [
+                batch_pass
+                for batch_pass in self._passes.values()
+                if batch_pass.gradient is not None and not batch_pass.is_taken
+            ]
+        return sorted(ready, key=lambda batch_pass: batch_pass.stamp.seq)
 
     def take(self, passes: Sequence[BatchPass]) -> None:
         """Marks these passes as taken: a step was made of them."""
         with self._lock:
-            for each in passes:
-                each.is_taken = True
+            for batch_pass in passes:
+                batch_pass.is_taken = True
             self._num_waiting = self._num_backwards = self.num_cleared = 0
 
     def submit(self, passes: Sequence[BatchPass]) -> None:
         """Marks these passes as submitted to the store."""
         with self._lock:
-            for each in passes:
-                each.is_handed_over = True
+            for batch_pass in passes:
+                batch_pass.is_handed_over = True
 
     def give_back(self, passes: Sequence[BatchPass]) -> None:
         """Returns the passes of a step that was not applied to the next step."""
         with self._lock:
-            for each in passes:
-                each.is_taken = each.is_handed_over = False
+            for batch_pass in passes:
+                batch_pass.is_taken = batch_pass.is_handed_over = False
 
     def close_applied(self, applied: Sequence[BatchPass]) -> None:
         """Ends these passes, which the store has applied, and older ones: stores apply batches in order."""
-        newest = {each.stamp.worker: each.stamp.seq for each in applied}
+        newest = {batch_pass.stamp.worker: batch_pass.stamp.seq for batch_pass in applied}
         with self._lock:
-            ended = [key for key, each in self._passes.items() if each.stamp.seq <= newest.get(each.stamp.worker, -1)]
-            overtaken = [each for each in map(self._passes.pop, ended) if each not in applied]
-        for each in overtaken:
-            if not each.is_handed_over:  # a submitted plan is ended by the store
-                self._worker.discard(each.plan)
+            ended = [
+                key
+                for key, batch_pass in self._passes.items()
+                if batch_pass.stamp.seq <= newest.get(batch_pass.stamp.worker, -1)
+            ]
+            overtaken = [batch_pass for batch_pass in map(self._passes.pop, ended) if batch_pass not in applied]
+        for batch_pass in overtaken:
+            if not batch_pass.is_handed_over:  # a submitted plan is ended by the store
+                self._worker.discard(batch_pass.plan)
 
     def close_handed_over(self, passes: Sequence[BatchPass]) -> None:
         """Ends these submitted passes without waiting for the store's answer."""
         with self._lock:
-            for key in [key for key, each in self._passes.items() if each in passes]:
+            for key in [key for key, batch_pass in self._passes.items() if batch_pass in passes]:
                 del self._passes[key]
 
     def discard(self) -> int:
@@ -295,29 +303,31 @@ class PassRegistry:
     def drop(self, passes: Sequence[BatchPass]) -> None:
         """Ends these passes without an update."""
         with self._lock:  # another thread may have ended some of them
-            ended = [key for key, each in self._passes.items() if each in passes]
+            ended = [key for key, batch_pass in self._passes.items() if batch_pass in passes]
             dropped = [self._passes.pop(key) for key in ended]
-        for each in dropped:
-            self._worker.discard(each.plan)
+        for batch_pass in dropped:
+            self._worker.discard(batch_pass.plan)
 
     def _discard_dropped(self) -> None:
         while self.dropped_graphs:
             key = self.dropped_graphs.popleft()
             with self._lock:
-                found = self._passes.get(key)
-                if found is not None:
-                    found.is_final = True
-                if found is None or found.gradient is not None:
+                batch_pass = self._passes.get(key)
+                if batch_pass is not None:
+                    batch_pass.is_final = True
+                if batch_pass is None or batch_pass.gradient is not None:
                     continue
                 del self._passes[key]
-            self._worker.discard(found.plan)
+            self._worker.discard(batch_pass.plan)
 
     def _drop_cleared(self, but: BatchPass | None = None) -> None:
         """Ends passes whose gradients torch has cleared with those of all parameters; `but` only loses its gradient."""
         if self.anchor.grad is not None:
             return
         with self._lock:
-            cleared = [each for each in self._passes.values() if each.is_settled and not each.is_taken]
+            cleared = [
+                batch_pass for batch_pass in self._passes.values() if batch_pass.is_settled and not batch_pass.is_taken
+            ]
             if cleared:
                 self.row_gradient.forget()
             if but in cleared:
@@ -333,10 +343,10 @@ class PassRegistry:
             return
         many = foldable(self.ready())
         with self._lock:
-            if len(many) < FOLDED_PASSES or any(each.is_taken for each in many):
+            if len(many) < FOLDED_PASSES or any(batch_pass.is_taken for batch_pass in many):
                 return
-            for each in many:
-                each.is_taken = True  # a step of another thread comes before or after all of them
+            for batch_pass in many:
+                batch_pass.is_taken = True  # a step of another thread comes before or after all of them
         try:
             folded = fold(many, self._worker, self._latest_dims)
         except BaseException:
@@ -353,7 +363,13 @@ def foldable(passes: Sequence[BatchPass]) -> list[BatchPass]:
     No backward pass reaches them any more, and either all or none learn at the time of the step.
     """
     kinds = itertools.groupby(
-        passes, lambda each: (each.is_final, each.stamp.worker, each.times is None, each.latest is None)
+        passes,
+        lambda batch_pass: (
+            batch_pass.is_final,
+            batch_pass.stamp.worker,
+            batch_pass.times is None,
+            batch_pass.latest is None,
+        ),
     )
     return max((list(run) for kind, run in kinds if kind[0]), key=len, default=[])
 
@@ -364,31 +380,33 @@ def fold(passes: Sequence[BatchPass], worker: StoreWorker, latest_dims: Sequence
     Its plan was opened at the store; the plans of `passes` are still to be ended.
     """
     dims = worker.store.schema.dims
-    inputs = [_inputs(each.plan, len(dims)) for each in passes]
-    ids, tables, buckets = (torch.cat(each) for each in zip(*inputs, strict=True))
+    inputs = [_inputs(batch_pass.plan, len(dims)) for batch_pass in passes]
+    ids, tables, buckets = (torch.cat(part) for part in zip(*inputs, strict=True))
     order = torch.argsort(tables, stable=True)
     splits = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(tables, minlength=len(dims)).cumsum(0)])
     plan = worker.store.plan(ids[order], splits, stamp=passes[-1].stamp, buckets=buckets[order])
     unique = torch.empty(len(order), dtype=torch.int64)
     unique[order] = plan.inverse.long()  # input of all passes end to end -> its place in the new plan
     places = [
-        torch.empty(len(each.plan.unique_ids), dtype=torch.int64).index_copy_(0, each.plan.inverse.long(), part)
-        for each, part in zip(passes, torch.split(unique, [len(each[0]) for each in inputs]), strict=True)
+        torch.empty(len(batch_pass.plan.unique_ids), dtype=torch.int64).index_copy_(
+            0, batch_pass.plan.inverse.long(), part
+        )
+        for batch_pass, part in zip(passes, torch.split(unique, [len(columns[0]) for columns in inputs]), strict=True)
     ]
-    parts = [(each.plan, place) for each, place in zip(passes, places, strict=True)]
+    parts = [(batch_pass.plan, place) for batch_pass, place in zip(passes, places, strict=True)]
     worker.read(plan, train=True)
     return replace(
         passes[-1],
         plan=plan,
         times=_times(passes, order),
-        is_replayable=all(each.is_replayable for each in passes),
+        is_replayable=all(batch_pass.is_replayable for batch_pass in passes),
         pooled=None,
-        gradient=_combined(plan, parts, [each.gradient for each in passes], dims, add=True),
+        gradient=_combined(plan, parts, [batch_pass.gradient for batch_pass in passes], dims, add=True),
         latest=None
         if passes[0].latest is None
-        else _combined(plan, parts, [each.latest for each in passes], latest_dims, add=False),
+        else _combined(plan, parts, [batch_pass.latest for batch_pass in passes], latest_dims, add=False),
         is_finite=False,  # a sum of finite gradients may be infinite
-        is_settled=all(each.is_settled for each in passes),
+        is_settled=all(batch_pass.is_settled for batch_pass in passes),
         is_taken=False,
     )
 
@@ -401,12 +419,12 @@ def _inputs(plan: Plan, num_tables: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _times(passes: Sequence[BatchPass], order: Tensor) -> int | Tensor | None:
-    times = [each.times for each in passes]
+    times = [batch_pass.times for batch_pass in passes]
     if times[0] is None or (all(isinstance(time, int) for time in times) and len(set(times)) == 1):
         return times[0]
     per_id = [
-        time if isinstance(time, torch.Tensor) else torch.full((len(each.plan.inverse),), int(time or 0))
-        for time, each in zip(times, passes, strict=True)
+        time if isinstance(time, torch.Tensor) else torch.full((len(batch_pass.plan.inverse),), int(time or 0))
+        for time, batch_pass in zip(times, passes, strict=True)
     ]
     return torch.cat(per_id)[order]
 
@@ -420,11 +438,11 @@ def _combined(
     add: bool,
 ) -> Tensor:
     """Returns values of several plans in the layout of one: their sum, or those of the first plan with the id."""
-    given = [each for each in values if each is not None]
+    present = [value for value in values if value is not None]
     offsets = _offsets(plan, dims)
-    total = given[0].new_zeros(int(torch.tensor(dims)[plan.tables].sum()))
+    total = present[0].new_zeros(int(torch.tensor(dims)[plan.tables].sum()))
     is_first = torch.ones(len(plan.unique_ids), dtype=torch.bool)
-    for (part, place), own in zip(parts, given, strict=True):
+    for (part, place), own in zip(parts, present, strict=True):
         starts = _offsets(part, dims)
         for table, dim in enumerate(dims):
             mine = part.tables == table

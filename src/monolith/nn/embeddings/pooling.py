@@ -130,7 +130,9 @@ class PooledBatch:
     ) -> NDArray[np.float32] | list[NDArray[np.float32] | None]:
         """Returns [B, W] of all slots, or [B, width] of each, or None, in flat order."""
         if whole is None:
-            return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
+            return [
+                None if gradient is None else _side_by_side(gradient) for gradient in self.layout.in_flat_order(columns)
+            ]
         if any(part is not None for part in columns):
             whole = whole.detach().clone()
             for part, own in zip(whole.split_with_sizes(self.layout.widths, dim=1), columns, strict=True):

@@ -27,8 +27,8 @@ class RowAnchor(nn.Parameter):
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Self:
         """Creates the parameter; torch makes copies by these arguments."""
-        made: Self = super().__new__(cls, torch.zeros(1) if data is None else data, requires_grad)
-        return made
+        parameter: Self = super().__new__(cls, torch.zeros(1) if data is None else data, requires_grad)
+        return parameter
 
 
 def weights_of(model: nn.Module) -> list[nn.Parameter]:
@@ -52,14 +52,14 @@ class RowGradient(RowAnchor):
     """The gradient before torch multiplied it."""
     _value: Tensor | None
     _num_gradients: int
-    """Number of gradients in the ledger when the norm was computed."""
+    """Number of gradients in the registry when the norm was computed."""
 
     def __new__(cls, registry: PassRegistry) -> Self:
         """Creates the parameter; torch makes parameters by `__new__`."""
-        made: Self = super().__new__(cls)
-        made._registry = weakref.ref(registry)
-        made._norm, made._value, made._num_gradients = 0.0, None, 0
-        return made
+        parameter: Self = super().__new__(cls)
+        parameter._registry = weakref.ref(registry)
+        parameter._norm, parameter._value, parameter._num_gradients = 0.0, None, 0
+        return parameter
 
     @property
     def grad(self) -> Tensor | None:
@@ -123,10 +123,10 @@ class RowGradient(RowAnchor):
         """Multiplies the gradients of these passes, which a step takes, by the factor; it is 1 from then on."""
         factor = self.factor()
         if factor != 1:
-            for each in passes:
-                if each.gradient is not None:
-                    each.gradient = each.gradient * factor
-                    each.is_finite = each.is_finite and abs(factor) <= 1
+            for batch_pass in passes:
+                if batch_pass.gradient is not None:
+                    batch_pass.gradient = batch_pass.gradient * factor
+                    batch_pass.is_finite = batch_pass.is_finite and abs(factor) <= 1
         self._value = None
 
     def forget(self) -> None:

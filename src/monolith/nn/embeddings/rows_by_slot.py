@@ -180,8 +180,8 @@ def _flat_ids(ids: RowIds | Sequence[int], slot: str) -> Tensor:
     Raises:
         TypeError: texts.
     """
-    given = ids if isinstance(ids, Sequence) else ()
-    if any(isinstance(each, str | bytes) for each in (ids, *given)):
+    values = ids if isinstance(ids, Sequence) else ()
+    if any(isinstance(value, str | bytes) for value in (ids, *values)):
         raise TypeError(
             f"slot {slot!r}: ids must be int64, got texts; texts become ids by monolith.data.text_ids({slot!r}, texts)"
         )

@@ -89,7 +89,7 @@ class RowsModule(nn.Module):
 
     @property
     def num_rows(self) -> int:
-        """Rows of all slots."""
+        """Number of rows of all slots."""
         return self.store.stats().rows
 
     @property
@@ -158,10 +158,10 @@ class RowsModule(nn.Module):
         Raises:
             FailedPreconditionError: a slot is not what it was when the state was saved; names it.
         """
-        found = _saved_state.decode(state)
-        _saved_state.require_same_slots(found, self._placed)
+        saved = _saved_state.decode(state)
+        _saved_state.require_same_slots(saved, self._placed)
         self._worker.leave()
-        self._worker.global_step = int(found["global_step"])
+        self._worker.global_step = int(saved["global_step"])
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

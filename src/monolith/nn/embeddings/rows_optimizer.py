@@ -123,7 +123,7 @@ class LearningRates:
 
     def numbers(self, step: int) -> list[float]:
         """Returns the rates of a step as numbers."""
-        return [_rate(each, step) for each in self._segments]
+        return [_rate(segment, step) for segment in self._segments]
 
 
 def _rate(named: _Named, step: int) -> float:

@@ -1,4 +1,9 @@
-"""The saved state of a module with rows: location of rows and progress, and its checks against a store."""
+"""The saved state of a module with rows: location of rows and progress, and the rows as a tensor.
+
+The tensor of the rows is uint8: eight bytes with the length of a head, the head as JSON (the schema of the tables),
+then row blocks of the store end to end (docs/formats/row_block.md). So a state dictionary has weights, optimizer state,
+times and admission counts bit for bit, and nothing but tensors.
+"""
 
 from __future__ import annotations
 
@@ -44,28 +49,28 @@ def require_tables(schema: Schema, configs: Mapping[str, TableConfig], merged: S
     Raises:
         FailedPreconditionError: names the slots whose table is missing or has other rows.
     """
-    found = {table.name: table for table in schema.tables}
+    stored = {table.name: table for table in schema.tables}
     for table in merged:
         slots = ", ".join(map(repr, table.slots))
-        if table.name not in found:
+        if table.name not in stored:
             raise FailedPreconditionError(
-                f"slots {slots}: the store has no table {table.name!r} for them, it has {list(found)}; it was made for"
+                f"slots {slots}: the store has no table {table.name!r} for them, it has {list(stored)}; it was made for"
                 " slots of another dim or row optimizer"
             )
-        expected = [(each.dim, each.optimizer.kernel()[0]) for each in configs[table.name].segments]
-        got = [(each.dim, each.optimizer) for each in found[table.name].segments]
+        expected = [(segment.dim, segment.optimizer.kernel()[0]) for segment in configs[table.name].segments]
+        got = [(segment.dim, segment.optimizer) for segment in stored[table.name].segments]
         if got != expected:
             raise FailedPreconditionError(
                 f"slots {slots}: table {table.name!r} of the store has segments {got}, the slots need {expected}"
             )
-        wide = list(found[table.name].wide_slots)
+        wide = list(stored[table.name].wide_slots)
         if wide != table.wide_slots:
             raise FailedPreconditionError(
                 f"slots {slots}: table {table.name!r} of the store takes any int64 for slots of the numbers {wide}, and"
                 f" the slots need it for {table.wide_slots}; make the store for these slots"
             )
-    if len(found) != len(merged):
-        unknown = sorted(found.keys() - configs.keys())
+    if len(stored) != len(merged):
+        unknown = sorted(stored.keys() - configs.keys())
         raise FailedPreconditionError(f"the store has tables {unknown} that no slot uses; make it for these slots only")
 
 
@@ -89,19 +94,19 @@ def decode(state: Mapping[str, Any] | Tensor) -> Mapping[str, Any]:
         DataLossError: it is no saved state.
         FailedPreconditionError: its format is of another version.
     """
-    found: Any = state
+    plain: Any = state
     if isinstance(state, Tensor):
         try:
-            found = json.loads(state.detach().cpu().numpy().tobytes())
+            plain = json.loads(state.detach().cpu().numpy().tobytes())
         except (ValueError, TypeError) as error:
             raise DataLossError(f"Embeddings: the saved state is damaged: {error!r}") from error
-    form = found.get("format") if isinstance(found, Mapping) else None
+    form = plain.get("format") if isinstance(plain, Mapping) else None
     if form not in {1, _FORMAT, _TENSOR_FORMAT}:
         raise FailedPreconditionError(
             f"Embeddings: expected a saved state of format 1 to {_TENSOR_FORMAT}, got {form!r}; it is not of an"
             " Embeddings, or of a later version"
         )
-    return found  # type: ignore[no-any-return]  # a mapping, as its format is one of ours
+    return plain  # type: ignore[no-any-return]  # a mapping, as its format is one of ours
 
 
 def require_same_slots(state: Mapping[str, Any], placed: Mapping[str, PlacedSlot]) -> None:
@@ -212,8 +217,8 @@ def saved_slots(state: Mapping[str, Any] | Tensor) -> list[str]:
 
 def without_slots(state: Mapping[str, Any] | Tensor, names: Collection[str]) -> Mapping[str, Any]:
     """Returns the extra state as it would be without these slots."""
-    found = decode(state)
-    return {**found, "slots": {name: where for name, where in found["slots"].items() if name not in names}}
+    saved_state = decode(state)
+    return {**saved_state, "slots": {name: where for name, where in saved_state["slots"].items() if name not in names}}
 
 
 def is_of_rows(name: str) -> bool:
@@ -275,7 +280,7 @@ def _read_head(data: memoryview) -> tuple[Schema, int]:
 
 def _table_numbers(saved: Schema, own: Schema) -> list[int | None]:
     """Returns, by number of a saved table, its number in the store; None for a table that is skipped."""
-    sides = [Schema(tuple(replace(table, wide_slots=()) for table in each.tables)) for each in (own, saved)]
+    sides = [Schema(tuple(replace(table, wide_slots=()) for table in schema.tables)) for schema in (own, saved)]
     changed = [line for line in sides[0].differences(sides[1]) if "is missing" not in line and "is unknown" not in line]
     if changed:
         raise FailedPreconditionError(

@@ -109,7 +109,7 @@ class _TableRows:
 
     @cached_property
     def _rank(self) -> list[Tensor]:
-        """By table: unique id -> its number among those of the table."""
+        """Maps a unique id to its number among those of its table; one tensor per table."""
         owners = torch.arange(len(self._dims)).repeat(len(self._per_cell)).repeat_interleave(self._per_cell.view(-1))
         return [((owners == table).cumsum(0) - 1).to(self._device) for table in range(len(self._dims))]
 
@@ -130,7 +130,7 @@ class _Bags:
     @classmethod
     def of(cls, slots: Sequence[PlacedSlot], shape: BatchShape, places: Sequence[int]) -> _Bags:
         combiners = [slots[place].combiner for place in places]
-        sizes = [shape.num_examples * (each.max_seq_length or 1) for each in combiners]
+        sizes = [shape.num_examples * (combiner.max_seq_length or 1) for combiner in combiners]
         if all(shape.ids_per_example[place] == 1 for place in places) and all(
             combiner.max_seq_length <= 1 for combiner in combiners
         ):

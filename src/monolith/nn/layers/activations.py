@@ -90,8 +90,8 @@ def activation_layer(activation: Activation) -> nn.Module:
     if isinstance(activation, nn.Module):
         return copy.deepcopy(activation)
     if isinstance(activation, type):
-        made: nn.Module = activation()
-        return made
+        layer: nn.Module = activation()
+        return layer
     if callable(activation):
         return Function(activation)
     raise TypeError(f"activation must be a name, a module, a function or None, got {activation!r}")

@@ -98,7 +98,7 @@ class Dense(nn.Module):
         return y
 
     def extra_repr(self) -> str:
-        """Sizes and options."""
+        """Returns sizes and options."""
         return f"{self.input_dim}, {self.units}, use_bias={self.bias is not None}, kernel_norm={self.kernel_norm!r}"
 
 

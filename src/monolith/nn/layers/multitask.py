@@ -108,7 +108,7 @@ class MMoE(nn.Module):
         dims = _dims_per_expert(expert_dims, num_experts)
         self.input_dim = input_dim
         self.output_dim = dims[0][-1]
-        self.experts = nn.ModuleList(MLP(input_dim, each, **options) for each in dims)
+        self.experts = nn.ModuleList(MLP(input_dim, units, **options) for units in dims)
         gate_options: ExpertGateConfig = {"input_dim": input_dim, **(gate or {})}
         self.gate = ExpertGate(num_experts=len(dims), num_tasks=num_tasks, **gate_options)
         self._importance_loss: Tensor | None = None
@@ -274,8 +274,8 @@ class SNR(nn.Module):
         """Returns one ``[B, out_dim]`` per output for `inputs`, one ``[B, in_dim]`` per input."""
         if len(inputs) != self.num_in:
             raise ValueError(f"SNR: expected {self.num_in} inputs, got {len(inputs)}")
-        for index, each in enumerate(inputs):
-            require_shape("SNR", f"inputs[{index}]", each, (inputs[0].shape[0], self.in_dim))
+        for index, subnet in enumerate(inputs):
+            require_shape("SNR", f"inputs[{index}]", subnet, (inputs[0].shape[0], self.in_dim))
         z = self.gates().reshape(self.num_in, self.num_out)
         x = torch.stack(list(inputs), dim=1)
         if self.weight is None:
@@ -290,7 +290,7 @@ class SNR(nn.Module):
 
 
 class BalancedLoss(NamedTuple):
-    """Add both to what is minimised."""
+    """Two losses; add both to the loss that is minimised."""
 
     norm_loss: Tensor
     """Trains the weights of the losses, and nothing else."""

@@ -73,7 +73,7 @@ def get_sigmoid_loss_and_pred(
     weights = _weights(subject, logits, instance_weight, mask)
     if weights is not None:
         # Masked values may be NaN, which would return as 0 * NaN in the gradient.
-        corrected, target = (torch.where(weights != 0, each, 0.0) for each in (corrected, target))
+        corrected, target = (torch.where(weights != 0, tensor, 0.0) for tensor in (corrected, target))
     losses = functional.binary_cross_entropy_with_logits(corrected, target, reduction="none")
     return LossAndPrediction(reduce_loss(losses, weights, reduction), torch.sigmoid(logits))
 

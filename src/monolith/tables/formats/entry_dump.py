@@ -142,11 +142,13 @@ def import_group_entry_dump(
     if clear:
         group.clear()
     rows = _import(group.native, plan, snappy=True, check_only=False)
-    found = {name for counts in announced for name, _ in counts}
+    announced_names = {name for counts in announced for name, _ in counts}
     return ImportReport(
         rows=rows,
-        ignored_tables=tuple(sorted(found - numbers.keys())),
-        missing_tables=tuple(sorted(set(group.native.names) - {names[name] for name in found & names.keys()})),
+        ignored_tables=tuple(sorted(announced_names - numbers.keys())),
+        missing_tables=tuple(
+            sorted(set(group.native.names) - {names[name] for name in announced_names & names.keys()})
+        ),
     )
 
 
@@ -190,12 +192,12 @@ def _meta_base(base: Path) -> Path:
     return base.with_name(f"{base.name}.meta")
 
 
-def _num_shards(wanted: int, rows: int) -> int:
-    if wanted == -1:
+def _num_shards(num_shards: int, rows: int) -> int:
+    if num_shards == -1:
         return min(_MOST_AUTOMATIC_SHARDS, max(1, rows // _ROWS_PER_SHARD))
-    if not 1 <= wanted <= _MOST_SHARDS:
-        raise InvalidArgumentError(f"num_shards must be -1 or from 1 to {_MOST_SHARDS}, got {wanted}")
-    return wanted
+    if not 1 <= num_shards <= _MOST_SHARDS:
+        raise InvalidArgumentError(f"num_shards must be -1 or from 1 to {_MOST_SHARDS}, got {num_shards}")
+    return num_shards
 
 
 def _export_files(base: Path, num_shards: int) -> list[tuple[Path, Path, int, int]]:

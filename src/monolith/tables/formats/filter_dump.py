@@ -103,12 +103,12 @@ def read_filter_dump(base: str | os.PathLike[str], *, live: FilterDump | None = 
     """
     files = shards_of(Path(base))
     read = [_read_split(file) for file in files]
-    for file, (found, _) in zip(files, read, strict=True):
-        if found.split_num != len(files):
+    for file, (shape, _) in zip(files, read, strict=True):
+        if shape.split_num != len(files):
             raise InvalidArgumentError(
-                f"{base}: {found.split_num} splits by {file.name}, but there are {len(files)} files"
+                f"{base}: {shape.split_num} splits by {file.name}, but there are {len(files)} files"
             )
-        if found != read[0][0]:
+        if shape != read[0][0]:
             raise DataLossError(f"{file}: describes another filter than {files[0].name}")
     dump = replace(read[0][0], splits=tuple(split for _, split in read))
     for name in _SHAPE if live is not None else ():

@@ -133,8 +133,8 @@ class _Columns:
         if not self._wide_slots:
             return [self._arrow.array(keys)]
         buckets = np.repeat([block.bucket for block in blocks], [block.count for block in blocks])
-        found = ids_of_keys(keys, buckets, self._wide_slots)
-        return [self._arrow.array(found.slots.astype(np.int32)), self._arrow.array(found.ids)]
+        slot_ids = ids_of_keys(keys, buckets, self._wide_slots)
+        return [self._arrow.array(slot_ids.slots.astype(np.int32)), self._arrow.array(slot_ids.ids)]
 
     def _weights(self, block: RowBlock) -> NDArray[np.float32]:
         if block.kind is BlockKind.FULL:

@@ -1,6 +1,7 @@
 """One block of rows as bytes, and the view of its parts. Byte grammar: docs/formats/row_block.md.
 
-Blocks are made and loaded by the core; Python reads them for tests, tools and `Store.assign`. The view copies nothing.
+Blocks are made and loaded by the core. Python reads them for tests, tools and `Store.assign`, builds them for rows of
+another source, and packs them end to end, as a delta log keeps them. Views copy nothing.
 """
 
 from __future__ import annotations

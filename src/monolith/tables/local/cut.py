@@ -64,7 +64,7 @@ class LocalCut(Cut):
     @property
     def applied(self) -> Sequence[OwnerClock]:
         """The last batch of every worker in the rows."""
-        return (OwnerClock(self._owned, {each.worker: stamp_from_core(each) for each in self._core.stamps}),)
+        return (OwnerClock(self._owned, {stamp.worker: stamp_from_core(stamp) for stamp in self._core.stamps}),)
 
     @property
     def rows(self) -> Mapping[str, int]:

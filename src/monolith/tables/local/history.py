@@ -140,7 +140,7 @@ class LocalHistory:
     # Readers
 
     def open_reader(self, name: str, at: ChangePosition | None) -> LocalChangeReader:
-        """See `Store.open_reader`."""
+        """Opens a reader of changes, as `Store.open_reader` does."""
         if not name:
             raise InvalidArgumentError(f"{self._subject}: a reader of changes needs a name, got {name!r}")
         with self._lock:

@@ -78,10 +78,10 @@ class NativeTables:
         splits[table + 1 :] = num_ids
         return splits
 
-    def rates(self, given: Mapping[int, LearningRates | None], step: int) -> NDArray[np.float32]:
+    def rates(self, rates_by_table: Mapping[int, LearningRates | None], step: int) -> NDArray[np.float32]:
         """Returns float32 [S]: the rates of the given tables, of their optimizers where None; 0 for all others."""
         rates = np.zeros(self.rate_splits[-1], np.float32)
-        for table, values in given.items():
+        for table, values in rates_by_table.items():
             begin, end = self.rate_splits[table], self.rate_splits[table + 1]
             if values is None:
                 rates[begin:end] = self.configs[table].learning_rates_at(step)
@@ -149,11 +149,11 @@ def _row_cap(config: TableConfig) -> int:
 
 def _shared_admission(configs: Sequence[TableConfig]) -> AdmissionFilter | None:
     """Returns the one filter of the group: counts live in the buckets, which all its tables share."""
-    wanted = [config for config in configs if config.filters_ids]
-    for config in wanted[1:]:
-        if config.admission != wanted[0].admission:
+    filtered = [config for config in configs if config.filters_ids]
+    for config in filtered[1:]:
+        if config.admission != filtered[0].admission:
             raise InvalidArgumentError(
-                f"tables {wanted[0].name!r} and {config.name!r}: tables of a group share one admission filter, got"
-                f" {wanted[0].admission!r} and {config.admission!r}; use the same or two groups"
+                f"tables {filtered[0].name!r} and {config.name!r}: tables of a group share one admission filter, got"
+                f" {filtered[0].admission!r} and {config.admission!r}; use the same or two groups"
             )
-    return wanted[0].admission if wanted else None
+    return filtered[0].admission if filtered else None

@@ -56,9 +56,9 @@ class LocalRestore(PreparedRestore):
         )
         self._loaded_early: list[int] | None = None
         with ExitStack() as undone:
-            wanted = [file for file in manifest.files if file.end > buckets.start and file.begin < buckets.stop]
-            paths = undone.enter_context(fetched_files(folder, wanted))
-            self._files = [_info(file, str(path), manifest) for file, path in zip(wanted, paths, strict=True)]
+            files = [file for file in manifest.files if file.end > buckets.start and file.begin < buckets.stop]
+            paths = undone.enter_context(fetched_files(folder, files))
+            self._files = [_info(file, str(path), manifest) for file, path in zip(files, paths, strict=True)]
             if _core.is_blank(self._group):
                 self._loaded_early = self._load_blank()
             else:

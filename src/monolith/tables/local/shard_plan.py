@@ -102,7 +102,7 @@ class ShardPlan:
     @cached_property
     def inverse(self) -> Tensor:
         """int32 [n]."""
-        inverse = torch.empty(sum(len(each) for each in self.positions), dtype=torch.int32)
+        inverse = torch.empty(sum(len(positions) for positions in self.positions), dtype=torch.int32)
         begin = 0
         for part, positions in zip(self.parts, self.positions, strict=True):
             inverse[torch.from_numpy(positions)] = part.inverse + begin

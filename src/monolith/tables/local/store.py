@@ -118,8 +118,8 @@ class LocalStore:
     def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
         """Removes rows and admission counts; returns the number of rows removed."""
         flat = id_array(ids, _SUBJECT).reshape(-1)
-        given = bucket_array(buckets, len(flat), _SUBJECT)
-        return self.native.core.erase(self.native.number_of(table), flat, given)
+        bucket_numbers = bucket_array(buckets, len(flat), _SUBJECT)
+        return self.native.core.erase(self.native.number_of(table), flat, bucket_numbers)
 
     # Saving and restoring
 
@@ -134,14 +134,14 @@ class LocalStore:
     def load_emptied(self, blocks: Iterable[RowBlock], *, buckets: range, emptied: range | None) -> LoadReport:
         """Like `load`, but empties the buckets `emptied` first; for one of several owners these may be more."""
         bounds = bucket_bounds(buckets)
-        given = blocks if isinstance(blocks, PackedBlocks) else list(blocks)
+        to_load = blocks if isinstance(blocks, PackedBlocks) else list(blocks)
         if emptied is not None:
-            self.require_loadable(given, buckets=buckets)
+            self.require_loadable(to_load, buckets=buckets)
             self.native.core.clear_buckets(*bucket_bounds(emptied))
-        if isinstance(given, PackedBlocks):
-            loaded = self.native.core.load_packed(given.data, bounds)
+        if isinstance(to_load, PackedBlocks):
+            loaded = self.native.core.load_packed(to_load.data, bounds)
         else:
-            loaded = self.native.core.load([block.data for block in given], bounds, None)
+            loaded = self.native.core.load([block.data for block in to_load], bounds, None)
         return LoadReport(
             rows=loaded.rows, tombstones=loaded.tombstones, filters=loaded.filters, ignored=loaded.ignored
         )
@@ -171,7 +171,7 @@ class LocalStore:
         """Sets the progress of the saved run; marks, readers and workers of the previous run become invalid."""
         stamps = agreed_stamps(applied, ALL_BUCKETS)
         self.history.begin_life(generation)
-        self.native.core.resume([stamp_to_core(each) for each in stamps.values()])
+        self.native.core.resume([stamp_to_core(stamp) for stamp in stamps.values()])
 
     # All rows
 
@@ -212,8 +212,8 @@ class LocalStore:
 
     def rows_by_slot(self, table: str) -> dict[int, int]:
         """Returns rows by the number of their slot."""
-        found = self.native.core.rows_by_slot(self.native.number_of(table))
-        return {slot if slot < NUM_SLOTS_V2 else UNKNOWN_SLOT: rows for slot, rows in found.items()}
+        rows_of_slot = self.native.core.rows_by_slot(self.native.number_of(table))
+        return {slot if slot < NUM_SLOTS_V2 else UNKNOWN_SLOT: rows for slot, rows in rows_of_slot.items()}
 
     def close(self) -> None:
         """Ends the readers. The rows stay readable."""
@@ -227,14 +227,14 @@ def agreed_stamps(applied: Sequence[OwnerClock], buckets: range) -> dict[int, Ba
         FailedPreconditionError: they differ: some rows have a batch that others lack.
     """
     clocks = [clock for clock in applied if clock.buckets.start < buckets.stop and buckets.start < clock.buckets.stop]
-    found: dict[int, BatchStamp] = {}
+    stamps: dict[int, BatchStamp] = {}
     for clock in clocks:
-        for worker in {worker for each in clocks for worker in each.stamps}:
+        for worker in {worker for other in clocks for worker in other.stamps}:
             stamp = clock.stamps.get(worker)
-            if found.setdefault(worker, stamp) != stamp:  # type: ignore[arg-type]  # None shows a clock without it
-                seqs = [None if worker not in each.stamps else each.stamps[worker].seq for each in clocks]
+            if stamps.setdefault(worker, stamp) != stamp:  # type: ignore[arg-type]  # None shows a clock without it
+                seqs = [None if worker not in other.stamps else other.stamps[worker].seq for other in clocks]
                 raise FailedPreconditionError(
                     f"resume: the rows of worker {worker}'s batches come from owners that had applied different ones of"
                     f" them, {seqs}, and one owner would get them all; restore with as many owners as saved"
                 )
-    return found
+    return stamps

@@ -80,7 +80,7 @@ def require_not_discarded(plans: Sequence[LocalPlan], subject: str) -> None:
 
 
 def _push_of(plans: Sequence[LocalPlan], rule: Update, incarnation: int) -> _core.Push:
-    last = plans[0].stamp if len(plans) == 1 else max((plan.stamp for plan in plans), key=lambda each: each.seq)
+    last = plans[0].stamp if len(plans) == 1 else max((plan.stamp for plan in plans), key=lambda stamp: stamp.seq)
     return _core.Push(
         worker=last.worker,
         incarnation=incarnation,

@@ -134,7 +134,7 @@ class DirectUpdate(NamedTuple):
 
 
 def apply_directly(native: NativeTables, plan: _core.Plan, update: DirectUpdate) -> Applied:
-    """Makes the step."""
+    """Applies the update and counts the times that were set back."""
     bounded = native.event_clock.bounded(update.times)
     applied = native.core.apply(
         plan,

@@ -189,17 +189,17 @@ def _parse(text: bytes, origin: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataLossError(f"{origin}: offset 0: not a snapshot manifest (format {FORMAT!r} expected)")
     if document.get("version") not in range(1, FORMAT_VERSION + 1):
-        found = document.get("version")
+        version = document.get("version")
         raise DataLossError(
-            f"{origin}: offset 0: snapshot version {found!r}, this build reads versions up to {FORMAT_VERSION}"
+            f"{origin}: offset 0: snapshot version {version!r}, this build reads versions up to {FORMAT_VERSION}"
         )
     return document
 
 
 def _built(document: Mapping[str, Any]) -> SnapshotManifest:
     values = {key: value for key, value in document.items() if key not in {"format", "version"}}
-    values["tables"] = tuple(_entry(TableEntry, each) for each in values["tables"])
-    values["files"] = tuple(_entry(FileEntry, each) for each in values["files"])
+    values["tables"] = tuple(_entry(TableEntry, entry) for entry in values["tables"])
+    values["files"] = tuple(_entry(FileEntry, entry) for entry in values["files"])
     values["applied"] = clocks_from_json(values["applied"])
     for key, expected in (("snapshot_id", int), ("generation", int), ("epoch", int), ("created", int), ("state", bool)):
         if type(values[key]) is not expected or not -(2**63) <= values[key] < 2**64:
@@ -259,10 +259,10 @@ def clocks_from_json(clocks: Any) -> tuple[OwnerClock, ...]:
     if not isinstance(clocks, list):
         stamps = stamps_from_json(clocks) if isinstance(clocks, dict) and _are_stamps(clocks) else {}
         return (OwnerClock(ALL_BUCKETS, stamps),) if stamps else ()
-    found = tuple(OwnerClock(range(*each["buckets"]), stamps_from_json(each["stamps"])) for each in clocks)
-    for clock in found:
+    owner_clocks = tuple(OwnerClock(range(*clock["buckets"]), stamps_from_json(clock["stamps"])) for clock in clocks)
+    for clock in owner_clocks:
         bucket_bounds(clock.buckets)
-    return found
+    return owner_clocks
 
 
 def stamps_json(stamps: Mapping[int, BatchStamp]) -> Any:

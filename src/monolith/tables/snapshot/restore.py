@@ -1,4 +1,7 @@
-"""Loads a snapshot, or some buckets of one, into a store. An error leaves the store unchanged."""
+"""Loads a snapshot, or some buckets of one, into a store. An error leaves the store unchanged.
+
+The rules for tables that differ are in docs/formats/snapshot.md.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +65,10 @@ def restore(
         FailedPreconditionError: the store cannot load a table or segment, or has an open cut.
         UnavailableError: the path is being written to.
     """
-    wanted = ALL_BUCKETS if buckets is None else buckets
+    restored = ALL_BUCKETS if buckets is None else buckets
     with closing(open_source(path)) as source:
         preparing = store.prepare_restore(
-            str(path), source.manifest, buckets=wanted, ignore_unknown_tables=ignore_unknown_tables
+            str(path), source.manifest, buckets=restored, ignore_unknown_tables=ignore_unknown_tables
         )
         with preparing as prepared:
             return prepared.load()

@@ -79,7 +79,7 @@ class SaveProgress:
 
     @property
     def fraction(self) -> float:
-        """0 to 1."""
+        """Share of the expected bytes that is written, 0 to 1."""
         return min(1.0, self.bytes_written / self.bytes_expected) if self.bytes_expected else 1.0
 
 
@@ -165,12 +165,12 @@ def save(
         UnavailableError: the path is in use by another save or restore, or cannot be written.
         ResourceExhaustedError: no space; names the file.
     """
-    wanted = _checked(options)
-    if background and wanted.threads is None:
-        wanted = replace(wanted, threads=1)
-    destination = open_destination(path, wanted.generation)
+    settings = _checked(options)
+    if background and settings.threads is None:
+        settings = replace(settings, threads=1)
+    destination = open_destination(path, settings.generation)
     try:
-        job = _SaveJob(store.cut(), store.schema, str(path), destination, wanted)
+        job = _SaveJob(store.cut(), store.schema, str(path), destination, settings)
     except BaseException:
         destination.close()
         raise
@@ -189,16 +189,16 @@ def save_cut(cut: Cut, schema: Schema, path: SnapshotPath, **options: Unpack[Sna
         options: see `SnapshotSaveConfig`.
     """
     try:
-        wanted = _checked(options)
-        destination = open_destination(path, wanted.generation)
+        settings = _checked(options)
+        destination = open_destination(path, settings.generation)
     except BaseException:
         cut.release()
         raise
-    return _SaveJob(cut, schema, str(path), destination, wanted).run()
+    return _SaveJob(cut, schema, str(path), destination, settings).run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _SaveSettings:
     """`SnapshotSaveConfig` with every default filled in."""
 
     num_files: int | None = None
@@ -224,35 +224,35 @@ class _Wanted:
         )
 
 
-def _checked(options: SnapshotSaveConfig) -> _Wanted:
-    wanted = _Wanted(**options)
-    if wanted.num_files is not None and not 1 <= wanted.num_files <= NUM_BUCKETS:
-        raise InvalidArgumentError(f"save: num_files must be from 1 to {NUM_BUCKETS}, got {wanted.num_files}")
-    rate = wanted.rate_bytes_per_second
+def _checked(options: SnapshotSaveConfig) -> _SaveSettings:
+    settings = _SaveSettings(**options)
+    if settings.num_files is not None and not 1 <= settings.num_files <= NUM_BUCKETS:
+        raise InvalidArgumentError(f"save: num_files must be from 1 to {NUM_BUCKETS}, got {settings.num_files}")
+    rate = settings.rate_bytes_per_second
     if rate is not None and not (math.isfinite(rate) and rate >= 1):
         raise InvalidArgumentError(f"save: rate_bytes_per_second must be at least 1, got {rate}")
-    if wanted.generation < 0:
-        raise InvalidArgumentError(f"save: generation must not be negative, got {wanted.generation}")
-    if wanted.snapshot_id is not None and not 0 <= wanted.snapshot_id < 1 << 64:
-        raise InvalidArgumentError(f"save: snapshot_id must have 64 bits, got {wanted.snapshot_id}")
-    require_json(wanted.extra, name="extra")
-    return wanted
+    if settings.generation < 0:
+        raise InvalidArgumentError(f"save: generation must not be negative, got {settings.generation}")
+    if settings.snapshot_id is not None and not 0 <= settings.snapshot_id < 1 << 64:
+        raise InvalidArgumentError(f"save: snapshot_id must have 64 bits, got {settings.snapshot_id}")
+    require_json(settings.extra, name="extra")
+    return settings
 
 
 class _SaveJob:
     """One save: owns the cut and the destination until `run` has ended."""
 
-    def __init__(self, cut: Cut, schema: Schema, path: str, destination: Destination, wanted: _Wanted) -> None:
+    def __init__(self, cut: Cut, schema: Schema, path: str, destination: Destination, settings: _SaveSettings) -> None:
         self.transfer = _core.Transfer()
         self._cut = cut
         self._schema = schema
         self._path = path
         self._destination = destination
-        self._wanted = wanted
-        self._rules = wanted.rules
+        self._settings = settings
+        self._rules = settings.rules
         self._begun = time.monotonic()
-        self._created = int(time.time()) if wanted.created is None else wanted.created
-        self._expected_bytes = schema.num_bytes(cut.rows, state=wanted.state)
+        self._created = int(time.time()) if settings.created is None else settings.created
+        self._expected_bytes = schema.num_bytes(cut.rows, state=settings.state)
 
     @property
     def progress(self) -> SaveProgress:
@@ -282,10 +282,10 @@ class _SaveJob:
     def _manifest(self, written: WrittenRows) -> SnapshotManifest:
         return SnapshotManifest(
             snapshot_id=self._rules.snapshot_id,
-            generation=self._wanted.generation,
+            generation=self._settings.generation,
             epoch=self._cut.mark.epoch,
             created=self._created,
-            state=self._wanted.state,
+            state=self._settings.state,
             tables=tuple(
                 TableEntry(
                     name=table.name,
@@ -298,7 +298,7 @@ class _SaveJob:
             ),
             files=tuple(written.files),
             applied=tuple(self._cut.applied),
-            extra=self._wanted.extra,
+            extra=self._settings.extra,
         )
 
     def _publish(self, manifest: SnapshotManifest) -> None:
