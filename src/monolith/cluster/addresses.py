@@ -71,10 +71,10 @@ def get_local_ip() -> str:
     """
     name = socket.gethostname()
     try:
-        found = socket.getaddrinfo(name, None)
+        infos = socket.getaddrinfo(name, None)
     except socket.gaierror:
-        found = socket.getaddrinfo(name, None, family=socket.AF_INET6)
-    return str(found[0][4][0])
+        infos = socket.getaddrinfo(name, None, family=socket.AF_INET6)
+    return str(infos[0][4][0])
 
 
 def is_ipv4_supported() -> bool:

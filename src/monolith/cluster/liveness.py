@@ -87,11 +87,11 @@ class NodeAliveChecker:
             socket.create_connection(split_address(addr), timeout=self._timeout).close()
         except (OSError, ValueError) as err:
             _log.warning("cannot connect to %s, because %s", addr, err)
-            found = self._dead
+            result = self._dead
         else:
-            found = self._alive
+            result = self._alive
         with self._lock:
-            found.add(addr)
+            result.add(addr)
 
 
 def check_port(host: str, port: int, timeout: float = 0.0, *, clock: Clock | None = None) -> bool:

@@ -118,7 +118,7 @@ def get_training_cluster(
         chief_addr = request.worker_addr
         ps_addrs = _ps_of_chief(poll, request, file_name)
     else:
-        chief_addr = poll.until("worker", lambda found: found.get(0), num_needed=1)
+        chief_addr = poll.until("worker", lambda addrs: addrs.get(0), num_needed=1)
         ps_addrs = _ps_of_worker(poll, request, file_name)
     return assemble(request, chief_addr, ps_addrs)
 
@@ -148,9 +148,9 @@ def _query_ps_cluster(poll: _Poll, request: ClusterRequest) -> list[str]:
             emit_store("num_left_ps", max(0, request.num_required_ps - num_found), tags)
             emit_store("job_waiting", int(waiting), tags)
 
-    def choose(found: dict[int, str]) -> list[str] | None:
-        chosen = choose_ps(found, request.num_required_ps)
-        report(len(found), waiting=chosen is None)
+    def choose(addrs: dict[int, str]) -> list[str] | None:
+        chosen = choose_ps(addrs, request.num_required_ps)
+        report(len(addrs), waiting=chosen is None)
         return chosen
 
     return poll.until("ps", choose, num_needed=request.num_required_ps)
@@ -176,22 +176,22 @@ class _Poll:
         begin = next_line = self.clock.monotonic()
         while True:
             error: Exception | None = None
-            found: dict[int, str] = {}
+            addrs: dict[int, str] = {}
             try:
-                found = self._discovery.query(role)
+                addrs = self._discovery.query(role)
             except Exception as err:  # noqa: BLE001 - the service may recover, whatever it raises until then
                 error = err
-            if error is None and (chosen := choose(found)) is not None:
+            if error is None and (chosen := choose(addrs)) is not None:
                 return chosen
             waited = self.clock.monotonic() - begin
-            missing = Incomplete(role, len(found), num_needed, error, waited)
+            missing = Incomplete(role, len(addrs), num_needed, error, waited)
             if begin + waited >= next_line:
                 level = logging.INFO if error is None else logging.WARNING
                 _log.log(level, "training cluster: %d of %d %s after %.0f s%s", *_progress(missing))
                 next_line = begin + waited + POLL_SECONDS
             if self._timeout_seconds is not None and waited >= self._timeout_seconds:
                 raise DeadlineExceededError(
-                    f"training cluster: found {len(found)} of {num_needed} {role} in {waited:.0f} s"
+                    f"training cluster: found {len(addrs)} of {num_needed} {role} in {waited:.0f} s"
                     + (f", last error: {error!r}" if error else "")
                 )
             self._failure_handler(missing)

@@ -62,15 +62,15 @@ class TrainingCluster(NamedTuple):
         return json.dumps({"cluster": self.cluster, "task": self.task})
 
 
-def choose_ps(found: Mapping[int, str], num_required: int) -> list[str] | None:
+def choose_ps(addrs: Mapping[int, str], num_required: int) -> list[str] | None:
     """Returns the servers to use, the first ones by index, or None while there are too few.
 
     >>> choose_ps({7: "c:1", 0: "a:1", 3: "b:1"}, 2)
     ['a:1', 'b:1']
     """
-    if len(found) < num_required:
+    if len(addrs) < num_required:
         return None
-    return [found[index] for index in sorted(found)][:num_required]
+    return [addrs[index] for index in sorted(addrs)][:num_required]
 
 
 def assemble(request: ClusterRequest, chief_addr: str, ps_addrs: Sequence[str]) -> TrainingCluster:

@@ -238,10 +238,10 @@ class Coordinator:
         self._require(place, token, now)
         if place[0] != WORKER:
             raise InvalidArgumentError(f"adopt: only workers adopt lost workers, got {place[0]} {place[1]}")
-        found = min(self._adoptable(now), default=NO_WORKER)
-        if found != NO_WORKER:
-            self._members.adopt(found, place, token, now)
-        return found
+        worker = min(self._adoptable(now), default=NO_WORKER)
+        if worker != NO_WORKER:
+            self._members.adopt(worker, place, token, now)
+        return worker
 
     def release(self, place: Place, token: int, *, worker: int, finished: bool, clocks: Clocks, now: float) -> None:
         """Releases an adopted worker number, because its input has ended or another worker is to continue it.
@@ -323,23 +323,23 @@ class Coordinator:
             **self.state_dict(),
             "restored": self._restored,
             "generation": self._generation,
-            "lost_updates": [[*key, each.start, each.stop] for key, each in self._lost_updates.ranges()],
+            "lost_updates": [[*key, batches.start, batches.stop] for key, batches in self._lost_updates.ranges()],
             "incarnations": [[*place, number] for place, number in sorted(self._members.incarnations.items())],
         }
         return json.dumps(content, sort_keys=True).encode()
 
     def load(self, content: bytes) -> None:
         """Loads the state that a previous process of the home server dumped."""
-        found = json.loads(content)
-        self.load_state_dict(found)
-        if found["num_workers"] > 0 and self._num_workers() == 0:
-            self._resize(found["num_workers"])
-        self._restored = found["restored"]
-        self._generation = found["generation"]
+        saved = json.loads(content)
+        self.load_state_dict(saved)
+        if saved["num_workers"] > 0 and self._num_workers() == 0:
+            self._resize(saved["num_workers"])
+        self._restored = saved["restored"]
+        self._generation = saved["generation"]
         self._lost_updates.clear()
-        for worker, server, *batches in found["lost_updates"]:
+        for worker, server, *batches in saved["lost_updates"]:
             self._lost_updates.add((worker, server), range(*batches))
-        self._members.expect({(role, index): number for role, index, number in found["incarnations"]})
+        self._members.expect({(role, index): number for role, index, number in saved["incarnations"]})
 
     def _pass(self, now: float) -> None:
         """Expires leases. Time during which the coordinator itself was paused does not count."""
@@ -436,4 +436,4 @@ def _clocks_in(saved: Mapping[str, Mapping[str, int]]) -> Clocks:
 
 
 def _without_figures(state: JobState) -> JobState:
-    return replace(state, version=0, steps=0, members=tuple(replace(each, progress=0) for each in state.members))
+    return replace(state, version=0, steps=0, members=tuple(replace(member, progress=0) for member in state.members))

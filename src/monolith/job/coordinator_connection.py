@@ -223,8 +223,8 @@ class CoordinatorConnection:
             self._is_closed = True
             under_way = [*self._calls, *([] if self._stream is None else [self._stream])]
             self._changed.notify_all()
-        for each in under_way:
-            each.cancel()
+        for call in under_way:
+            call.cancel()
         with suppress(OpError):
             request = messages.SeatRequest(seat=self.seat)
             channel = self._cluster.channel(0)
@@ -364,8 +364,8 @@ class CoordinatorConnection:
                     f" {own.incarnation}, and this one was {self._said.incarnation}; start it again"
                 )
             self._changed.notify_all()
-            told = list(self._on_barrier) if state.barrier_placed != before.barrier_placed else []
-        for callback in told:  # outside the lock: callbacks may wait for a thread that reads the state
+            callbacks = list(self._on_barrier) if state.barrier_placed != before.barrier_placed else []
+        for callback in callbacks:  # outside the lock: callbacks may wait for a thread that reads the state
             callback()
 
     def _hear_steps(self, steps: int) -> None:

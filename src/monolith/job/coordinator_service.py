@@ -64,14 +64,14 @@ class FileCalls:
             if request.only_look:
                 queue.require_taken(request.worker, request.turn, request.epoch)
                 return messages.TakeFileResponse()
-            found = queue.take(request.worker, request.turn, request.epoch)
+            assigned = queue.take(request.worker, request.turn, request.epoch)
             self._tell_takers()
-            if isinstance(found, LookUp):
-                return messages.TakeFileResponse(look_up=found.number)
-            if found is None:
+            if isinstance(assigned, LookUp):
+                return messages.TakeFileResponse(look_up=assigned.number)
+            if assigned is None:
                 return messages.TakeFileResponse(nothing_found=not queue.has_files)
-            place = "" if found.place is None else json.dumps(found.place)
-            return messages.TakeFileResponse(path=found.path, place=place)
+            place = "" if assigned.place is None else json.dumps(assigned.place)
+            return messages.TakeFileResponse(path=assigned.path, place=place)
 
     def FoundFiles(self, request: Any) -> Any:  # noqa: N802 - as on the wire
         """Adds the files that a worker has listed."""
@@ -145,7 +145,7 @@ class CoordinatorService(FileCalls):
         """Held while the counters of the server are read and stored, so that newer values are never overwritten."""
         self._changed = threading.Condition()  # guards the fields below
         self._coordinator = Coordinator(secrets.randbits(63), time.monotonic())
-        self._told = self._coordinator.state(time.monotonic())
+        self._announced = self._coordinator.state(time.monotonic())
         self._has_news = False
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -300,7 +300,7 @@ class CoordinatorService(FileCalls):
     def _spread(self, now: float) -> Any:
         """Returns the state after an event for the answer, and wakes the notifier. REQUIRES: the condition is held."""
         state = self._coordinator.state(now)
-        if state.version != self._told.version:
+        if state.version != self._announced.version:
             self._wake()
         return state_message(state)
 
@@ -333,11 +333,11 @@ class CoordinatorService(FileCalls):
             now = time.monotonic()
             self._coordinator.pass_time(now)
             state = self._coordinator.state(now)
-            if state.version == self._told.version and not self._has_news:
+            if state.version == self._announced.version and not self._has_news:
                 self._changed.wait_for(lambda: self._has_news or self._is_closed, self._pause(now))
                 state = self._coordinator.state(time.monotonic())
             self._has_news = False
-            self._told = state
+            self._announced = state
             return None if self._is_closed else state
 
     def _pause(self, now: float) -> float | None:
@@ -435,10 +435,10 @@ class NewsStreams:
     def heard(self, token: int) -> bool:
         """Records a heartbeat of a member; returns whether news for it was withheld."""
         with self._lock:
-            own = [each for each in self._streams if each.token == token]
-            late = any(each.unheard_bytes >= _UNHEARD_BYTES for each in own)
-            for each in own:
-                each.unheard_bytes = 0
+            own = [stream for stream in self._streams if stream.token == token]
+            late = any(stream.unheard_bytes >= _UNHEARD_BYTES for stream in own)
+            for stream in own:
+                stream.unheard_bytes = 0
             return late
 
     def send(self, state: JobState) -> None:

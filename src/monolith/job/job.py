@@ -411,10 +411,10 @@ class JobFileQueue(FileQueue):
             answer = self._line.ask("TakeFile", self._request(worker, turn, epoch))
             if not answer.HasField("look_up"):
                 break
-            found = messages.FoundFilesRequest(
+            listed = messages.FoundFilesRequest(
                 queue=self.name, look_up=answer.look_up, files=self._patterns.find(answer.look_up)
             )
-            self._line.ask("FoundFiles", found)
+            self._line.ask("FoundFiles", listed)
         if answer.HasField("path"):
             return FilePart(answer.path, json.loads(answer.place) if answer.place else None)
         if answer.nothing_found:

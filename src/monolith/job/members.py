@@ -180,8 +180,8 @@ class JobMembers:
     def leave(self, place: Place, token: int) -> None:
         """Releases the place of a process and its adopted numbers. Does nothing where it does not hold the place."""
         if self.holds(place, token):
-            for each in list(self._held_by(token)):
-                self._clear(each)
+            for held in list(self._held_by(token)):
+                self._clear(held)
 
     def adopt(self, number: int, place: Place, token: int, now: float) -> None:
         """Lets a worker continue under an additional number, for as long as its own lease is valid.
@@ -226,7 +226,7 @@ class JobMembers:
         member = self._members.get((WORKER, number))
         if member is not None and member.token:
             return now >= member.lease_end
-        longest = max((each.lease_seconds for each in self._members.values() if each.token), default=0.0)
+        longest = max((member.lease_seconds for member in self._members.values() if member.token), default=0.0)
         return now >= missed_since + longest
 
     def lost_since(self, now: float) -> list[Place]:

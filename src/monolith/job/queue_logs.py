@@ -87,15 +87,15 @@ class QueueLogs:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Reads all logs, in the form of `JobQueues.state_dict`; skips damaged ones, with a warning."""
-        found: dict[str, dict[str, Any]] = {}
+        states: dict[str, dict[str, Any]] = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
                 name, state = _read(path)
             except (DataLossError, KeyError, TypeError, ValueError) as error:
                 _log.warning("%s: skipped; workers that took files of this queue need a checkpoint: %s", path, error)
                 continue
-            found[name] = state
-        return found
+            states[name] = state
+        return states
 
     def begin(self, name: str, facts: dict[str, Any], events: Sequence[Event]) -> QueueLog:
         """Creates the log of a queue, replacing an existing one."""

@@ -86,12 +86,12 @@ class JobState:
     @property
     def blocked(self) -> frozenset[int]:
         """Workers that wait at the barrier."""
-        return frozenset(each.index for each in self.members if each.role == WORKER and each.waits)
+        return frozenset(member.index for member in self.members if member.role == WORKER and member.waits)
 
     @property
     def training(self) -> frozenset[int]:
         """Workers whose sessions are live."""
-        return frozenset(each.index for each in self.members if each.role == WORKER and each.trains)
+        return frozenset(member.index for member in self.members if member.role == WORKER and member.trains)
 
     @property
     def awaited(self) -> frozenset[int]:
@@ -101,7 +101,7 @@ class JobState:
 
     def member(self, role: str, index: int) -> JobMember | None:
         """Returns the member of this place, alive or lost; None where it left or never joined."""
-        return next((each for each in self.members if (each.role, each.index) == (role, index)), None)
+        return next((member for member in self.members if (member.role, member.index) == (role, index)), None)
 
 
 _Who = TypeVar("_Who")
@@ -134,7 +134,7 @@ class LostUpdates(Generic[_Who]):
 
     def ranges(self) -> list[tuple[_Who, range]]:
         """Returns all added batches, as disjoint ranges."""
-        return [(whose, each) for whose, ranges in self._ranges.items() for each in ranges]
+        return [(whose, batches) for whose, ranges in self._ranges.items() for batches in ranges]
 
     def clear(self) -> None:
         """Discards all counts, after all servers were restored to one state."""
@@ -142,15 +142,15 @@ class LostUpdates(Generic[_Who]):
 
 
 def _count(ranges: Iterable[range]) -> int:
-    return sum(len(each) for each in ranges)
+    return sum(len(batches) for batches in ranges)
 
 
 def _merged(ranges: Iterable[range]) -> list[range]:
     """Returns the same numbers in as few ranges as possible."""
-    found: list[range] = []
-    for each in sorted((each for each in ranges if each), key=lambda each: each.start):
-        if found and each.start <= found[-1].stop:
-            found[-1] = range(found[-1].start, max(found[-1].stop, each.stop))
+    merged: list[range] = []
+    for batches in sorted((batches for batches in ranges if batches), key=lambda batches: batches.start):
+        if merged and batches.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, batches.stop))
         else:
-            found.append(each)
-    return found
+            merged.append(batches)
+    return merged

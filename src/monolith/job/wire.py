@@ -56,7 +56,7 @@ def state_message(state: JobState) -> Any:
     return messages.State(
         **plain,
         **numbers,
-        members=[messages.Member(**{name: getattr(each, name) for name in _OF_MEMBER}) for each in state.members],
+        members=[messages.Member(**{name: getattr(member, name) for name in _OF_MEMBER}) for member in state.members],
         lost_updates=[
             messages.LostUpdates(worker=worker, server=server, updates=updates)
             for (worker, server), updates in sorted(state.lost_updates.items())
@@ -71,6 +71,6 @@ def state_in(message: Any) -> JobState:
     return JobState(
         **plain,
         **numbers,
-        members=tuple(JobMember(**{name: getattr(each, name) for name in _OF_MEMBER}) for each in message.members),
-        lost_updates=MappingProxyType({(each.worker, each.server): each.updates for each in message.lost_updates}),
+        members=tuple(JobMember(**{name: getattr(member, name) for name in _OF_MEMBER}) for member in message.members),
+        lost_updates=MappingProxyType({(lost.worker, lost.server): lost.updates for lost in message.lost_updates}),
     )

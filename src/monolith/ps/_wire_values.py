@@ -133,7 +133,7 @@ def stats_in(message: messages.SituationResponse) -> StoreStats:
         memory_bytes=message.memory_bytes,
         applied=dict(message.applied),
         open_plans=0,
-        tables={name: dict(each.numbers) for name, each in message.tables.items()},
+        tables={name: dict(table.numbers) for name, table in message.tables.items()},
         times_ahead=0,
     )
 

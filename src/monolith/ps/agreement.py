@@ -36,9 +36,9 @@ def configs_of(agreement: bytes) -> dict[str, TableConfig]:
         InvalidArgumentError: the bytes are no agreement, or of another version.
     """
     try:
-        found = json.loads(agreement)
-        wire = found["wire"]
-        configs = {str(name): TableConfig.from_dict(each) for name, each in found["tables"].items()}
+        content = json.loads(agreement)
+        wire = content["wire"]
+        configs = {str(name): TableConfig.from_dict(values) for name, values in content["tables"].items()}
         sorted_by_name(configs)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"agreement: not the configs of some tables: {error!r}") from error
@@ -47,15 +47,15 @@ def configs_of(agreement: bytes) -> dict[str, TableConfig]:
     return configs
 
 
-def require_agreement(given: bytes, here: bytes, *, store: str) -> None:
+def require_agreement(theirs: bytes, here: bytes, *, store: str) -> None:
     """Rejects a client whose tables differ from those of a server.
 
     Raises:
         FailedPreconditionError: the tables differ; shows the fields.
     """
-    if given == here:
+    if theirs == here:
         return
-    shown = differences(json.loads(here), json.loads(given))
+    shown = differences(json.loads(here), json.loads(theirs))
     raise FailedPreconditionError(
         f"store {store!r}: the client that opened it first had other tables: {shown}. Give all clients the same"
         " tables, give this one another store name, or restart the servers"

@@ -44,10 +44,10 @@ def find_place(address: str, *, token: str | None = None, timeout_seconds: float
     with closing(_channel(address, token)) as channel:
         try:
             call = channel.begin("Describe", messages.DescribeRequest(), timeout_seconds, wait_for_ready=False)
-            found = call.result()
+            answer = call.result()
         except OpError:
             return None
-        return ServerPlace(address, None if found.stands_by else found.index, found.num_ps, found.life)
+        return ServerPlace(address, None if answer.stands_by else answer.index, answer.num_ps, answer.life)
 
 
 def assign_places(
@@ -55,7 +55,9 @@ def assign_places(
 ) -> None:
     """Assigns indices as `give_places` does, to servers by their addresses."""
     with ExitStack() as stack:
-        channels = {index: stack.enter_context(closing(_channel(each, token))) for index, each in addresses.items()}
+        channels = {
+            index: stack.enter_context(closing(_channel(address, token))) for index, address in addresses.items()
+        }
         give_places(channels, num_ps, timeout_seconds=timeout_seconds)
 
 
@@ -96,11 +98,11 @@ def _without_place(channels: Mapping[int, ControlChannel], num_ps: int) -> dict[
     request = messages.DescribeRequest()
     calls = [channel.begin("Describe", request, ANSWER_SECONDS, wait_for_ready=False) for channel in channels.values()]
     answers = zip(channels.items(), outcomes_of(calls)[0], strict=True)
-    return {index: channel for (index, channel), told in answers if not _is_at(told, index, num_ps)}
+    return {index: channel for (index, channel), described in answers if not _is_at(described, index, num_ps)}
 
 
-def _is_at(told: Any, index: int, num_ps: int) -> bool:
-    return told is not None and not told.stands_by and (told.index, told.num_ps) == (index, num_ps)
+def _is_at(described: Any, index: int, num_ps: int) -> bool:
+    return described is not None and not described.stands_by and (described.index, described.num_ps) == (index, num_ps)
 
 
 def stop_servers(addresses: Iterable[str], *, token: str | None = None, drain_seconds: float = 5.0) -> list[str]:
@@ -155,16 +157,16 @@ class StandbyServers:
         Raises:
             FailedPreconditionError: a server belongs to another job.
         """
-        found: dict[int, str] = {}
-        for address, told in self._described(self.addresses).items():
-            if told is not None and not told.stands_by:
-                if told.num_ps != self.num_required:
+        places: dict[int, str] = {}
+        for address, described in self._described(self.addresses).items():
+            if described is not None and not described.stands_by:
+                if described.num_ps != self.num_required:
                     raise FailedPreconditionError(
-                        f"parameter server at {address} is index {told.index} of {told.num_ps}, expected one of"
-                        f" {self.num_required} or one that stands by; is it of another job?"
+                        f"parameter server at {address} is index {described.index} of {described.num_ps}, expected one"
+                        f" of {self.num_required} or one that stands by; is it of another job?"
                     )
-                found[told.index] = address
-        return found
+                places[described.index] = address
+        return places
 
     def chosen(self) -> list[str] | None:
         """Returns the servers that the job uses, in the order of their index; None while some indices are free."""

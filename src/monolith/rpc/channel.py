@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _KEEP_ALIVE_MS = 10_000
 _CLASSES = {
-    found.error_code: found
-    for found in vars(errors).values()
-    if isinstance(found, type) and issubclass(found, errors.OpError) and errors.OpError in found.__bases__
+    kind.error_code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.OpError) and errors.OpError in kind.__bases__
 }
 """gRPC status code -> error class."""
 

@@ -80,7 +80,7 @@ class ConnectionLimit:
         if handler is None:
             return None
         is_accepted = self._credentials.accepts(details.invocation_metadata)
-        name = next(each for each in _BEHAVIORS if getattr(handler, each) is not None)
+        name = next(behavior for behavior in _BEHAVIORS if getattr(handler, behavior) is not None)
         return handler._replace(**{name: self._noting(getattr(handler, name), is_accepted)})
 
     def _noting(self, behavior: Any, is_accepted: bool) -> Any:
@@ -104,10 +104,10 @@ class ConnectionLimit:
             self._look(port, time.monotonic())
 
     def _look(self, port: int, now: float) -> None:
-        found = dict(_connections_to(port))
+        open_sockets = dict(_connections_to(port))
         before, self._connections = self._connections, {}
         with self._lock:
-            for peer, descriptor in found.items():
+            for peer, descriptor in open_sockets.items():
                 known = before.get(peer)
                 same = known is not None and known.descriptor == descriptor
                 connection = known if same and known is not None else _Connection(now, descriptor)
@@ -115,14 +115,14 @@ class ConnectionLimit:
                 connection.is_admitted = self._calls.get(peer, (False, 0.0))[0]
                 self._connections[peer] = connection
             # A call may have come from a connection that was opened after the sockets were listed.
-            self._calls = {peer: call for peer, call in self._calls.items() if peer in found or call[1] >= now}
-        others = [(peer, each) for peer, each in self._connections.items() if not each.is_admitted]
+            self._calls = {peer: call for peer, call in self._calls.items() if peer in open_sockets or call[1] >= now}
+        others = [(peer, connection) for peer, connection in self._connections.items() if not connection.is_admitted]
         others.sort(key=lambda other: other[1].since)
         excess = len(others) - self._most
-        for number, (peer, each) in enumerate(others):
-            is_silent = not each.has_called and now - each.since > self._silent_seconds
+        for number, (peer, connection) in enumerate(others):
+            is_silent = not connection.has_called and now - connection.since > self._silent_seconds
             if number < excess or is_silent:
-                _hang_up(each.descriptor, port, peer)
+                _hang_up(connection.descriptor, port, peer)
 
 
 def _connections_to(port: int) -> Iterator[tuple[_Peer, int]]:
@@ -143,30 +143,30 @@ def _descriptors() -> list[int]:
 def _peer_of(descriptor: int, port: int) -> _Peer | None:
     """Returns the peer of a connection to this port, or None where the descriptor is something else."""
     try:
-        found = socket.socket(fileno=descriptor)
+        connection = socket.socket(fileno=descriptor)
     except OSError:
         return None
     try:
-        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != port:
             return None
-        address = found.getpeername()
+        address = connection.getpeername()
         return _normal(address[0]), int(address[1])
     except OSError:
         return None
     finally:
-        found.detach()  # gRPC owns the descriptor
+        connection.detach()  # gRPC owns the descriptor
 
 
 def _hang_up(descriptor: int, port: int, peer: _Peer) -> None:
     """Shuts a connection down, which gRPC then closes, unless the descriptor has been reused."""
     if _peer_of(descriptor, port) == peer:
-        found = socket.socket(fileno=descriptor)
+        connection = socket.socket(fileno=descriptor)
         try:
-            found.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the peer has disconnected already
         finally:
-            found.detach()
+            connection.detach()
 
 
 def _place_of(peer: str) -> _Peer | None:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from monolith.rpc.credentials import ServerCredentials
 
 _KINDS = {
-    name: found
-    for name, found in vars(errors).items()
-    if isinstance(found, type) and issubclass(found, errors.OpError) and found is not errors.OpError
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.OpError) and kind is not errors.OpError
 }
 
 
 def failure_of(error: Exception) -> messages.Failure:
     """Encodes an error as its nearest class in `monolith.errors`."""
     if isinstance(error, errors.OpError):
-        kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _KINDS), "UnknownError")
+        kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in _KINDS), "UnknownError")
         return messages.Failure(kind=kind, message=error.message)
     if isinstance(error, TypeError | ValueError):
         return messages.Failure(kind=errors.InvalidArgumentError.__name__, message=str(error))
@@ -132,9 +132,9 @@ def _stream_behavior(
     def answer(request: Any, context: Any) -> Iterator[Any]:
         require_known(context)
         try:
-            found = serve(request)
+            answers = serve(request)
             yield answer_class()  # confirms that the requested data exists
-            yield from found
+            yield from answers
         except Exception as error:  # noqa: BLE001 - any error is sent to the caller
             yield answer_class(failure=_noted(serve, error))
 

@@ -178,15 +178,15 @@ class ConsulServiceDiscovery(ServiceDiscovery):
 
     def _lookup(self) -> list[tuple[str, int, str]]:
         """Returns role, index and address of every entry, in the agent's order."""
-        found: list[tuple[str, int, str]] = []
+        entries: list[tuple[str, int, str]] = []
         for entry in self._client.lookup(self._consul_id, timeout=QUERY_TIMEOUT_SECONDS):
             if _has_our_tags(entry):
                 tags = entry["Tags"]
                 addr = concat_ip_and_port(str(tags["ip"]), int(entry["Port"]))
-                found.append((str(tags["name"]), int(tags["index"]), addr))
+                entries.append((str(tags["name"]), int(tags["index"]), addr))
             else:
                 _log.warning("consul: %s has an entry without name, index, ip and port: %r", self._consul_id, entry)
-        return found
+        return entries
 
     def _deregister_at(self, port: int, agent: str | None = None) -> None:
         try:

@@ -112,10 +112,10 @@ class Client:
             if cached and self._clock.monotonic() - cached[0] <= cachetime:
                 return list(cached[1])
             timeout = timeout if cached else FIRST_LOOKUP_TIMEOUT_SECONDS
-        found = self._lookup(name, timeout)
+        instances = self._lookup(name, timeout)
         with self._lock:
-            self._cache[name] = (self._clock.monotonic(), found)
-        return list(found)
+            self._cache[name] = (self._clock.monotonic(), instances)
+        return list(instances)
 
     def register(
         self,
@@ -191,13 +191,13 @@ class Client:
         if answer.status != http.HTTPStatus.OK:
             _log.error("consul: %s failed with status %d: %s", what, answer.status, _shown(answer.body))
             return []
-        found = _parsed(answer.body)
-        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        entries = _parsed(answer.body)
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ConnectionError(
                 f"consul agent {self.host}: broken answer to {what}: expected a JSON list of objects, got "
                 f"{_shown(answer.body)!r}"
             )
-        return found
+        return entries
 
     def put(self, path: str, host: str | None, what: str, body: Mapping[str, Any] | None = None) -> None:
         """Sends a PUT request to an agent; ``what`` names the change in the error.
@@ -235,15 +235,15 @@ class Client:
         try:
             connection.request(method, path, body, self._headers())
             response = connection.getresponse()
-            found = response.read(_LARGEST_ANSWER + 1)
-            if len(found) > _LARGEST_ANSWER:
+            content = response.read(_LARGEST_ANSWER + 1)
+            if len(content) > _LARGEST_ANSWER:
                 raise ConnectionError(
                     f"consul agent {target}: the answer to {method} {path} is larger than {_LARGEST_ANSWER} bytes; is"
                     " it a Consul agent?"
                 )
             if response.length:  # a read with a size does not raise on a truncated body
-                raise http.client.IncompleteRead(found, response.length)
-            return HttpAnswer(response.status, found)
+                raise http.client.IncompleteRead(content, response.length)
+            return HttpAnswer(response.status, content)
         except http.client.HTTPException as err:  # a connection that broke inside an answer
             raise ConnectionError(f"consul agent {target}: broken answer to {method} {path}: {err!r}") from err
         finally:
@@ -318,8 +318,8 @@ class StockClient(Client):
 
     def _lookup(self, name: str, timeout: float) -> list[dict[str, Any]]:
         path = f"/v1/health/service/{urllib.parse.quote(name, safe='')}?passing=true"
-        found = self._get_list(path, f"lookup {name}", timeout)
-        return [_as_lookup(instance) for instance in found]
+        instances = self._get_list(path, f"lookup {name}", timeout)
+        return [_as_lookup(instance) for instance in instances]
 
     def _registration(self, name: str, port: int, tags: list[str], check_script: str | None) -> dict[str, Any]:
         check = {"Interval": "30s", "Args": ["sh", "-c", check_script]} if check_script else {"TTL": "60s"}

@@ -113,7 +113,7 @@ class TfConfigServiceDiscovery(ServiceDiscovery):
 
     def query_all(self) -> dict[str, dict[int, str]]:
         """Returns the addresses of ``ps`` and ``worker``, where there are any."""
-        return {name: found for name in (_PS, _WORKER) if (found := self.query(name))}
+        return {name: addrs for name in (_PS, _WORKER) if (addrs := self.query(name))}
 
     @property
     def server_type(self) -> str:
@@ -172,19 +172,19 @@ class MLPServiceDiscovery(ServiceDiscovery):
             ValueError: The platform has no such role.
             DeadlineExceededError: A server did not accept for an hour.
         """
-        found = self._addrs(name)
+        addrs = self._addrs(name)
         if name == _PS and not skip_port_check:
-            for index, addr in found.items():
+            for index, addr in addrs.items():
                 if not check_port(*split_address(addr), PORT_TIMEOUT_SECONDS, clock=self._clock):
                     raise DeadlineExceededError(
                         f"MLP: ps {index} at {addr} did not accept a connection within {PORT_TIMEOUT_SECONDS:.0f} s; "
                         "check its log"
                     )
-        return found
+        return addrs
 
     def query_all(self) -> dict[str, dict[int, str]]:
         """Returns the addresses of servers, workers and the chief, where there are any, without connecting to them."""
-        return {name: found for name in _ROLES if (found := self._addrs(name))}
+        return {name: addrs for name in _ROLES if (addrs := self._addrs(name))}
 
     def deregister_all(self) -> None:
         """Hides all entries."""
@@ -260,7 +260,7 @@ class HostServiceDiscovery(ServiceDiscovery):
 
     def query_all(self) -> dict[str, dict[int, str]]:
         """Reads the addresses of all roles from their files."""
-        return {name: found for name in text_files.names_in(self._base) if (found := self.query(name))}
+        return {name: addrs for name in text_files.names_in(self._base) if (addrs := self.query(name))}
 
     def _file(self, name: str, index: int) -> str:
         return f"{self._base}/{name}/{index}"

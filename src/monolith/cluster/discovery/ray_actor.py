@@ -161,8 +161,8 @@ class RayServiceDiscovery(ServiceDiscovery):
         Raises:
             UnavailableError: The actor does not answer.
         """
-        found: dict[str, dict[int, str]] = self._call("addresses")
-        return found
+        addrs: dict[str, dict[int, str]] = self._call("addresses")
+        return addrs
 
     def close(self) -> None:
         """Releases all indices at the actor; if the actor does not answer, they expire with the lease."""
@@ -280,10 +280,10 @@ class Registry:
     def addresses(self, now: float) -> dict[str, dict[int, str]]:
         """Returns all addresses: role, then index, in order."""
         self._forget(now)
-        found: dict[str, dict[int, str]] = {}
+        addrs: dict[str, dict[int, str]] = {}
         for (role, index), (addr, _) in sorted(self._held.items()):
-            found.setdefault(role, {})[index] = addr
-        return found
+            addrs.setdefault(role, {})[index] = addr
+        return addrs
 
     def _forget(self, now: float) -> None:
         for client in [client for client, heard in self._heard.items() if now - heard > self._lease]:

@@ -155,8 +155,8 @@ def _remove_stale_jobs(client: MonolithKazooClient, now: float) -> None:
         try:
             children, stat = client.get_children(path, include_data=True)
             stats = [client.get(f"{path}/{child}")[1] for child in children]
-            has_live_process = any(each.ephemeralOwner for each in stats)
-            if not has_live_process and is_stale([each.mtime for each in [stat, *stats]], now):
+            has_live_process = any(child.ephemeralOwner for child in stats)
+            if not has_live_process and is_stale([node.mtime for node in [stat, *stats]], now):
                 client.delete(path, recursive=True)
                 _log.info("zookeeper: removed %s, which nothing has touched for nine weeks", path)
         except NoNodeError:  # another process removes it
@@ -264,12 +264,12 @@ class ZKServiceDiscovery(ServiceDiscovery):
         """Returns the addresses of all roles, as last seen."""
         with self._changed:
             known = sorted(self._known.items())
-        found: dict[str, dict[int, str]] = {}
+        addrs: dict[str, dict[int, str]] = {}
         for child, addr in known:
             role, dot, index = child.rpartition(".")
             if dot and index.isdecimal() and addr:
-                found.setdefault(role, {})[int(index)] = addr
-        return found
+                addrs.setdefault(role, {})[int(index)] = addr
+        return addrs
 
     def close(self) -> None:
         """Ends the session, which drops the nodes of this process, and the thread."""
@@ -295,9 +295,9 @@ class ZKServiceDiscovery(ServiceDiscovery):
             else:
                 return True
             try:
-                found, stat = self._client.get(path)
+                stored, stat = self._client.get(path)
                 if stat.ephemeralOwner == self._session_id():
-                    if found != data:
+                    if stored != data:
                         self._client.set(path, data)
                     return True
                 if not take_over:
@@ -316,8 +316,8 @@ class ZKServiceDiscovery(ServiceDiscovery):
 
     def _delete(self, path: str, addr: str) -> None:
         try:
-            found, stat = self._client.get(path)
-            if found == addr.encode():
+            stored, stat = self._client.get(path)
+            if stored == addr.encode():
                 self._client.delete(path, version=stat.version)
         except (NoNodeError, BadVersionError):
             return  # already deleted, or no longer this address

@@ -44,7 +44,7 @@ class CachedVariable:
                 f"cached variable: expected a parameter that servers keep, got one of shape {tuple(parameter.shape)} of"
                 " this process; give it to a DenseClient first"
             )
-        self.name = next(name for name, each in client.parameters.items() if each is parameter)
+        self.name = next(name for name, candidate in client.parameters.items() if candidate is parameter)
         self.parameter = parameter
         self.client = client
 
@@ -150,16 +150,16 @@ def cached_variable_creator(next_creator: Creator, **kwargs: Any) -> nn.Paramete
 def fetch_all_cached_variables() -> None:
     """Reads the current values of the servers into the fetched copies; steps do not see them yet."""
     meta = current_cached_variables()
-    for client in {id(each.client): each.client for each in meta.cached}.values():
-        own = [each for each in meta.cached if each.client is client]
+    for client in {id(variable.client): variable.client for variable in meta.cached}.values():
+        own = [variable for variable in meta.cached if variable.client is client]
         values = client.read_all()
-        for each in own:
-            meta.var_id_to_assoc[id(each.parameter)].async_fetched_var.copy_(values[each.name])
+        for variable in own:
+            meta.var_id_to_assoc[id(variable.parameter)].async_fetched_var.copy_(values[variable.name])
 
 
 def assign_all_cached_variables() -> None:
     """Copies the last fetched values into the parameters, for the next steps."""
     meta = current_cached_variables()
     with torch.no_grad():
-        for each in meta.cached:
-            each.parameter.copy_(meta.var_id_to_assoc[id(each.parameter)].async_fetched_var)
+        for variable in meta.cached:
+            variable.parameter.copy_(meta.var_id_to_assoc[id(variable.parameter)].async_fetched_var)

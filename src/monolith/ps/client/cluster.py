@@ -165,7 +165,9 @@ class PsCluster:
         """Starts the calls of `ask` without waiting for the answers."""
         requests = request if isinstance(request, list) else [request] * self.num_ps
         limit = self.timeout_seconds if timeout_seconds == -1.0 else timeout_seconds
-        return [channel.begin(method, each, limit) for channel, each in zip(self._channels, requests, strict=True)]
+        return [
+            channel.begin(method, message, limit) for channel, message in zip(self._channels, requests, strict=True)
+        ]
 
     def ask_one(self, index: int, method: str, request: Any) -> Any:
         """Sends a request to one server and returns its answer."""
@@ -178,10 +180,10 @@ class PsCluster:
     def tell(self, method: str, requests: Sequence[Any]) -> None:
         """Sends release requests; ignores unreachable servers, because they have released the resource already."""
         calls = []
-        for channel, each in zip(self._channels, requests, strict=True):
-            if each is not None:
+        for channel, message in zip(self._channels, requests, strict=True):
+            if message is not None:
                 with suppress(FailedPreconditionError):  # the channel is closed, and the server has released everything
-                    calls.append(channel.begin(method, each, _GOODBYE_SECONDS, wait_for_ready=False))
+                    calls.append(channel.begin(method, message, _GOODBYE_SECONDS, wait_for_ready=False))
         for call in calls:
             with suppress(OpError):
                 call.result()
@@ -286,9 +288,9 @@ class PsCluster:
         if tunnel is not None:
             tunnel.close()
         before.close(moved_to=address)
-        self._moved = [each for each in self._moved if each() is not None]
-        for each in self._moved:
-            callback = each()
+        self._moved = [reference for reference in self._moved if reference() is not None]
+        for reference in self._moved:
+            callback = reference()
             if callback is not None:
                 callback(index)
 
@@ -364,38 +366,38 @@ class PsCluster:
     # Implementation
 
     def _tell_loss(self) -> None:
-        for each in self._losses:
-            callback = each()
+        for reference in self._losses:
+            callback = reference()
             if callback is not None:
                 callback()
 
     def _describe(self) -> list[Any]:
         calls = self.begin("Describe", messages.DescribeRequest())
-        found: list[Any] = []
+        answers: list[Any] = []
         missing: list[str] = []
         for call, channel in zip(calls, self._channels, strict=True):
             try:
-                found.append(call.result())
+                answers.append(call.result())
             except OpError as error:
                 if not _is_absence(error):
                     raise
                 missing.append(channel.title)
         if missing:
             raise UnavailableError(
-                f"{', '.join(missing)}: not up after {self.timeout_seconds} s ({len(found)} of {self.num_ps} are);"
+                f"{', '.join(missing)}: not up after {self.timeout_seconds} s ({len(answers)} of {self.num_ps} are);"
                 " start them, or check the address, the network and whether TLS is on and the CA trusted on both sides"
             )
         by_index: dict[int, str] = {}
-        for described, channel in zip(found, self._channels, strict=True):
+        for described, channel in zip(answers, self._channels, strict=True):
             if described.index in by_index and described.num_ps == self.num_ps:
                 raise FailedPreconditionError(
                     f"{_SUBJECT}: those at {by_index[described.index]} and {channel.address} are both started as index"
                     f" {described.index} of {described.num_ps}; start each with an index of its own"
                 )
             by_index[described.index] = channel.address
-        for index, (described, channel) in enumerate(zip(found, self._channels, strict=True)):
+        for index, (described, channel) in enumerate(zip(answers, self._channels, strict=True)):
             self._require_place(index, described, channel)
-        return found
+        return answers
 
     def _require_place(self, index: int, described: Any, channel: ControlChannel) -> None:
         if (described.version, described.wire_version) != (__version__, WIRE_VERSION):

@@ -50,11 +50,11 @@ class PsWorkerSession:
     def __init__(self, store: PsStore, worker: int) -> None:
         self._store = store
         self.worker = worker
-        found = store.rows.join(worker, store.timeout_seconds)
+        joined = store.rows.join(worker, store.timeout_seconds)
         # Check after joining: a server restarted later rejects this incarnation, and a restore ends it.
         store.cluster.require_state(rows_owner(store.name))
-        self._incarnations = [incarnation for incarnation, *_ in found]
-        stamps = [stamp for _, stamp, *_ in found]
+        self._incarnations = [incarnation for incarnation, *_ in joined]
+        stamps = [stamp for _, stamp, *_ in joined]
         known = [stamp for stamp in stamps if stamp is not None]
         self.applied_by_server = [None if stamp is None else stamp_from_core(stamp) for stamp in stamps]
         """Last applied batch of the worker at each server; None where there is none."""
@@ -64,8 +64,8 @@ class PsWorkerSession:
         self.next_seq = max((stamp.seq + 1 for stamp in known), default=0)
         behind = [_NOTHING if stamp is None else stamp.seq for stamp in stamps]
         self._joined_behind = behind if len(set(behind)) > 1 else []
-        store.newest_time.raise_to(max(newest for *_, newest, _ in found))
-        store.steps_of_others = found[0][3]
+        store.newest_time.raise_to(max(newest for *_, newest, _ in joined))
+        store.steps_of_others = joined[0][3]
         self._tickets = itertools.count(NO_TICKET + 1)
         self._order = threading.Lock()  # order of submitted calls
         self._settling = threading.RLock()
@@ -103,10 +103,10 @@ class PsWorkerSession:
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
         """Sends one optimizer step per id to the servers; servers without an id of the batch get its stamp."""
         plans = [self._own(plan) for plan, _ in updates]
-        given = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
+        times = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
         clock = self._store.event_clock
         with self._order:
-            bounded = clock.bounded(given)
+            bounded = clock.bounded(times)
             gradients = [gradient for _, gradient in updates]
             update = prepare_update(
                 self._store.native,
@@ -141,8 +141,8 @@ class PsWorkerSession:
             failed, self._failed = self._failed, []
         for push in failed:
             push.raise_error()
-        found = self._store.rows.where(self.worker, self._incarnations, self._store.timeout_seconds)
-        return min(last for last, _ in found)
+        applied = self._store.rows.where(self.worker, self._incarnations, self._store.timeout_seconds)
+        return min(last for last, _ in applied)
 
     def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
         """Freezes the rows of the servers, after every submitted update."""
@@ -171,7 +171,7 @@ class PsWorkerSession:
     def forget_failure(self, push: PendingRowPush) -> None:
         """Drops a failure that was reported to a caller."""
         with self._settling:
-            self._failed = [each for each in self._failed if each is not push]
+            self._failed = [pending for pending in self._failed if pending is not push]
 
     def _collect(self) -> None:
         """Settles updates that already have their answers, to free their memory; does not block."""

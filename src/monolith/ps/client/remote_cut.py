@@ -261,19 +261,19 @@ def open_reader(store: PsStore, name: str, at: ChangePosition | None) -> RemoteR
         _open_on_all(store, messages.OpenReaderRequest(store=store.name, name=name, at=mark_message(at)))
         return RemoteReader(store, name, at)
     moments = store.moments()
-    found = store.cluster.ask("OpenReader", messages.OpenReaderRequest(store=store.name, name=name))
-    known = [answer.is_known for answer in found]
+    answers = store.cluster.ask("OpenReader", messages.OpenReaderRequest(store=store.name, name=name))
+    known = [answer.is_known for answer in answers]
     if not any(known):
         epoch = max(moment.epoch for moment in moments) + 1
         _open_on_all(store, messages.OpenReaderRequest(store=store.name, name=name, epoch=epoch))
         return RemoteReader(store, name, ChangePosition(moments[0].life.generation, moments[0].life.life, epoch))
     if not all(known):
-        some = ", ".join(str(index) for index, each in enumerate(known) if not each)
+        some = ", ".join(str(index) for index, is_known in enumerate(known) if not is_known)
         raise FailedPreconditionError(
             f"reader {name!r}: it is missing on servers {some}: a server was restarted, or the client that opened it"
             " died meanwhile. Open it at the mark of a cut"
         )
-    epoch = min(answer.epoch for answer in found)
+    epoch = min(answer.epoch for answer in answers)
     return RemoteReader(store, name, ChangePosition(moments[0].life.generation, moments[0].life.life, epoch))
 
 

@@ -77,12 +77,12 @@ class RemotePublisher:
         """Queries the servers for the position of the log."""
         answers = self._ask()
         self._note(answers)
-        return {**self._numbers, **{part: number for each in answers for part, number in each.ended.items()}}
+        return {**self._numbers, **{part: number for answer in answers for part, number in answer.ended.items()}}
 
     def after_cut(self, mark: ChangePosition) -> dict[str, ChangePosition]:  # noqa: ARG002 - servers may have made marks of their own since
         """Returns part -> a mark after the cut, from its server."""
         answers = self._ask(saved=True)
-        return {part: mark_in(each.mark) for each in answers for part in each.numbers}
+        return {part: mark_in(answer.mark) for answer in answers for part in answer.numbers}
 
     def close(self) -> None:
         """Does nothing: servers keep publishing."""
@@ -92,4 +92,4 @@ class RemotePublisher:
         return self._cluster.ask("Published", request)
 
     def _note(self, answers: list[Any]) -> None:
-        self._numbers = {part: number for each in answers for part, number in each.numbers.items()}
+        self._numbers = {part: number for answer in answers for part, number in answer.numbers.items()}

@@ -269,9 +269,11 @@ class PsStore:
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
         """Loads rows, tombstones and filters of some buckets, after every server has checked its own."""
         bucket_bounds(buckets)
-        given = list(blocks)
+        all_blocks = list(blocks)
         orders = [self._load_order(shared_buckets(owned, buckets), buckets, replace=replace) for owned in self.owned]
-        parts = [[block for block in given if block.bucket in shared_buckets(owned, buckets)] for owned in self.owned]
+        parts = [
+            [block for block in all_blocks if block.bucket in shared_buckets(owned, buckets)] for owned in self.owned
+        ]
         streams: list[Any] = [
             _ordered(messages.CheckBlocksRequest, order, part) for order, part in zip(orders, parts, strict=True)
         ]
@@ -279,7 +281,7 @@ class PsStore:
         tickets = [messages.TicketRequest(store=self.name, number=answer.number) for answer in checked]
         answers = self.cluster.ask("Load", tickets, timeout_seconds=None)
         self.refresh_newest_time()
-        outside = sum(max(1, block.count) for block in given if block.bucket not in buckets)
+        outside = sum(max(1, block.count) for block in all_blocks if block.bucket not in buckets)
         reports = [
             LoadReport(rows=answer.rows, tombstones=answer.tombstones, filters=answer.filters, ignored=answer.ignored)
             for answer in answers
@@ -319,8 +321,8 @@ class PsStore:
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
         """Resumes at the batches of a saved run; rejects earlier marks, readers and workers from now on."""
         stamps = [agreed_stamps(applied, owned) for owned in self.owned]
-        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
-        highest = max([generation, *(moment.life.generation for moment in found)])
+        moments = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        highest = max([generation, *(moment.life.generation for moment in moments)])
         life = messages.Life(generation=highest + 1, life=secrets.randbits(63))
         self.cluster.ask(
             "Resume",
@@ -380,19 +382,19 @@ class PsStore:
         Raises:
             FailedPreconditionError: the servers differ in `life`: one of them was restarted.
         """
-        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
-        for index, moment in enumerate(found):
-            if moment.life != found[0].life:
+        moments = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        for index, moment in enumerate(moments):
+            if moment.life != moments[0].life:
                 raise FailedPreconditionError(
                     f"{_SUBJECT}: the run id of store {self.name!r} on server {index} differs from that on server 0:"
                     " one of them was restarted, or resumed without the other; restore a checkpoint"
                 )
-        return found
+        return moments
 
     def refresh_newest_time(self) -> None:
         """Refreshes the newest time from the servers, after rows were replaced or other workers may have pushed."""
-        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
-        self.newest_time.set(max(time for moment in found for time in moment.newest_times))
+        moments = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        self.newest_time.set(max(time for moment in moments for time in moment.newest_times))
 
     def open_at_new_servers(self) -> None:
         """Opens the store on restarted servers, with a `life` of its own: no cut is possible until it is restored."""
@@ -446,12 +448,12 @@ class PsStore:
         """Yields messages of one kind with the ids of each server, in chunks."""
         self.native.number_of(table)
         flat = id_array(ids, _SUBJECT).reshape(-1)
-        given = bucket_array(buckets, len(flat), _SUBJECT)
+        flat_buckets = bucket_array(buckets, len(flat), _SUBJECT)
         for begin in range(0, max(1, len(flat)), _IDS_PER_MESSAGE):
             part = slice(begin, begin + _IDS_PER_MESSAGE)
             some = flat[part]
             batches = split_batch(
-                some, np.array([0, len(some)]), len(self.owned), None if given is None else given[part]
+                some, np.array([0, len(some)]), len(self.owned), None if flat_buckets is None else flat_buckets[part]
             )
             yield [
                 kind(
@@ -474,7 +476,7 @@ class PsStore:
 
 def _ordered(kind: Any, order: Any, blocks: Sequence[RowBlock]) -> Iterator[Any]:
     """Returns the messages of a stream: the order, then its blocks."""
-    return chain([kind(order=order)], (kind(blocks=each) for each in messages_of(blocks)))
+    return chain([kind(order=order)], (kind(blocks=message) for message in messages_of(blocks)))
 
 
 def _newest_times(moments: Sequence[Any]) -> list[int]:

@@ -44,13 +44,13 @@ class DenseMemory:
         self._places: list[list[Tensor]] = []
         for name, parts in pieces.items():
             if parts[0].begin is not None:
-                shape = (sum(each.shape[0] for each in parts), *parts[0].shape[1:])
+                shape = (sum(piece.shape[0] for piece in parts), *parts[0].shape[1:])
                 self.values[name] = _shaped(
-                    large_buffer(sum(each.bytes for each in parts)), shape, parts[0].torch_dtype
+                    large_buffer(sum(piece.bytes for piece in parts)), shape, parts[0].torch_dtype
                 )
         for server in layout.servers:
             wholes, *divided = regions_of(server)
-            flat, offset = large_buffer(sum(each.bytes for each in wholes)), 0
+            flat, offset = large_buffer(sum(piece.bytes for piece in wholes)), 0
             for piece in wholes:
                 raw = flat[offset : offset + piece.bytes]
                 self.values[piece.name] = _shaped(raw, piece.shape, piece.torch_dtype)
@@ -151,8 +151,8 @@ class DenseClient:
             for name, parameter in self._parameters.items():
                 self._memory.values[name].copy_(parameter)
         self._memory.show_in(self._parameters)
-        _KEEPERS.update({id(each): weakref.ref(self) for each in self._parameters.values()})
-        if is_first and any(_has_learned(each) for each in self._optimizers.values()):
+        _KEEPERS.update({id(parameter): weakref.ref(self) for parameter in self._parameters.values()})
+        if is_first and any(_has_learned(optimizer) for optimizer in self._optimizers.values()):
             self.scatter(self.first_state())
 
     @property
@@ -178,16 +178,16 @@ class DenseClient:
         )
         self._servers.require_state(DENSE_OWNER)
         self._worker = worker
-        self._incarnations = [wire.field(each, "incarnation") for each in answers]
-        stamps = [wire.decode_stamps(each["applied"]) for each in answers]
-        self._previous = [each[0].seq if each else NOTHING_APPLIED for each in stamps]
+        self._incarnations = [wire.field(answer, "incarnation") for answer in answers]
+        stamps = [wire.decode_stamps(answer["applied"]) for answer in answers]
+        self._previous = [applied[0].seq if applied else NOTHING_APPLIED for applied in stamps]
         self._pushes = []
         self.steps_of_others = wire.field(answers[0], "others")
-        least = min((each[0] for each in stamps if each), key=lambda stamp: stamp.seq, default=None)
+        least = min((applied[0] for applied in stamps if applied), key=lambda stamp: stamp.seq, default=None)
         return DenseWorkerSession(
             applied=least if all(stamps) else None,
             next_seq=max(self._previous) + 1,
-            applied_by_server=[each[0] if each else None for each in stamps],
+            applied_by_server=[applied[0] if applied else None for applied in stamps],
         )
 
     def pull(self) -> int:
@@ -247,8 +247,10 @@ class DenseClient:
 
     def prepare_push(self, stamp: BatchStamp, *, step: int) -> PreparedPush:
         """Prepares a push without sending it, with the current gradients and rates."""
-        rates = {name: live_rates(each, self.layout.optimizers[name]) for name, each in self._optimizers.items()}
-        gradients = {name: _plain_gradient(name, each) for name, each in self._parameters.items()}
+        rates = {
+            name: live_rates(optimizer, self.layout.optimizers[name]) for name, optimizer in self._optimizers.items()
+        }
+        gradients = {name: _plain_gradient(name, parameter) for name, parameter in self._parameters.items()}
         return PreparedPush(stamp=stamp, step=step, rates=rates, gradients=gradients)
 
     def send(self, prepared: PreparedPush) -> Pending[int]:
@@ -263,24 +265,24 @@ class DenseClient:
             )
         calls = []
         for server, pieces in enumerate(self.layout.servers):
-            given = [prepared.gradients[each.name] for each in pieces]
+            gradients = [prepared.gradients[piece.name] for piece in pieces]
             head = wire.encode(
                 stamp=wire.encode_stamps([stamp])[0],
                 previous=self._previous[server],
                 incarnation=self._incarnations[server],
                 step=prepared.step,
-                present="".join("0" if each is None else "1" for each in given),
+                present="".join("0" if gradient is None else "1" for gradient in gradients),
                 rates=prepared.rates,
             )
             parts = [
                 _bytes(gradient if piece.begin is None else gradient[piece.rows])
-                for piece, gradient in zip(pieces, given, strict=True)
+                for piece, gradient in zip(pieces, gradients, strict=True)
                 if gradient is not None and piece.bytes
             ]
             calls.append(self._frames.begin(server, Kind.PUSH, head, parts, None, self._timeout))
             self._previous[server] = max(self._previous[server], stamp.seq)
         pending = PendingPush(stamp.seq, calls, self._hear_steps)
-        self._pushes = [each for each in self._pushes if not each.done()] + [pending]
+        self._pushes = [push for push in self._pushes if not push.done()] + [pending]
         return pending
 
     def flush(self, *, timeout_seconds: float | None = None) -> int:
@@ -290,8 +292,8 @@ class DenseClient:
             OpError: the first error of a push in flight.
         """
         pushes, self._pushes = self._pushes, []
-        for each in pushes:
-            each.result(timeout_seconds)
+        for push in pushes:
+            push.result(timeout_seconds)
         return min(self._previous, default=NOTHING_APPLIED)
 
     # State
@@ -373,15 +375,15 @@ class DenseClient:
         optimizers = {
             name: {
                 "state": {
-                    weight: dict(optimizer.state[each])
-                    for weight, each in self._parameters.items()
-                    if each in optimizer.state
+                    weight: dict(optimizer.state[parameter])
+                    for weight, parameter in self._parameters.items()
+                    if parameter in optimizer.state
                 },
                 "groups": [{key: group[key] for key in self.group_keys(name)} for group in optimizer.param_groups],
             }
             for name, optimizer in self._optimizers.items()
         }
-        weights = {name: each.detach() for name, each in self._parameters.items()}
+        weights = {name: parameter.detach() for name, parameter in self._parameters.items()}
         return DenseState(weights=weights, optimizers=optimizers, clocks=())
 
     def _configure_one(self, server: int, origin: int, layout: bytes) -> dict[str, Any]:
@@ -390,7 +392,7 @@ class DenseClient:
             value = self._parameters[piece.name].detach().cpu()
             values.append(_bytes(value if piece.begin is None else value[piece.rows]))
         head = wire.encode(origin=origin, layout_bytes=len(layout))
-        parts = [layout, *(each for each in values if each.size)]
+        parts = [layout, *(value for value in values if value.size)]
         answer, _ = self._frames.begin(server, Kind.CONFIGURE, head, parts, None, self._timeout).wait()
         return wire.decode(answer)
 
@@ -418,7 +420,7 @@ def keeper_of(parameter: nn.Parameter) -> DenseClient | None:
     reference = _KEEPERS.get(id(parameter))
     client = None if reference is None else reference()
     # The id may be reused from a parameter that was freed.
-    if client is None or all(each is not parameter for each in client.parameters.values()):
+    if client is None or all(candidate is not parameter for candidate in client.parameters.values()):
         return None
     return client
 
@@ -442,5 +444,5 @@ def _plain_gradient(name: str, parameter: nn.Parameter) -> Tensor | None:
 
 def _bytes(value: Tensor) -> np.ndarray[Any, Any]:
     """Returns the memory of a tensor; a copy if it is not contiguous."""
-    found: np.ndarray[Any, Any] = value.contiguous().view(-1).view(torch.uint8).numpy()
-    return found
+    memory: np.ndarray[Any, Any] = value.contiguous().view(-1).view(torch.uint8).numpy()
+    return memory

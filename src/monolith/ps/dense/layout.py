@@ -110,13 +110,13 @@ def place(weights: Iterable[WeightInfo], num_ps: int, *, partition: bool = True)
         raise InvalidArgumentError(f"placement: num_ps must be >= 1, got {num_ps}")
     loads = [0] * num_ps
     servers: list[list[WeightShard]] = [[] for _ in range(num_ps)]
-    for weight in sorted(weights, key=lambda each: (-each.bytes, each.name)):
+    for weight in sorted(weights, key=lambda info: (-info.bytes, info.name)):
         count = _num_pieces(weight, num_ps) if partition else 1
         chosen = sorted(sorted(range(num_ps), key=lambda server: (loads[server], server))[:count])
         for piece in _divided(weight, chosen):
             servers[piece.server].append(piece)
             loads[piece.server] += piece.bytes
-    return tuple(tuple(sorted(each, key=WeightShard.order)) for each in servers)
+    return tuple(tuple(sorted(pieces, key=WeightShard.order)) for pieces in servers)
 
 
 def _num_pieces(weight: WeightInfo, num_ps: int) -> int:
@@ -174,22 +174,22 @@ class DenseLayout:
             InvalidArgumentError: servers cannot keep or train a parameter; gives the reason.
         """
         trained = trained_parameters(parameters, optimizers)
-        names = {id(each): name for name, each in trained.items()}
+        names = {id(parameter): name for name, parameter in trained.items()}
         whole = {
-            id(each)
+            id(parameter)
             for optimizer in optimizers.values()
             if not is_elementwise(type(optimizer))
             for group in optimizer.param_groups
-            for each in group["params"]
+            for parameter in group["params"]
         }
         weights = [
             WeightInfo(
                 name=name,
-                shape=tuple(each.shape),
-                dtype=str(each.dtype).removeprefix("torch."),
-                is_divisible=id(each) not in whole,
+                shape=tuple(parameter.shape),
+                dtype=str(parameter.dtype).removeprefix("torch."),
+                is_divisible=id(parameter) not in whole,
             )
-            for name, each in trained.items()
+            for name, parameter in trained.items()
         ]
         specs = {name: OptimizerSpec.of(optimizer, names) for name, optimizer in sorted(optimizers.items())}
         return cls(servers=place(weights, num_ps, partition=partition), optimizers=specs)
@@ -197,18 +197,20 @@ class DenseLayout:
     @property
     def pieces(self) -> dict[str, list[WeightShard]]:
         """Pieces of each weight, in the order of their rows."""
-        found: dict[str, list[WeightShard]] = {}
+        by_name: dict[str, list[WeightShard]] = {}
         for server in self.servers:
             for piece in server:
-                found.setdefault(piece.name, []).append(piece)
-        return {name: sorted(found[name], key=lambda piece: piece.begin or 0) for name in sorted(found)}
+                by_name.setdefault(piece.name, []).append(piece)
+        return {name: sorted(by_name[name], key=lambda piece: piece.begin or 0) for name in sorted(by_name)}
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values by name, so that differences are readable."""
         weights = {
             name: {
                 "dtype": pieces[0].dtype,
-                "pieces": [{"server": each.server, "begin": each.begin, "shape": list(each.shape)} for each in pieces],
+                "pieces": [
+                    {"server": piece.server, "begin": piece.begin, "shape": list(piece.shape)} for piece in pieces
+                ],
             }
             for name, pieces in self.pieces.items()
         }
@@ -234,24 +236,27 @@ class DenseLayout:
         try:
             servers: list[list[WeightShard]] = [[] for _ in range(int(values["num_ps"]))]
             for name, weight in values["weights"].items():
-                for each in weight["pieces"]:
+                for saved in weight["pieces"]:
                     piece = WeightShard(
                         name=str(name),
-                        server=int(each["server"]),
-                        shape=tuple(map(int, each["shape"])),
+                        server=int(saved["server"]),
+                        shape=tuple(map(int, saved["shape"])),
                         dtype=str(weight["dtype"]),
-                        begin=None if each["begin"] is None else int(each["begin"]),
+                        begin=None if saved["begin"] is None else int(saved["begin"]),
                     )
                     servers[piece.server].append(piece)
-            specs = {str(name): OptimizerSpec.from_dict(each) for name, each in values["optimizers"].items()}
+            specs = {str(name): OptimizerSpec.from_dict(spec) for name, spec in values["optimizers"].items()}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise InvalidArgumentError(f"dense weights: not a description of a layout: {error!r}") from error
-        return cls(servers=tuple(tuple(sorted(each, key=WeightShard.order)) for each in servers), optimizers=specs)
+        return cls(servers=tuple(tuple(sorted(pieces, key=WeightShard.order)) for pieces in servers), optimizers=specs)
 
 
 def regions_of(pieces: Sequence[WeightShard]) -> list[list[WeightShard]]:
     """Returns what one call pulls: all undivided weights of a server, which are adjacent; then each other piece."""
-    return [[each for each in pieces if each.begin is None], *([each] for each in pieces if each.begin is not None)]
+    return [
+        [piece for piece in pieces if piece.begin is None],
+        *([piece] for piece in pieces if piece.begin is not None),
+    ]
 
 
 def trained_parameters(
@@ -262,23 +267,23 @@ def trained_parameters(
     Raises:
         InvalidArgumentError: a parameter of an optimizer has no name, or belongs to two optimizers.
     """
-    names = {id(each): name for name, each in parameters.items()}
-    found: dict[str, nn.Parameter] = {}
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    trained: dict[str, nn.Parameter] = {}
     owners: dict[str, str] = {}
     for owner, optimizer in optimizers.items():
-        for each in (each for group in optimizer.param_groups for each in group["params"]):
-            if isinstance(each, RowAnchor):
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            if isinstance(parameter, RowAnchor):
                 continue
-            name = names.get(id(each))
+            name = names.get(id(parameter))
             if name is None:
                 raise InvalidArgumentError(
-                    f"dense weights: optimizer {owner!r} has a parameter of shape {tuple(each.shape)} that is not among"
-                    " those of the model; give every parameter it moves by name"
+                    f"dense weights: optimizer {owner!r} has a parameter of shape {tuple(parameter.shape)} that is not"
+                    " among those of the model; give every parameter it moves by name"
                 )
             if owners.setdefault(name, owner) != owner:
                 raise InvalidArgumentError(
                     f"dense weights: {name!r} belongs to the optimizers {owners[name]!r} and {owner!r}; a server keeps"
                     " one for each parameter"
                 )
-            found[name] = each
-    return found
+            trained[name] = parameter
+    return trained

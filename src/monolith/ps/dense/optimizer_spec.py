@@ -84,7 +84,7 @@ class OptimizerSpec:
         keys = optimizer.defaults.keys() - group_state_keys(optimizer)
         groups = [
             GroupSpec(
-                params=tuple(names[id(each)] for each in group["params"] if id(each) in names),
+                params=tuple(names[id(parameter)] for parameter in group["params"] if id(parameter) in names),
                 options=_plain_options(kind, {key: group[key] for key in sorted(keys) if key in group}),
             )
             for group in optimizer.param_groups
@@ -104,7 +104,7 @@ class OptimizerSpec:
             InvalidArgumentError: there is no such class, or it rejects its options.
             PermissionDeniedError: its module is not in `modules`.
         """
-        made = self._class(frozenset(modules))
+        kind = self._class(frozenset(modules))
         groups: list[dict[str, Any]] = [
             {
                 "params": [parameters[name] for name in group.params if name in parameters],
@@ -114,13 +114,13 @@ class OptimizerSpec:
             for group in self.groups
         ]
         try:
-            return made(groups, **self.options)
+            return kind(groups, **self.options)
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"optimizer {self.kind}: it cannot be made here: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values."""
-        groups = [{"params": list(each.params), "options": dict(each.options)} for each in self.groups]
+        groups = [{"params": list(group.params), "options": dict(group.options)} for group in self.groups]
         return {"kind": self.kind, "options": dict(self.options), "groups": groups}
 
     @classmethod
@@ -144,20 +144,20 @@ class OptimizerSpec:
         module, _, name = self.kind.rpartition(":")
         if not module:
             room, _, name = self.kind.rpartition(".")
-            found = getattr(_ROOMS.get(room), name, None)
+            kind = getattr(_ROOMS.get(room), name, None)
         elif module in modules:
-            found = getattr(importlib.import_module(module), name, None)
+            kind = getattr(importlib.import_module(module), name, None)
         else:
             raise PermissionDeniedError(
                 f"optimizer {self.kind!r}: this server makes those of torch.optim, monolith.optim and of the modules it"
                 f" was started with, which are {sorted(modules) or 'none'}; start it with module {module!r}"
             )
-        if not (isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer):
+        if not (isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer):
             raise InvalidArgumentError(
                 f"optimizer {self.kind!r}: there is no such class; expected one of torch.optim or monolith.optim, or"
                 " module:Class"
             )
-        return found
+        return kind
 
 
 def is_elementwise(kind: type[Optimizer]) -> bool:
@@ -182,11 +182,11 @@ def live_rates(optimizer: Optimizer, spec: OptimizerSpec) -> list[dict[str, Any]
     if ask is not None:
         ask()
     rates = []
-    for group, made in zip(optimizer.param_groups, spec.groups, strict=True):
+    for group, spec_group in zip(optimizer.param_groups, spec.groups, strict=True):
         rate = float(group[_RATE])
         if not math.isfinite(rate):
             raise InvalidArgumentError(f"optimizer {spec.kind}: a learning rate must be a finite number, got {rate!r}")
-        changed = {key: group[key] for key, value in made.options.items() if group[key] != value}
+        changed = {key: group[key] for key, value in spec_group.options.items() if group[key] != value}
         rates.append({**_plain_options(spec.kind, changed), _RATE: rate})
     return rates
 
@@ -237,7 +237,7 @@ def _plain(value: Any, subject: str) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
-        return tuple(_plain(each, subject) for each in value)
+        return tuple(_plain(item, subject) for item in value)
     shown = f"a tensor {_shape(value)}" if isinstance(value, torch.Tensor) else repr(value)
     raise InvalidArgumentError(
         f"{subject} must be a plain value (number, text, True, False, None, or some of them in a tuple) to travel to a"

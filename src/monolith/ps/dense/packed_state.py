@@ -80,19 +80,19 @@ def room_for(size: int) -> Tensor:
 
 
 def _views(tensors: list[dict[str, Any]], flat: Tensor) -> dict[str, Tensor]:
-    found = {}
-    for each in tensors:
-        dtype = getattr(torch, str(each["dtype"]), None)
-        shape, offset = tuple(map(int, each["shape"])), int(each["offset"])
+    views = {}
+    for entry in tensors:
+        dtype = getattr(torch, str(entry["dtype"]), None)
+        shape, offset = tuple(map(int, entry["shape"])), int(entry["offset"])
         if not isinstance(dtype, torch.dtype) or min((*shape, offset)) < 0:
-            raise ValueError(f"not a tensor: {each!r}")
+            raise ValueError(f"not a tensor: {entry!r}")
         size = math.prod(shape) * dtype.itemsize
         if offset + size > flat.numel():
-            raise ValueError(f"a tensor ends at byte {offset + size} of {flat.numel()}: {each!r}")
+            raise ValueError(f"a tensor ends at byte {offset + size} of {flat.numel()}: {entry!r}")
         # torch cannot view an empty byte tensor as another type.
         raw = flat[offset : offset + size]
-        found[str(each["name"])] = raw.view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype)
-    return found
+        views[str(entry["name"])] = raw.view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype)
+    return views
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -90,17 +90,17 @@ class PushClock:
         Raises:
             InvalidArgumentError: two stamps of one worker; nothing has changed.
         """
-        given: dict[int, BatchStamp] = {}
+        last: dict[int, BatchStamp] = {}
         for stamp in stamps:
-            if given.setdefault(stamp.worker, stamp) is not stamp:
+            if last.setdefault(stamp.worker, stamp) is not stamp:
                 raise InvalidArgumentError(
                     f"dense weights: two stamps of worker {stamp.worker} were given; give the last one of each worker"
                 )
         for state in self._workers.values():
             state.was_resumed = state.was_resumed or state.incarnation != 0
             state.incarnation, state.last = 0, None
-        self.steps = sum(stamp.seq + 1 for stamp in given.values())
-        for worker, stamp in given.items():
+        self.steps = sum(stamp.seq + 1 for stamp in last.values())
+        for worker, stamp in last.items():
             self._workers.setdefault(worker, _Worker()).last = stamp
 
 
@@ -160,7 +160,7 @@ class PendingPush(Pending[int]):
 
     def done(self) -> bool:
         """Returns whether every server has answered."""
-        return all(each.done for each in self._calls)
+        return all(call.done for call in self._calls)
 
     def result(self, timeout_seconds: float | None = None) -> int:
         """Waits for all servers; returns the number of the batch.

@@ -144,7 +144,7 @@ class DenseShard:
             OpError: the state is of another server, or needs optimizers that are not available.
         """
         with self._lock:
-            weights = self._made(captured.layout, None)
+            weights = self._build(captured.layout, None)
             weights.load(unpack(captured.packed.data, captured.packed.index_bytes))
             self._clock.resume(captured.stamps.values())
             self._weights, self._layout, self._origin = weights, dict(captured.layout), captured.origin
@@ -211,32 +211,32 @@ class DenseShard:
         values = wire.decode(head)
         size = wire.field(values, "layout_bytes")
         if size:
-            given = json.loads(bytes(body[:size]))
-            if self.is_unclaimed and given != self._layout:
+            layout = json.loads(bytes(body[:size]))
+            if self.is_unclaimed and layout != self._layout:
                 _log.warning("dense weights: the recovered weights belong to another model: dropped")
                 self._weights, self._clock = None, PushClock()
             self.is_unclaimed = False
             if self._weights is None:
-                self._begin(given, body[size:])
+                self._begin(layout, body[size:])
                 self._origin = wire.field(values, "origin")
-            elif given != self._layout:
+            elif layout != self._layout:
                 raise FailedPreconditionError(
                     "dense weights: another client has configured them, and the layout of this one differs:"
-                    f" {differences(self._layout, given)}; build the same model and optimizers everywhere, or start"
+                    f" {differences(self._layout, layout)}; build the same model and optimizers everywhere, or start"
                     " new servers"
                 )
         age_ms = round(1e3 * (time.monotonic() - self._begun_at))
         return wire.encode(configured=self._weights is not None, origin=self._origin, age_ms=age_ms), ()
 
-    def _begin(self, given: dict[str, Any], values: memoryview) -> None:
-        self._weights = self._made(given, values)
-        self._layout = given
+    def _begin(self, layout: dict[str, Any], values: memoryview) -> None:
+        self._weights = self._build(layout, values)
+        self._layout = layout
         self._version += 1
         self._begun_at = time.monotonic()
 
-    def _made(self, given: Mapping[str, Any], values: memoryview | None) -> HostedWeights:
+    def _build(self, description: Mapping[str, Any], values: memoryview | None) -> HostedWeights:
         """Builds weights with these initial values; None: zeros."""
-        layout = DenseLayout.from_dict(dict(given))
+        layout = DenseLayout.from_dict(dict(description))
         if len(layout.servers) != self._num_ps:
             raise FailedPreconditionError(
                 f"dense weights: this is one of {self._num_ps} servers, got a layout for {len(layout.servers)}; give"
@@ -273,7 +273,7 @@ class DenseShard:
         )
         if not is_new:
             return self._pushed(stamp.worker, is_new=False)
-        present, step = [each == "1" for each in values["present"]], wire.field(values, "step")
+        present, step = [flag == "1" for flag in values["present"]], wire.field(values, "step")
         weights.check(present, values["rates"], body)
         if not self.gate.enter(stamp.worker, stamp.seq, last):
             return None

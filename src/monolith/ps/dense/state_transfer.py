@@ -60,20 +60,20 @@ class StateTransfer:
             )
         clocks: Sequence[Mapping[int, BatchStamp]] = state.clocks if not state.is_level else [state.applied] * num_ps
         ticket = secrets.randbits(62)
-        packed = [pack(each) for each in split_state(self.layout, state)]
+        packed = [pack(part) for part in split_state(self.layout, state)]
         frames, calls = self._frames(), []
-        given = range(num_ps) if servers is None else servers
-        for server in given:
-            each = packed[server]
-            size = each.data.numel()
+        targets = range(num_ps) if servers is None else servers
+        for server in targets:
+            state_bytes = packed[server]
+            size = state_bytes.data.numel()
             for begin in range(0, size, _CHUNK_BYTES):
                 head = wire.encode(ticket=ticket, bytes=size, begin=begin)
-                part = each.data[begin : begin + _CHUNK_BYTES].numpy()
+                part = state_bytes.data[begin : begin + _CHUNK_BYTES].numpy()
                 calls.append(frames.begin(server, Kind.LOAD, head, [part], None, self._timeout))
         for call in calls:
             call.wait()
         resumed = []
-        for server in given:
+        for server in targets:
             head = wire.encode(
                 ticket=ticket,
                 index_bytes=packed[server].index_bytes,
@@ -128,12 +128,12 @@ class FrozenShards:
 
     def gather(self) -> DenseState:
         """Reads the state, joined as that of one process, and releases it on the servers."""
-        sizes = [(wire.field(each, "bytes"), wire.field(each, "index_bytes")) for each in self._answers]
+        sizes = [(wire.field(answer, "bytes"), wire.field(answer, "index_bytes")) for answer in self._answers]
         shards = [
             unpack(self._transfer.fetch(server, self._ticket, size), index_bytes)
             for server, (size, index_bytes) in enumerate(sizes)
         ]
-        clocks = [{stamp.worker: stamp for stamp in wire.decode_stamps(each["stamps"])} for each in self._answers]
+        clocks = [{stamp.worker: stamp for stamp in wire.decode_stamps(answer["stamps"])} for answer in self._answers]
         state = join_shards(self._transfer.layout, shards, clocks)
         self.release()
         return state
@@ -163,17 +163,17 @@ def join_shards(
         saved = [shard["optimizers"][name] for shard in shards]
         state = {}
         for weight, parts in pieces.items():
-            found = [saved[piece.server]["state"].get(weight) for piece in parts]
-            joined = _joined_state(parts, found)
+            states = [saved[piece.server]["state"].get(weight) for piece in parts]
+            joined = _joined_state(parts, states)
             if joined:
                 state[weight] = joined
             elif joined is None:
-                for piece, own in zip(parts, found, strict=True):
+                for piece, own in zip(parts, states, strict=True):
                     apart[piece.server].setdefault(name, {"state": {}})["state"][weight] = own or {}
-        groups = [each["groups"] for each in saved]
-        if any(each != groups[0] for each in groups):
-            for server, each in enumerate(groups):
-                apart[server].setdefault(name, {"state": {}})["groups"] = each
+        groups = [shard["groups"] for shard in saved]
+        if any(group != groups[0] for group in groups):
+            for server, group in enumerate(groups):
+                apart[server].setdefault(name, {"state": {}})["groups"] = group
         optimizers[name] = {"state": state, "groups": groups[0]}
     found_state = DenseState(
         weights=weights, optimizers=optimizers, clocks=tuple(clocks), apart=tuple(apart) if any(apart) else ()
@@ -194,7 +194,7 @@ def split_state(layout: DenseLayout, state: DenseState) -> list[dict[str, Any]]:
             f"dense weights: the servers keep {sorted(layout.pieces)} with optimizers {sorted(layout.optimizers)}, got"
             f" a state of {sorted(state.weights)} with {sorted(state.optimizers)}"
         )
-    found = []
+    shards = []
     for server, pieces in enumerate(layout.servers):
         own = state.apart[server] if state.apart else {}
         optimizers = {
@@ -215,22 +215,22 @@ def split_state(layout: DenseLayout, state: DenseState) -> list[dict[str, Any]]:
         weights = {
             piece.name: _part(state.weights[piece.name], piece, state.weights[piece.name].shape) for piece in pieces
         }
-        found.append({"weights": weights, "optimizers": optimizers})
-    return found
+        shards.append({"weights": weights, "optimizers": optimizers})
+    return shards
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def _joined_state(pieces: Sequence[WeightShard], found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+def _joined_state(pieces: Sequence[WeightShard], saved: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """Returns the state of a complete weight; None: the states of its pieces do not match."""
-    states = [each or {} for each in found]
-    if any(each.keys() != states[0].keys() for each in states):
+    states = [state or {} for state in saved]
+    if any(state.keys() != states[0].keys() for state in states):
         return None
     joined = {}
     for key, first in states[0].items():
-        values = [each[key] for each in states]
+        values = [state[key] for state in states]
         is_of_piece = all(
             isinstance(value, Tensor) and tuple(value.shape) == piece.shape
             for value, piece in zip(values, pieces, strict=True)

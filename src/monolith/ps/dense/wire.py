@@ -157,7 +157,9 @@ def decode_seen(head: bytes) -> int:
 
 def encode_stamps(stamps: Iterable[BatchStamp]) -> list[list[Any]]:
     """Encodes stamps as plain values."""
-    return [[each.worker, each.seq, base64.b64encode(each.position).decode(), each.event_time_ms] for each in stamps]
+    return [
+        [stamp.worker, stamp.seq, base64.b64encode(stamp.position).decode(), stamp.event_time_ms] for stamp in stamps
+    ]
 
 
 def decode_stamps(values: Sequence[Sequence[Any]]) -> list[BatchStamp]:

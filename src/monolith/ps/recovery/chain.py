@@ -50,13 +50,13 @@ def plan_rows(metas: Sequence[RecordMeta], store: str, last: RowsEntry, snapshot
     ]
     whole = max((place for place, (_, entry) in enumerate(entries) if _is_whole(entry)), default=None)
     reaches_to = _NEVER if whole is None else entries[whole][1].end
-    base = next((each for each in snapshots if last.snapshots.get(each, _NEVER - 1) >= reaches_to), None)
+    base = next((snapshot for snapshot in snapshots if last.snapshots.get(snapshot, _NEVER - 1) >= reaches_to), None)
     if base is not None:
         return _on_base(base, last.snapshots[base], entries)
     if whole is None:
         return None
     number, entry = entries[whole]
-    filters = next((each for each in snapshots if each in last.snapshots), None)
+    filters = next((snapshot for snapshot in snapshots if snapshot in last.snapshots), None)
     return _followed(None, entry.end, [(number, entry)], entries[whole + 1 :], filters_id=filters)
 
 
@@ -73,15 +73,15 @@ def covered_files(metas: Sequence[RecordMeta], snapshots: Collection[int]) -> li
     epochs = {
         name: max(_whole_end(metas, name, entry), _epoch_in(entry, snapshots)) for name, entry in last.stores.items()
     }
-    found = []
+    covered = []
     for meta in metas[:-1]:
         if last.dense is not None and last.dense.number == meta.number:
             continue
         if all(
             _is_covered(entry, last.stores.get(name), epochs.get(name, _NEVER)) for name, entry in meta.stores.items()
         ):
-            found.append(meta.number)
-    return found
+            covered.append(meta.number)
+    return covered
 
 
 def _is_whole(entry: RowsEntry) -> bool:
@@ -94,8 +94,10 @@ def _epoch_in(entry: RowsEntry, snapshots: Collection[int]) -> int:
 
 def _whole_end(metas: Sequence[RecordMeta], store: str, last: RowsEntry) -> int:
     """Returns the epoch before which sections end that precede a section with all rows."""
-    found = [meta.stores[store] for meta in metas if store in meta.stores]
-    return max((each.end - 1 for each in found if each.lineage == last.lineage and _is_whole(each)), default=_NEVER)
+    entries = [meta.stores[store] for meta in metas if store in meta.stores]
+    return max(
+        (entry.end - 1 for entry in entries if entry.lineage == last.lineage and _is_whole(entry)), default=_NEVER
+    )
 
 
 def _is_covered(entry: RowsEntry, last: RowsEntry | None, epoch: int) -> bool:

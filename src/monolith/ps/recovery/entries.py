@@ -138,7 +138,7 @@ class RowsEntry:
             life=_number(life),
             end=_number(value["end"]),
             stamps=stamps_from_json(value["stamps"]),
-            newest_times=tuple(_number(each) for each in value["newest_times"]),
+            newest_times=tuple(_number(seconds) for seconds in value["newest_times"]),
             snapshots={int(number): _number(epoch) for number, epoch in value["snapshots"].items()},
             section=None
             if section is None
@@ -234,7 +234,7 @@ class RecordMeta:
             num_ps=_number(value["num_ps"]),
             number=_number(value["number"]),
             writer=_number(value["writer"]),
-            initialized=frozenset(_text(each) for each in value["initialized"]),
+            initialized=frozenset(_text(owner) for owner in value["initialized"]),
             stores={name: RowsEntry.from_json(entry) for name, entry in value["stores"].items()},
             dense=None if value["dense"] is None else DenseEntry.from_json(value["dense"]),
             parts={name: Place.from_json(place) for name, place in value["parts"].items()},
@@ -244,10 +244,10 @@ class RecordMeta:
     def places(self) -> list[Place]:
         """All byte ranges of this file that its metadata refers to."""
         sections = [entry.section for entry in self.stores.values() if entry.section is not None]
-        found = [place for section in sections for place in section.places]
+        places = [place for section in sections for place in section.places]
         if self.dense is not None and self.dense.number == self.number:
-            found.append(self.dense.place)
-        return [*found, *self.parts.values()]
+            places.append(self.dense.place)
+        return [*places, *self.parts.values()]
 
 
 def _number(value: Any) -> int:

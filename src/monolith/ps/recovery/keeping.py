@@ -65,7 +65,7 @@ class RecoveryManager:
             except OpError as error:
                 _log.warning("%s: the dense weights are not recovered: %s", self._folder.title, error)
                 self._came_back.without_dense()
-        self.recovered = self._came_back.told
+        self.recovered = self._came_back.summary
 
     def begin(self, stores: HostedStores, frames: FrameServer, dense: DenseShard) -> None:
         """Serves the recovered stores, and starts the recorder."""
@@ -75,15 +75,15 @@ class RecoveryManager:
         stores.recording = dense.recording = self._recorder = recorder
         rows = [
             HostedRows(
-                each.name,
-                each.agreement,
+                recovered.name,
+                recovered.agreement,
                 place=self._place,
-                life=each.life,
+                life=recovered.life,
                 frames=frames,
                 recording=recorder,
-                recovered=(each.store, each.lineage),
+                recovered=(recovered.store, recovered.lineage),
             )
-            for each in self._came_back.rows
+            for recovered in self._came_back.rows
         ]
         stores.take_in(rows, self._came_back.initialized)
         recorder.start(self._came_back.prior)

@@ -145,13 +145,13 @@ class RecordFile:
         begin, end = place.offset, place.offset + place.bytes
         while begin < end:
             run = self._read(begin, min(end, begin + most_bytes))
-            found, used = _split(run.data)
-            if not found:
-                wanted = block_bytes(run.data) if len(run) >= BLOCK_HEADER.size else end
-                if begin + wanted > end:
+            blocks, used = _split(run.data)
+            if not blocks:
+                size = block_bytes(run.data) if len(run) >= BLOCK_HEADER.size else end
+                if begin + size > end:
                     raise DataLossError(f"{self._origin}: no complete row block at byte {begin}")
-                found, used = _split(self._read(begin, begin + wanted).data)  # the block is larger than `most_bytes`
-            yield found
+                blocks, used = _split(self._read(begin, begin + size).data)  # the block is larger than `most_bytes`
+            yield blocks
             begin += used
 
     @property
@@ -208,14 +208,14 @@ class RecordFile:
 
 def _split(run: memoryview) -> tuple[list[bytes], int]:
     """Returns the complete blocks at the beginning, and their size in bytes."""
-    found, stop = [], 0
+    blocks, stop = [], 0
     while len(run) - stop >= BLOCK_HEADER.size:
         end = stop + block_bytes(run, stop)
         if end > len(run):
             break
-        found.append(bytes(run[stop:end]))
+        blocks.append(bytes(run[stop:end]))
         stop = end
-    return found, stop
+    return blocks, stop
 
 
 def _json(text: bytes) -> Any:

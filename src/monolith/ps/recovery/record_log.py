@@ -110,9 +110,9 @@ class RecordLog:
     def remove_covered(self, snapshots: Collection[int]) -> None:
         """Removes files whose contents are in the snapshots of the newest checkpoint or in later files."""
         numbers = covered_files([self._metas[number] for number in sorted(self._metas)], snapshots)
-        for each in numbers:
-            del self._metas[each], self._sizes[each]
-        self._folder.remove_others([self._folder.path_of(each, meta.writer) for each, meta in self._metas.items()])
+        for number in numbers:
+            del self._metas[number], self._sizes[number]
+        self._folder.remove_others([self._folder.path_of(number, meta.writer) for number, meta in self._metas.items()])
 
     def remove_all(self) -> None:
         """Removes all files, because they are wrong and cannot be corrected by a new one."""

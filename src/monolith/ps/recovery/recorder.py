@@ -307,15 +307,15 @@ class Recorder:
         )
 
     def _is_long(self) -> bool:
-        rows = sum(each.num_bytes() for each in self._subject.hosted())
+        rows = sum(hosted.num_bytes() for hosted in self._subject.hosted())
         return self._log.num_bytes > _LONG_BYTES + _LONG_FACTOR * rows
 
     def _remove_covered(self) -> None:
         if self._options.model_dir:
             names = committed_names(self._options.model_dir)
             if names != self._names:
-                found = saved_tables(self._options.model_dir)
-                self._names, self._snapshots = names, frozenset(found[0].folders if found else ())
+                checkpoints = saved_tables(self._options.model_dir)
+                self._names, self._snapshots = names, frozenset(checkpoints[0].folders if checkpoints else ())
         self._log.remove_covered(self._snapshots)
 
     def _warn(self, error: Exception) -> None:

@@ -98,7 +98,7 @@ def bring_rows_back(
         stamps = plan.entry.stamps
         for table, newest in enumerate(plan.entry.newest_times):
             core.raise_newest_time(table, newest)
-    core.resume([stamp_to_core(each) for each in stamps.values()])
+    core.resume([stamp_to_core(stamp) for stamp in stamps.values()])
     store.history.mark_at(plan.end)
     return RowsBack(
         name=name,
@@ -126,8 +126,8 @@ def _load_snapshot(store: LocalStore, folder: str, snapshot_id: int, owned: rang
 
 def _load_filters(store: LocalStore, folder: str, owned: range) -> None:
     with closing(open_source(folder)) as source:
-        found = blocks_of(folder, source.manifest, owned, kinds={BlockKind.FILTER})
-        store.load([block for block in found if block.bucket in owned], buckets=owned, replace=False)
+        blocks = blocks_of(folder, source.manifest, owned, kinds={BlockKind.FILTER})
+        store.load([block for block in blocks if block.bucket in owned], buckets=owned, replace=False)
 
 
 def _load_blocks(store: LocalStore, file: RecordFile, place: Place, owned: range) -> None:
@@ -158,18 +158,18 @@ class CameBack:
         self.initialized -= {DENSE_OWNER}
 
     @property
-    def told(self) -> Recovered | None:
+    def summary(self) -> Recovered | None:
         """Summary of the recovered state; None: nothing was recovered."""
         if not self.rows and self.dense is None:
             return None
-        stamps = {rows_owner(each.name): each.stamps for each in self.rows}
+        stamps = {rows_owner(store.name): store.stamps for store in self.rows}
         if self.dense is not None:
             stamps[DENSE_OWNER] = self.dense.stamps
-        steps = [each.step for each in self.rows if each.step is not None]
+        steps = [store.step for store in self.rows if store.step is not None]
         return Recovered(
             step=max(steps, default=None),
             seconds=self.seconds,
-            rows=sum(each.store.stats().rows for each in self.rows),
+            rows=sum(restored.store.stats().rows for restored in self.rows),
             stamps=stamps,
         )
 
@@ -191,8 +191,8 @@ def recover(folder: RecordFolder, *, model_dir: str) -> CameBack:
     recovery = _Recovery(folder, files, saved_tables(model_dir) if model_dir else [])
     came_back = recovery.run()
     came_back.seconds = time.monotonic() - began
-    if came_back.told is not None:
-        _log.info("%s: %s", folder.title, came_back.told)
+    if came_back.summary is not None:
+        _log.info("%s: %s", folder.title, came_back.summary)
     return came_back
 
 
@@ -209,11 +209,11 @@ class _Recovery:
 
     def run(self) -> CameBack:
         plans = self._plans()
-        rows = [each for name, plan in plans.items() if (each := self._rows(name, plan)) is not None]
+        rows = [store for name, plan in plans.items() if (store := self._rows(name, plan)) is not None]
         dense = self._dense()
-        found = {rows_owner(each.name) for each in rows} | ({DENSE_OWNER} if dense is not None else set())
-        came_back = CameBack(rows=rows, dense=dense, initialized=self._last.initialized & found, parts=self._parts())
-        if {each.name for each in rows} == self._last.stores.keys():
+        owners = {rows_owner(store.name) for store in rows} | ({DENSE_OWNER} if dense is not None else set())
+        came_back = CameBack(rows=rows, dense=dense, initialized=self._last.initialized & owners, parts=self._parts())
+        if {store.name for store in rows} == self._last.stores.keys():
             came_back.prior = self._prior(came_back)
         return came_back
 
@@ -227,13 +227,13 @@ class _Recovery:
             if bad is None:
                 break
             self._files = {number: file for number, file in self._files.items() if number < bad}
-        found = {}
+        kept = {}
         for name, plan in plans.items():
             if plan is None or not self._is_of_newest(name):
                 self._leave_aside(name)
             else:
-                found[name] = plan
-        return found
+                kept[name] = plan
+        return kept
 
     def _first_bad(self, plans: Sequence[RowsPlan]) -> int | None:
         for number in sorted({number for plan in plans for number in plan.files}):
@@ -319,7 +319,7 @@ class _Recovery:
             metas=metas,
             sizes={number: file.size for number, file in self._files.items()},
             last=self._last,
-            followed={each.name: each.followed for each in came_back.rows},
+            followed={store.name: store.followed for store in came_back.rows},
             dense_version=-1 if came_back.dense is None else came_back.dense.version,
             parts=came_back.parts,
         )

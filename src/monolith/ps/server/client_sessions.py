@@ -92,25 +92,25 @@ class ClientSessions:
             FailedPreconditionError: there is none of this kind.
         """
         with self._lock:
-            found = self._things.get(number)
-        if found is None or not isinstance(found[1], kind):
+            entry = self._things.get(number)
+        if entry is None or not isinstance(entry[1], kind):
             raise FailedPreconditionError(
                 f"{kind.TITLE} {number} is not open here: it was released, or cancelled when its client disconnected"
             )
-        return found[1]
+        return entry[1]
 
     def drop(self, number: int) -> None:
         """Closes the resource with this number, if there is one."""
         with self._lock:
-            found = self._things.pop(number, None)
-        if found is not None:
-            found[1].close()
+            entry = self._things.pop(number, None)
+        if entry is not None:
+            entry[1].close()
 
     def close(self) -> None:
         """Disconnects all clients, and closes their resources."""
         with self._lock:
             things = [thing for _, thing in self._things.values()]
-            streams = [dismiss for each in self._stays.values() for dismiss in each]
+            streams = [dismiss for dismissals in self._stays.values() for dismiss in dismissals]
             self._things.clear()
             self._stays.clear()
         for dismiss in streams:

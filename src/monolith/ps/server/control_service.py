@@ -126,13 +126,13 @@ class ControlService:
 
     def TakePlace(self, request: messages.TakePlaceRequest) -> Any:  # noqa: N802 - as on the wire
         """Assigns an index to a standby server."""
-        wanted = request.index, request.num_ps
+        place = request.index, request.num_ps
         if self.on_assign is not None:
-            self.on_assign(*wanted)
-        elif wanted != self._place:
+            self.on_assign(*place)
+        elif place != self._place:
             raise FailedPreconditionError(
                 f"parameter server: it is index {self._place[0]} of {self._place[1]}, and cannot become index"
-                f" {wanted[0]} of {wanted[1]}; give that place to one that stands by"
+                f" {place[0]} of {place[1]}; give that place to one that stands by"
             )
         return messages.Done()
 
@@ -464,7 +464,7 @@ def _ordered(requests: Iterator[Any]) -> tuple[Any, list[RowBlock]]:
     first = next(requests, None)
     if first is None or not first.HasField("order"):
         raise InvalidArgumentError("blocks: what to do with them is expected in the first message")
-    return first.order, list(blocks_in(each.blocks for each in chain([first], requests)))
+    return first.order, list(blocks_in(message.blocks for message in chain([first], requests)))
 
 
 def _ids_in(request: messages.TouchRequest | messages.EraseRequest) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -47,7 +47,7 @@ class Published(NamedTuple):
     written: int = 0
 
 
-class _Origin(enum.Enum):
+class _RowsOrigin(enum.Enum):
     """Where the rows came from when their changes began to be tracked."""
 
     UNKNOWN = 0
@@ -73,7 +73,7 @@ class HostedPublishing:
         self._rows = rows
         self._is_recovered = is_recovered
         self._follows = False
-        self._origin = _Origin.UNKNOWN
+        self._origin = _RowsOrigin.UNKNOWN
         self.recovered: LogPosition | None = None
         """Position of the log in the record that the rows were recovered from; None: the record has none."""
         self._lock = threading.RLock()  # guards the fields below; never taken while holding pushes
@@ -87,7 +87,7 @@ class HostedPublishing:
         """
         with self._lock:
             self._follows = True
-            self._origin = _Origin.RECORD if self._is_recovered else _Origin.UNKNOWN
+            self._origin = _RowsOrigin.RECORD if self._is_recovered else _RowsOrigin.UNKNOWN
             self._open_reader(None)
 
     def begin(self, wish: PublishingRequest, position: bytes) -> None:
@@ -101,9 +101,9 @@ class HostedPublishing:
             if self._publisher is not None and self._wish == wish and not self._publisher.is_replaced:
                 return
             if self._publisher is not None:
-                self._origin = _Origin.UNKNOWN
+                self._origin = _RowsOrigin.UNKNOWN
             self._end()
-            known = {_Origin.RECORD: self.recovered, _Origin.RESTORED: LogPosition.from_bytes(position)}
+            known = {_RowsOrigin.RECORD: self.recovered, _RowsOrigin.RESTORED: LogPosition.from_bytes(position)}
             restored = known.get(self._origin)
             log = DeltaLog(wish.log, base_folder=wish.base_folder)
             self._wish, self._follows = wish, True
@@ -137,12 +137,12 @@ class HostedPublishing:
                 raise FailedPreconditionError(f"store {self._rows.name!r}: it is not published; begin it first")
             return Published({}, {}, self._moment())
         written = publisher.publish() if now else 0
-        found = publisher.numbers_now()
+        current = publisher.numbers_now()
         numbers = publisher.numbers
         mark = self._moment()
         if saved:
             publisher.want_marks({wish.name: mark})
-        return Published(numbers, {part: found[part] for part in found if part not in numbers}, mark, written)
+        return Published(numbers, {part: current[part] for part in current if part not in numbers}, mark, written)
 
     def position(self) -> LogPosition | None:
         """Returns the position of the log, for a writer that saves the rows now; does not block. None: not published.
@@ -163,7 +163,7 @@ class HostedPublishing:
             self._end(last_words=False)
             self._rows.history.close_reader(_READER)
             yield
-            self._origin = _Origin.RESTORED if self._follows else _Origin.UNKNOWN
+            self._origin = _RowsOrigin.RESTORED if self._follows else _RowsOrigin.UNKNOWN
             if self._follows:
                 self._open_reader(None)
 
@@ -228,10 +228,10 @@ def _num_examples(before: BatchStamp | None, now: BatchStamp) -> int:
 
 def _times(before: BatchStamp | None, now: BatchStamp) -> tuple[int, int]:
     """Returns the times of the oldest and the newest event after one stamp up to another; 0: unknown."""
-    told, told_before = known_times(now.position), None if before is None else known_times(before.position)
-    newest = now.event_time_ms if told is None else told[1]
-    if told is not None and (before is None or now.seq == before.seq + 1):
-        return told
-    if told is not None and told_before is not None:
-        return min(told[0], told_before[0]), newest
+    times, told_before = known_times(now.position), None if before is None else known_times(before.position)
+    newest = now.event_time_ms if times is None else times[1]
+    if times is not None and (before is None or now.seq == before.seq + 1):
+        return times
+    if times is not None and told_before is not None:
+        return min(times[0], told_before[0]), newest
     return (now if before is None else before).event_time_ms or newest, newest

@@ -90,7 +90,7 @@ class HostedRows:
 
     def stamps(self) -> dict[int, BatchStamp]:
         """Returns worker -> stamp of its last applied batch."""
-        return {each.worker: stamp_from_core(each) for each in self._core.stamps()}
+        return {stamp.worker: stamp_from_core(stamp) for stamp in self._core.stamps()}
 
     def num_bytes(self) -> int:
         """Returns the size of all rows in saved form."""
@@ -195,19 +195,19 @@ class HostedRows:
         self, folder: str, manifest: bytes, *, buckets: range, emptied: range, ignore_unknown_tables: bool
     ) -> PreparedRows:
         """Checks files, and prepares to load them."""
-        found = SnapshotManifest.from_bytes(manifest, origin=f"manifest of '{folder}'")
+        parsed = SnapshotManifest.from_bytes(manifest, origin=f"manifest of '{folder}'")
         restore = LocalRestore(
-            self.store.native, folder, found, buckets, emptied=emptied, ignore_unknown_tables=ignore_unknown_tables
+            self.store.native, folder, parsed, buckets, emptied=emptied, ignore_unknown_tables=ignore_unknown_tables
         )
-        is_whole = buckets.start <= self.owned.start and self.owned.stop <= buckets.stop and found.state
-        return PreparedRows(restore, around=lambda load: self._replace(load, found.snapshot_id if is_whole else None))
+        is_whole = buckets.start <= self.owned.start and self.owned.stop <= buckets.stop and parsed.state
+        return PreparedRows(restore, around=lambda load: self._replace(load, parsed.snapshot_id if is_whole else None))
 
     def resume(self, stamps: Sequence[BatchStamp], life: tuple[int, int]) -> None:
         """Resumes from a saved state; ends readers and incarnations of workers."""
         owner = rows_owner(self.name)
         with self._recording.replacing(owner):
             self.history.take_life(*life)
-            self._core.resume([stamp_to_core(each) for each in stamps])
+            self._core.resume([stamp_to_core(stamp) for stamp in stamps])
         self._recording.resumed(owner)
 
     def _replace(self, load: Callable[[], T], snapshot_id: int | None) -> T:

@@ -86,8 +86,8 @@ class HostedStores:
         """Adds recovered stores and the owners that were initialized. Call it before the server accepts clients."""
         with self._lock:
             self._initialized.update(initialized)
-            for each in rows:
-                self._take(each)
+            for share in rows:
+                self._take(share)
 
     def find(self, name: str) -> HostedRows:
         """Returns the store of this name.
@@ -147,8 +147,10 @@ class HostedStores:
 
     def log_positions(self) -> bytes:
         """Returns the delta log positions of all stores, for the recovery record; does not block."""
-        found = {rows.name: rows.publishing.position() for rows in self.hosted()}
-        return json.dumps({name: each.to_bytes().decode() for name, each in found.items() if each}).encode()
+        positions = {rows.name: rows.publishing.position() for rows in self.hosted()}
+        return json.dumps(
+            {name: position.to_bytes().decode() for name, position in positions.items() if position}
+        ).encode()
 
     def take_log_positions(self, text: bytes) -> None:
         """Restores the delta log positions from the record that the stores were recovered from."""

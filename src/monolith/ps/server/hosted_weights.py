@@ -44,7 +44,7 @@ class HostedWeights:
         self._specs = layout.optimizers
         self._modules = tuple(modules)
         _require_size(values, self.pieces, "the first values")
-        self._regions = [large_buffer(sum(each.bytes for each in region)) for region in regions_of(self.pieces)]
+        self._regions = [large_buffer(sum(piece.bytes for piece in region)) for region in regions_of(self.pieces)]
         self._parameters = _parameters_in(self._regions, regions_of(self.pieces))
         for piece, value in zip(self.pieces, _tensors_of(values, self.pieces), strict=True):
             self._parameters[piece.name].data.copy_(value)
@@ -75,7 +75,7 @@ class HostedWeights:
                 f"dense weights: a push must flag the gradients of {len(self.pieces)} pieces, as this server has, got"
                 f" {len(present)}"
             )
-        _require_size(body, [each for each, there in zip(self.pieces, present, strict=True) if there], "gradients")
+        _require_size(body, [piece for piece, there in zip(self.pieces, present, strict=True) if there], "gradients")
         if rates.keys() != self._optimizers.keys():
             raise InvalidArgumentError(
                 f"dense weights: learning rates must be of the optimizers {sorted(self._optimizers)}, got"
@@ -99,15 +99,15 @@ class HostedWeights:
         self, present: Sequence[bool], rates: Mapping[str, Sequence[Mapping[str, Any]]], body: memoryview, *, step: int
     ) -> None:
         """Makes one step of every optimizer; pieces that are not present have no gradient. REQUIRES: `check` passed."""
-        given = [each for each, there in zip(self.pieces, present, strict=True) if there]
-        for piece, gradient in zip(given, _tensors_of(body, given), strict=True):
+        pieces = [piece for piece, there in zip(self.pieces, present, strict=True) if there]
+        for piece, gradient in zip(pieces, _tensors_of(body, pieces), strict=True):
             self._parameters[piece.name].grad = gradient.clone() if self._keeps_gradients else gradient
         try:
             with global_step_from(lambda: step):
                 for name, optimizer in self._optimizers.items():
                     groups = zip(optimizer.param_groups, self._specs[name].groups, rates[name], strict=True)
-                    for group, made, now in groups:
-                        group.update({**made.options, **{key: _untravelled(value) for key, value in now.items()}})
+                    for group, initial, now in groups:
+                        group.update({**initial.options, **{key: _untravelled(value) for key, value in now.items()}})
                     optimizer.step()
         finally:
             for parameter in self._parameters.values():
@@ -118,8 +118,8 @@ class HostedWeights:
     def state(self) -> dict[str, Any]:
         """Returns weights and optimizer state by name; the tensors are live."""
         return {
-            "weights": {name: each.data for name, each in self._parameters.items()},
-            "optimizers": {name: self._optimizer_state(each) for name, each in self._optimizers.items()},
+            "weights": {name: parameter.data for name, parameter in self._parameters.items()},
+            "optimizers": {name: self._optimizer_state(optimizer) for name, optimizer in self._optimizers.items()},
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -129,22 +129,22 @@ class HostedWeights:
             FailedPreconditionError: the state is of other weights, shapes or optimizers.
         """
         weights, optimizers = state["weights"], state["optimizers"]
-        expected = {name: (tuple(each.shape), each.dtype) for name, each in self._parameters.items()}
-        given = {name: (tuple(each.shape), each.dtype) for name, each in weights.items()}
-        if given != expected or optimizers.keys() != self._optimizers.keys():
+        expected = {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in self._parameters.items()}
+        actual = {name: (tuple(weight.shape), weight.dtype) for name, weight in weights.items()}
+        if actual != expected or optimizers.keys() != self._optimizers.keys():
             raise FailedPreconditionError(
-                f"dense weights: a state of other weights or optimizers, {sorted(optimizers)} and {given}; this server"
+                f"dense weights: a state of other weights or optimizers, {sorted(optimizers)} and {actual}; this server"
                 f" has {sorted(self._optimizers)} and {expected}"
             )
-        made = self._make_optimizers()
-        for name, optimizer in made.items():
+        rebuilt = self._make_optimizers()
+        for name, optimizer in rebuilt.items():
             try:
                 self._load_optimizer(optimizer, optimizers[name])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise FailedPreconditionError(
                     f"dense weights: optimizer {name!r} cannot take the state: {error!r}"
                 ) from error
-        self._optimizers = made
+        self._optimizers = rebuilt
         for name, value in weights.items():
             self._parameters[name].data.copy_(value)
         for copies in self._copies:
@@ -155,7 +155,9 @@ class HostedWeights:
 
     def _optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         state = {
-            name: dict(optimizer.state[each]) for name, each in self._parameters.items() if each in optimizer.state
+            name: dict(optimizer.state[parameter])
+            for name, parameter in self._parameters.items()
+            if parameter in optimizer.state
         }
         keys = group_state_keys(optimizer)
         return {
@@ -166,12 +168,12 @@ class HostedWeights:
     def _load_optimizer(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         """Loads through `Optimizer.load_state_dict`, as a checkpoint of one process is restored."""
         plain = optimizer.state_dict()
-        order = [each for group in optimizer.param_groups for each in group["params"]]
-        names = {id(each): name for name, each in self._parameters.items()}
+        order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
         numbered = {
-            number: {key: _own(value) for key, value in saved["state"][names[id(each)]].items()}
-            for number, each in enumerate(order)
-            if names[id(each)] in saved["state"]
+            number: {key: _own(value) for key, value in saved["state"][names[id(parameter)]].items()}
+            for number, parameter in enumerate(order)
+            if names[id(parameter)] in saved["state"]
         }
         groups = [{**own, **kept} for own, kept in zip(plain["param_groups"], saved["groups"], strict=True)]
         optimizer.load_state_dict({**plain, "state": numbered, "param_groups": groups})
@@ -200,17 +202,17 @@ class _Copies:
 
 
 def _parameters_in(buffers: Sequence[Tensor], regions: Sequence[Sequence[WeightShard]]) -> dict[str, nn.Parameter]:
-    found = {}
+    parameters = {}
     for buffer, region in zip(buffers, regions, strict=True):
         for piece, value in zip(region, _split(buffer, region), strict=True):
-            found[piece.name] = nn.Parameter(value)
-    return found
+            parameters[piece.name] = nn.Parameter(value)
+    return parameters
 
 
 def _tensors_of(body: memoryview, pieces: Sequence[WeightShard]) -> list[Tensor]:
     """Returns tensors that share the memory of a body, and are valid only as long as it is."""
     if not body.nbytes:
-        return [torch.empty(each.shape, dtype=each.torch_dtype) for each in pieces]
+        return [torch.empty(piece.shape, dtype=piece.torch_dtype) for piece in pieces]
     # Avoids torch's warning about memory that is not writable; the tensors are only read.
     address = np.frombuffer(body, dtype=np.uint8).__array_interface__["data"][0]
     flat = torch.frombuffer((ctypes.c_uint8 * body.nbytes).from_address(address), dtype=torch.uint8)
@@ -218,20 +220,20 @@ def _tensors_of(body: memoryview, pieces: Sequence[WeightShard]) -> list[Tensor]
 
 
 def _split(flat: Tensor, pieces: Sequence[WeightShard]) -> list[Tensor]:
-    found, offset = [], 0
+    tensors, offset = [], 0
     for piece in pieces:
         raw = flat[offset : offset + piece.bytes]
         offset += piece.bytes
-        found.append(
+        tensors.append(
             raw.view(piece.torch_dtype).view(piece.shape)
             if piece.bytes
             else torch.empty(piece.shape, dtype=piece.torch_dtype)
         )
-    return found
+    return tensors
 
 
 def _require_size(body: memoryview, pieces: Sequence[WeightShard], what: str) -> None:
-    expected = sum(each.bytes for each in pieces)
+    expected = sum(piece.bytes for piece in pieces)
     if body.nbytes != expected:
         raise InvalidArgumentError(
             f"dense weights: {what} of {len(pieces)} pieces are {expected} bytes, got {body.nbytes}"
@@ -243,4 +245,4 @@ def _own(value: Any) -> Any:
 
 
 def _untravelled(value: Any) -> Any:
-    return tuple(_untravelled(each) for each in value) if isinstance(value, list) else value
+    return tuple(_untravelled(item) for item in value) if isinstance(value, list) else value

@@ -133,8 +133,8 @@ class PushGates:
         return self._holder not in {None, client} and time.monotonic() < self._until
 
 
-def _lacks(clock: Mapping[int, int], wanted: Mapping[int, int]) -> bool:
-    return any(clock.get(worker, -1) < seq for worker, seq in wanted.items())
+def _lacks(clock: Mapping[int, int], least: Mapping[int, int]) -> bool:
+    return any(clock.get(worker, -1) < seq for worker, seq in least.items())
 
 
 def rows_owner(store: str) -> str:

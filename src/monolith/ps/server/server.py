@@ -310,11 +310,11 @@ class PsServer:
 
     def _handler(self, words: bytes) -> FrameHandler:
         purpose = words.partition(b"\n")[0]
-        found = self.handlers.get(purpose)
-        if found is None:
-            known = ", ".join(sorted(each.decode(errors="replace") for each in (b"rows", *self.handlers)))
+        handler = self.handlers.get(purpose)
+        if handler is None:
+            known = ", ".join(sorted(name.decode(errors="replace") for name in (b"rows", *self.handlers)))
             raise NotFoundError(f"{_SUBJECT} {self.index}: no handler for {purpose[:40]!r}; it has {known}")
-        return found
+        return handler
 
     def _start_frames(self) -> FrameServer:
         return FrameServer(
@@ -335,13 +335,13 @@ class PsServer:
 
     def _make_coordinator(self) -> CoordinatorService:
         recovery = self.options.recovery
-        made = CoordinatorService(
+        coordinator = CoordinatorService(
             steps=self.steps,
             clocks=self._service.gates.clocks,
             log_folder=None if recovery is None else f"{recovery.folder}/files",
         )
-        self.add_recovered_part("coordinator", made.dump, made.load)
-        return made
+        self.add_recovered_part("coordinator", coordinator.dump, coordinator.load)
+        return coordinator
 
     def _make_control(self) -> Any:
         options = [
@@ -364,15 +364,15 @@ class PsServer:
 
     def _bind(self) -> str:
         host = self.options.host
-        wanted = concat_ip_and_port(host, self.options.port)
+        address = concat_ip_and_port(host, self.options.port)
         secure = self._credentials.grpc_credentials()
         try:
             if secure is None:
-                port = self._control.add_insecure_port(wanted)
+                port = self._control.add_insecure_port(address)
             else:
-                port = self._control.add_secure_port(wanted, secure)
+                port = self._control.add_secure_port(address, secure)
         except RuntimeError as error:
-            raise UnavailableError(f"{_SUBJECT}: cannot listen on {wanted}; is the port taken? ({error})") from error
+            raise UnavailableError(f"{_SUBJECT}: cannot listen on {address}; is the port taken? ({error})") from error
         return concat_ip_and_port(get_local_ip() if host in EVERY_INTERFACE else host, port)
 
 
