@@ -98,7 +98,7 @@ class Attempts(WorkerRole):
             model_dir="/m",
         )
         params: Any = SimpleNamespace()
-        super().__init__(place, params, TrainerConfig(), clock=self.clock, wanted=JobProgramConfig())
+        super().__init__(place, params, TrainerConfig(), clock=self.clock, program=JobProgramConfig())
         self._outcomes = list(outcomes)
         given = iter(members)
         self._places = type("Places", (), {"members": property(lambda _: next(given))})()

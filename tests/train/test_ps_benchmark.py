@@ -15,7 +15,8 @@ from monolith.errors import DeadlineExceededError, InvalidArgumentError, OutOfRa
 from monolith.ps import PsCluster
 from monolith.ps.places import StandbyServers
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.train import BenchmarkConfig, PsBenchMarkTask, Trainer, TrainerConfig, local_train, ps_benchmark
+from monolith.train import BenchmarkConfig, PsBenchMarkTask, Trainer, TrainerConfig, local_train
+from monolith.train.roles import ps_benchmark
 from monolith.train.roles.ps_benchmark import BenchmarkHook, choose_servers, chosen_of
 from ps.test_standby import standing_by
 

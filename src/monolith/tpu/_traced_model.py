@@ -169,17 +169,17 @@ class TraceableTask:
         self._backend = backend
         self._called = _CalledTask(task, model)
         modules = dict(self._called.named_modules())
-        self.embeddings = {name: each for name, each in modules.items() if isinstance(each, Embeddings)}
+        self.embeddings = {name: module for name, module in modules.items() if isinstance(module, Embeddings)}
         """Embeddings by their names in the model."""
         parameters = self._called.named_parameters()
-        self.weights = {name: each for name, each in parameters if not isinstance(each, RowAnchor)}
+        self.weights = {name: parameter for name, parameter in parameters if not isinstance(parameter, RowAnchor)}
         """Dense parameters by name."""
         of_rows = tuple(f"{name}." for name in self.embeddings)
         buffers = self._called.named_buffers()
-        self.buffers = {name: each for name, each in buffers if not name.startswith(of_rows)}
+        self.buffers = {name: buffer for name, buffer in buffers if not name.startswith(of_rows)}
         """Buffers by name."""
-        for name, each in self.weights.items():
-            if each.dtype == torch.float64:
+        for name, weight in self.weights.items():
+            if weight.dtype == torch.float64:
                 raise FailedPreconditionError(
                     f"task {task.p.name}: weight {name.removeprefix('model.')!r} is float64, which JAX computes as"
                     " float32; make it .float()"
@@ -198,7 +198,7 @@ class TraceableTask:
         """
         env, last = self._backend.env, LastOperation()
         tensors = {kind: env.j2t_iso(dict(inputs[kind])) for kind in ("weights", "buffers", "rows", "columns")}
-        before = {name: each.jax() for name, each in tensors["buffers"].items()}
+        before = {name: buffer.jax() for name, buffer in tensors["buffers"].items()}
         columns = {name: HostColumn(name, kind) for name, kind in form.items() if isinstance(kind, str)}
         features = TracedFeatures({name: {**tensors["columns"], **columns}[name] for name in form}, num_rows)
         state = {**tensors["weights"], **tensors["buffers"]}
@@ -211,9 +211,9 @@ class TraceableTask:
         ):
             spec = torch.func.functional_call(self._called, state, (features, mode))
             outputs = Outputs(self._checked(spec), tensors["columns"])
-            arrays = [self._array(each) for each in outputs.tensors]
+            arrays = [self._array(tensor) for tensor in outputs.tensors]
             loss = None if spec.loss is None else self._array(spec.loss)
-        after = {name: each.jax() for name, each in tensors["buffers"].items()}
+        after = {name: buffer.jax() for name, buffer in tensors["buffers"].items()}
         return outputs, loss, arrays, {name: value for name, value in after.items() if value is not before[name]}
 
     def _array(self, tensor: Tensor) -> Any:
@@ -277,7 +277,7 @@ class LastOperation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         self.name = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Remembers it and hands it on."""
+        """Records the operation and runs it."""
         self.name = func.name() if hasattr(func, "name") else str(func)
         return func(*args, **(kwargs or {}))
 

@@ -124,19 +124,23 @@ class CloudTpu:
         url = f"{API}/projects/{names[0]}/locations/{names[1]}/nodes/{names[2]}"
         answer = self.transport("GET", url, {"Authorization": f"Bearer {token}"})
         try:
-            found = json.loads(answer)
+            node = json.loads(answer)
         except ValueError as error:
             raise UnavailableError(f"cloud: {url}: JSON expected, got {answer[:200]!r}") from error
-        if not isinstance(found, dict):
+        if not isinstance(node, dict):
             raise UnavailableError(f"cloud: {url}: a JSON object expected, got {answer[:200]!r}")
-        return found
+        return node
 
     def _metadata(self, name: str) -> str:
         return self.transport("GET", f"{METADATA}/{name}", {"Metadata-Flavor": "Google"}).decode()
 
     def _addresses(self, node: Mapping[str, Any]) -> list[str]:
         endpoints = node.get("networkEndpoints") or []
-        addresses = [str(each["ipAddress"]) for each in endpoints if isinstance(each, dict) and "ipAddress" in each]
+        addresses = [
+            str(endpoint["ipAddress"])
+            for endpoint in endpoints
+            if isinstance(endpoint, dict) and "ipAddress" in endpoint
+        ]
         if not addresses:
             raise FailedPreconditionError(
                 f"cloud: TPU {self.tpu!r} has no address: its state is {node.get('state', 'unknown')!r}; start it first"

@@ -147,8 +147,8 @@ def _shapes(model: TraceableTask, form: BatchForm, num_rows: int, backend: Backe
         if all(slot in form for slot in embeddings.slots)
     }
     return {
-        "weights": {name: shape_of(each) for name, each in model.weights.items()},
-        "buffers": {name: shape_of(each) for name, each in model.buffers.items()},
+        "weights": {name: shape_of(weight) for name, weight in model.weights.items()},
+        "buffers": {name: shape_of(buffer) for name, buffer in model.buffers.items()},
         "rows": {
             name: backend.jax.ShapeDtypeStruct((num_rows, width), np.dtype(np.float32)) for name, width in rows.items()
         },
@@ -193,7 +193,7 @@ class _KnownGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the gradients, scaled by that of the loss."""
-        return None, None, *(each if factor == 1 else each * factor for each in ctx.gradients)
+        return None, None, *(gradient if factor == 1 else gradient * factor for gradient in ctx.gradients)
 
 
 class CompiledModel:
@@ -223,15 +223,15 @@ class CompiledModel:
 
     def use(self, model: nn.Module) -> None:
         """Takes another model of the task, as a session builds it; what was compiled stays if it has the same form."""
-        made = TraceableTask(self._task, model, self._backend)
+        traced = TraceableTask(self._task, model, self._backend)
         form = (
-            [(name, each.shape, each.dtype, each.requires_grad) for name, each in made.weights.items()],
-            [(name, each.shape, each.dtype) for name, each in made.buffers.items()],
+            [(name, weight.shape, weight.dtype, weight.requires_grad) for name, weight in traced.weights.items()],
+            [(name, buffer.shape, buffer.dtype) for name, buffer in traced.buffers.items()],
             str(model),
         )
         if form != self._form:
             self._calls.clear()
-        self._traced, self._form = made, form
+        self._traced, self._form = traced, form
 
     def __call__(self, features: Any, mode: Mode) -> Spec:
         """Returns the task's `model_fn` of a batch; the loss is differentiable in mode ``train``.
@@ -266,14 +266,14 @@ class CompiledModel:
         assert self._traced is not None  # noqa: S101 - see above
         for name in call.columns:
             require_fitting(name, features[name])
-        weights = {name: array_of(each, self._backend) for name, each in self._traced.weights.items()}
+        weights = {name: array_of(weight, self._backend) for name, weight in self._traced.weights.items()}
         weights = self._devices.put(weights)
-        placed = {name: self._devices.put_batch(array_of(each, self._backend)) for name, each in rows.items()}
+        placed = {name: self._devices.put_batch(array_of(value, self._backend)) for name, value in rows.items()}
         columns = {name: array_of(features[name], self._backend) for name in call.columns}
-        buffers = {name: array_of(each, self._backend) for name, each in self._traced.buffers.items()}
+        buffers = {name: array_of(buffer, self._backend) for name, buffer in self._traced.buffers.items()}
         both = {"weights": weights, "rows": placed}
         learned = {kind: {name: both[kind][name] for name in names} for kind, names in call.learned.items()}
-        fixed = {kind: {n: each for n, each in of.items() if n not in learned[kind]} for kind, of in both.items()}
+        fixed = {kind: {n: value for n, value in of.items() if n not in learned[kind]} for kind, of in both.items()}
         return learned, {
             **fixed,
             "columns": {name: self._devices.put_batch(array) for name, array in columns.items()},
@@ -290,9 +290,9 @@ class CompiledModel:
             return value
         both: dict[str, Mapping[str, Tensor]] = {"weights": self._traced.weights, "rows": rows}
         learned = [(kind, name) for kind, names in call.learned.items() for name in names]
-        found = [tensor_of(gradients[kind][name], self._backend) for kind, name in learned]
+        host_gradients = [tensor_of(gradients[kind][name], self._backend) for kind, name in learned]
         inputs = [both[kind][name] for kind, name in learned]
-        known: Tensor = _KnownGradients.apply(value, found, *inputs)  # type: ignore[no-untyped-call]
+        known: Tensor = _KnownGradients.apply(value, host_gradients, *inputs)  # type: ignore[no-untyped-call]
         return known
 
     @torch.no_grad()

@@ -181,8 +181,8 @@ class EmbeddingTask(Task):
             for host in hosts
         ]
         batches = read[0] if len(read) == 1 else MergedDataset(read)
-        made = batches.parse(Parser("tf_example", self._columns())).map(self._processed)
-        return made.repeat() if p.train.repeat and mode == "train" else made
+        examples = batches.parse(Parser("tf_example", self._columns())).map(self._processed)
+        return examples.repeat() if p.train.repeat and mode == "train" else examples
 
     # Inside
 
@@ -190,12 +190,12 @@ class EmbeddingTask(Task):
     def looking_up(self, features: Any) -> Iterator[None]:
         """Makes columns of `env` return the rows of a batch inside."""
         rows: EmbeddingOutputs = self.emb(features)
-        found: dict[str, Tensor] = {}
+        looked_up: dict[str, Tensor] = {}
         for name, slot in looked_up_as(self._features).items():
             half = self._features[name].half
             whole = name if half is None else name.removesuffix(f"_{half}")
-            found[whole] = rows[slot] if whole not in found else found[whole] + rows[slot]
-        self.env.looked_up = found
+            looked_up[whole] = rows[slot] if whole not in looked_up else looked_up[whole] + rows[slot]
+        self.env.looked_up = looked_up
         try:
             yield
         finally:
@@ -255,13 +255,13 @@ def files_of_dates(folder: str, name_format: str, *, start_date: str | None, end
     if start_date is not None and start_date > end_date:
         raise InvalidArgumentError(f"dates: start_date must not be after end_date, got {start_date} and {end_date}")
     files, root = fsspec.core.url_to_fs(folder)
-    found = []
+    paths = []
     for path in sorted(files.glob(f"{root.rstrip('/')}/{name_format}")):
         date = str(path).removeprefix(root.rstrip("/")).lstrip("/").partition("/")[0]
         if (start_date is None or start_date <= date) and date <= end_date:
-            found.append(str(files.unstrip_protocol(path)).removeprefix("file://"))
-    if not found:
+            paths.append(str(files.unstrip_protocol(path)).removeprefix("file://"))
+    if not paths:
         raise NotFoundError(
             f"no file matches '{join(folder, name_format)}' from {start_date or 'the first day'} to {end_date}"
         )
-    return found
+    return paths

@@ -64,19 +64,19 @@ class Env:
             InvalidArgumentError: other slices than before, none, or a slot that did not exist when slots were
                 collected.
         """
-        wanted = tuple(Slice(each) if isinstance(each, int) else each for each in slices)
-        found = self.slots.get(number)
-        if found is None:
+        requested = tuple(Slice(part) if isinstance(part, int) else part for part in slices)
+        slot = self.slots.get(number)
+        if slot is None:
             self._require_open(f"slot {number}")
-            if not wanted or not 0 <= number < NUM_SLOTS_V2:
+            if not requested or not 0 <= number < NUM_SLOTS_V2:
                 raise InvalidArgumentError(
                     f"slot {number}: a number from 0 to {NUM_SLOTS_V2 - 1} and at least one slice expected, got"
-                    f" {len(wanted)} slices"
+                    f" {len(requested)} slices"
                 )
-            found = self.slots[number] = FeatureSlot(self, number, wanted)
-        elif wanted != found.slices:
-            raise InvalidArgumentError(f"slot {number}: has slices {found.slices}, got {wanted}; give the same ones")
-        return found
+            slot = self.slots[number] = FeatureSlot(self, number, requested)
+        elif requested != slot.slices:
+            raise InvalidArgumentError(f"slot {number}: has slices {slot.slices}, got {requested}; give the same ones")
+        return slot
 
     def _require_open(self, what: str) -> None:
         if self._is_finalized:
@@ -97,14 +97,14 @@ class FeatureSlot:
 
     def column(self, name: str) -> FeatureColumn:
         """Returns a feature of the data whose ids are of this slot."""
-        found = self.columns.get(name)
-        if found is None:
+        column = self.columns.get(name)
+        if column is None:
             self.env._require_open(f"column {name!r}")  # noqa: SLF001 - parts of one thing
             owner = next((slot.number for slot in self.env.slots.values() if name in slot.columns), None)
             if owner is not None:
                 raise InvalidArgumentError(f"column {name!r}: is of slot {owner} already, got slot {self.number}, too")
-            found = self.columns[name] = FeatureColumn(self, name)
-        return found
+            column = self.columns[name] = FeatureColumn(self, name)
+        return column
 
 
 @dataclass(slots=True, eq=False)

@@ -59,7 +59,7 @@ class JaxTask(Task):
 
     @property
     def task(self) -> Task:
-        """The wrapped task."""
+        """Returns the wrapped task."""
         return self._task
 
     def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:

@@ -47,12 +47,12 @@ def checkpoints_iterator(
     clock = SystemClock() if clock is None else clock
     seen: str | None = None
     while True:
-        found = _next(model_dir, seen, timeout_seconds, clock)
-        if found is None:
+        checkpoint = _next(model_dir, seen, timeout_seconds, clock)
+        if checkpoint is None:
             _log.info("evaluation: no new checkpoint in '%s' for %.0f s", model_dir, timeout_seconds)
             return
-        seen = found
-        yield found
+        seen = checkpoint
+        yield checkpoint
 
 
 def step_of(path: str) -> int | None:
@@ -153,8 +153,8 @@ class TPURunner:
         """
         self._configure_version()
         backend = load_backend()
-        found = tpu_devices(backend) if self._devices is None else list(self._devices)
-        num_hosts = self._num_hosts(found)
+        devices = tpu_devices(backend) if self._devices is None else list(self._devices)
+        num_hosts = self._num_hosts(devices)
         total_replicas = REPLICAS_PER_HOST * num_hosts
         per_replica = task.p.train.per_replica_batch_size
         if per_replica is None:
@@ -167,11 +167,11 @@ class TPURunner:
         eval_batch = train_batch if per_replica is None else total_replicas * int(per_replica)
         _log.info(
             "tpu: %d hosts, %d replicas on %d devices, global batch %d",
-            num_hosts, total_replicas, len(found), train_batch,
+            num_hosts, total_replicas, len(devices), train_batch,
         )  # fmt: skip
         if isinstance(task, EmbeddingTask):
             task.num_hosts = num_hosts
-        wrapped = self._wrapped(task, Devices(backend, found), total_replicas)
+        wrapped = self._wrapped(task, Devices(backend, devices), total_replicas)
         spec = self._embedding_config(task, feature_config, table_config)
         return TPUEstimator(wrapped, self._trainer_config(task), train_batch, eval_batch, spec), total_replicas
 

@@ -140,8 +140,8 @@ def require_versions() -> None:
     jax_version = _installed("jax")
     first, end = JAX_VERSIONS
     if not first <= _numbers(jax_version) < end:
-        wanted = f">= {'.'.join(map(str, first))}, < {'.'.join(map(str, end))}"
-        raise ImportError(f"tpu: jax {wanted} expected, got {jax_version}; {INSTALL}")
+        expected = f">= {'.'.join(map(str, first))}, < {'.'.join(map(str, end))}"
+        raise ImportError(f"tpu: jax {expected} expected, got {jax_version}; {INSTALL}")
     torchax_version = _installed("torchax")
     if torchax_version not in TORCHAX_VERSIONS:
         known = ", ".join(sorted(TORCHAX_VERSIONS))
@@ -216,9 +216,9 @@ def _installed(package: str) -> str:
 def _numbers(version: str) -> tuple[int, ...]:
     """Returns the release numbers of a version, without its suffix; () for an invalid version."""
     parts = version.partition("+")[0].split(".")
-    found: list[int] = []
+    numbers: list[int] = []
     for part in parts:
         if not part.isdigit():
             break
-        found.append(int(part))
-    return tuple(found)
+        numbers.append(int(part))
+    return tuple(numbers)

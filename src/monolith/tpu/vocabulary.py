@@ -83,7 +83,7 @@ def parse_vocabulary(lines: Iterable[str], *, source: str) -> dict[int, int]:
     >>> parse_vocabulary(["slot\tcount", "200\t1000", "201\t5"], source="vocab.tsv")
     {200: 1000, 201: 5}
     """
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -99,14 +99,14 @@ def parse_vocabulary(lines: Iterable[str], *, source: str) -> dict[int, int]:
             raise InvalidArgumentError(
                 f"vocabulary file '{source}', line {number}: slot {slot} must have a count above 0, got {count[:80]!r}"
             )
-        if int(slot) in found:
+        if int(slot) in counts:
             raise InvalidArgumentError(
                 f"vocabulary file '{source}', line {number}: slot {slot} stands there a second time"
             )
-        found[int(slot)] = int(count)
-    if not found:
+        counts[int(slot)] = int(count)
+    if not counts:
         raise InvalidArgumentError(f"vocabulary file '{source}': expected lines slot<TAB>count, got none")
-    return found
+    return counts
 
 
 def find_vocabulary_file(path: str | None, *, folder_prefix: str | None, end_date: str | None) -> str:
@@ -154,16 +154,16 @@ class QuotientRemainder:
 
     @property
     def remainder_size(self) -> int:
-        """Rows of the table ``_0``."""
+        """Returns the number of rows of the table ``_0``."""
         return self.vocabulary_size // self.collision_rate + 1
 
     @property
     def quotient_size(self) -> int:
-        """Rows of the table ``_1``."""
+        """Returns the number of rows of the table ``_1``."""
         return self.collision_rate + 1
 
     def split(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Remainders and quotients."""
+        """Returns remainders and quotients of ids."""
         return ids % self.remainder_size, ids.div(self.remainder_size, rounding_mode="floor")
 
 
@@ -201,7 +201,7 @@ class TableFeature:
 
 
 def ids_in_vocabulary(ids: Tensor, size: int) -> Tensor:
-    """Ids from 0 to size - 1: those below 0 become 0, the others are taken modulo the size."""
+    """Returns ids from 0 to size - 1: those below 0 become 0, the others are taken modulo the size."""
     return ids.clamp(min=0) % size
 
 

@@ -146,26 +146,26 @@ class ModelStep:
         """Takes the gradients of rows, once all that train in step with this process have theirs, too."""
         if not self._dense.in_step:
             return self._take_rows(scale, step)
-        found = NonFiniteCheck(loss, self._state, scale)
-        taken = self._take_rows(scale if found.has_scale else 1.0, step)
+        check = NonFiniteCheck(loss, self._state, scale)
+        taken = self._take_rows(scale if check.has_scale else 1.0, step)
         gradients = StepGradients(
             weights=self.weights,
             num_pushes=len(taken),
             reached=step + 1,
-            why_refused=lambda: found.reason(self.weights, taken),
+            why_refused=lambda: check.reason(self.weights, taken),
         )
         try:
             self._dense.combine(gradients)
         except BaseException:
-            for each in taken:
-                each.drop()
+            for gradient in taken:
+                gradient.drop()
             self.is_whole = True  # nothing has changed
             raise
         return taken
 
     def _take_rows(self, scale: float, step: int) -> list[GradientStep]:
-        taken = [each.take_step(scale=scale, global_step=step) for each in self._embeddings]
-        return [each for each in taken if each is not None]
+        taken = [embeddings.take_step(scale=scale, global_step=step) for embeddings in self._embeddings]
+        return [gradient for gradient in taken if gradient is not None]
 
     def _advance(self, reached: int) -> None:
         for schedule in self._state.schedules.values():
@@ -178,7 +178,7 @@ class ModelStep:
         if self._clip is None:
             return 1.0
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
-        norm = global_norm([*gradients, *(each.grad_norm() for each in self._embeddings)])
+        norm = global_norm([*gradients, *(embeddings.grad_norm() for embeddings in self._embeddings)])
         dense_limit, row_limit = self._clip(self._state.global_step)
         factor = clip_factor(norm, dense_limit)
         for gradient in gradients:
@@ -194,7 +194,9 @@ class ModelStep:
     @property
     def weights(self) -> list[Parameter]:
         """Returns the weights that the optimizers update, by their current groups; without rows."""
-        weights = [weight for each in self._optimizers for group in each.param_groups for weight in group["params"]]
+        weights = [
+            weight for optimizer in self._optimizers for group in optimizer.param_groups for weight in group["params"]
+        ]
         return [weight for weight in weights if not isinstance(weight, RowAnchor)]
 
 
@@ -237,15 +239,15 @@ class NonFiniteCheck:
         """Returns a text that names what is not finite, or None."""
         if not bool(torch.isfinite(self._loss.detach()).all()):
             return f"its loss is {float(self._loss.detach()):g}"
-        bad = next((each for each in weights if each.grad is not None and not _is_finite(each.grad)), None)
+        bad = next((weight for weight in weights if weight.grad is not None and not _is_finite(weight.grad)), None)
         if bad is not None:
             return f"the gradient of weight {self._name_of(bad)!r} is not finite"
-        reason = next((found for each in steps if (found := each.refusal()) is not None), None)
+        reason = next((refusal for step in steps if (refusal := step.refusal()) is not None), None)
         return reason if reason is not None or self.has_scale else "the norm of its gradients is not finite"
 
     def _name_of(self, weight: Parameter) -> str:
         named = [] if self._state.model is None else list(self._state.model.named_parameters())
-        return next((name for name, each in named if each is weight), "(not one of the model)")
+        return next((name for name, named_weight in named if named_weight is weight), "(not one of the model)")
 
 
 def _is_finite(values: Tensor) -> bool:

@@ -88,13 +88,13 @@ class AlltoallMetricsHook(Hook):
         """Writes the numbers if a record is due."""
         if context.global_step % self._every_steps or not self._last:
             return
-        found = list(self._last.items())
-        numbers = {f"{prefix}{name}": each for prefix, last in found for name, each in last.scalars.items()}
-        told = ", ".join(f"{name} {number}" for name, number in numbers.items())
-        _log.info("step %d: exchanges of rows: %s", context.global_step, told)
+        exchanges = list(self._last.items())
+        numbers = {f"{prefix}{name}": number for prefix, last in exchanges for name, number in last.scalars.items()}
+        text = ", ".join(f"{name} {number}" for name, number in numbers.items())
+        _log.info("step %d: exchanges of rows: %s", context.global_step, text)
         if self._log_dir is None:
             return
-        lists = {f"{prefix}{name}": each for prefix, last in found for name, each in last.histograms.items()}
+        lists = {f"{prefix}{name}": numbers for prefix, last in exchanges for name, numbers in last.histograms.items()}
         try:
             if self._writer is None:
                 self._writer = SummaryWriter(self._log_dir)
@@ -152,8 +152,8 @@ def join_ranks(config: TrainerConfig, servers: PsCluster | None = None) -> RankP
     if config.sync is None:
         return None
     part = RankPart.join(config.sync, deterministic=config.deterministic, servers=servers)
-    found = (part.rank, part.size)
-    if found != (config.worker_index, config.num_workers):
+    place = (part.rank, part.size)
+    if place != (config.worker_index, config.num_workers):
         raise ValueError(
             f"synchronous training: worker_index and num_workers must be rank and size of the run, {part.rank} and"
             f" {part.size}, got {config.worker_index} and {config.num_workers}; start as many processes as workers with"

@@ -55,7 +55,7 @@ class RankAgreement:
             return gather_texts(self._lock_step.line.wire, text, agreed.sizes[:, 0].tolist())
 
         call = Call("words", f"about {what} of {self._subject}")
-        return [json.loads(each) for each in self._lock_step.run(call, sizes=sizes, work=work)]
+        return [json.loads(text) for text in self._lock_step.run(call, sizes=sizes, work=work)]
 
     def broadcast(self, what: str, look: Callable[[], Any]) -> Any:
         """Returns on every rank what `look` returns on rank 0, or raises its error on every rank.
@@ -81,9 +81,9 @@ class RankAgreement:
             own = error
         said = None if own is None else [type(own).__name__, _text_of(own)]
         answers = self.gather(what, {"value": value, "error": said})
-        failed = next((rank for rank, each in enumerate(answers) if each["error"] is not None), None)
+        failed = next((rank for rank, answer in enumerate(answers) if answer["error"] is not None), None)
         if failed is None:
-            return [each["value"] for each in answers]
+            return [answer["value"] for answer in answers]
         if failed == self.rank and own is not None:
             raise own
         raise error_of(*answers[failed]["error"], rank=failed)
@@ -99,7 +99,7 @@ class RankAgreement:
         Raises:
             InvalidArgumentError: names two ranks and the first line in which they differ.
         """
-        texts = [str(each) for each in self.gather(what, mine)]
+        texts = [str(text) for text in self.gather(what, mine)]
         other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
         if other is not None:
             raise errors.InvalidArgumentError(
@@ -118,13 +118,13 @@ def gather_texts(wire: Wire, mine: bytes, lengths: list[int]) -> list[bytes]:
 
 def error_of(kind: str, text: str, *, rank: int) -> Exception:
     """Returns an error that another rank has raised."""
-    found = getattr(errors, kind, None)
-    told = f"rank {rank}: {text}"
-    if isinstance(found, type) and issubclass(found, OpError):
-        return found(told)
+    error_class = getattr(errors, kind, None)
+    message = f"rank {rank}: {text}"
+    if isinstance(error_class, type) and issubclass(error_class, OpError):
+        return error_class(message)
     plain = getattr(builtins, kind, None)
     if isinstance(plain, type) and issubclass(plain, ValueError | TypeError):
-        return plain(told)
+        return plain(message)
     return UnknownError(f"rank {rank}: {kind}: {text}")
 
 

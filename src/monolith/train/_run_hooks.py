@@ -97,10 +97,10 @@ def record_hooks(config: TrainerConfig, history: History) -> list[Hook]:
 
 
 @contextmanager
-def progress_hooks(config: TrainerConfig, stop: StopAtStep, given: Sequence[Hook]) -> Iterator[list[Hook]]:
+def progress_hooks(config: TrainerConfig, stop: StopAtStep, attached: Sequence[Hook]) -> Iterator[list[Hook]]:
     """Yields a progress bar for the run, if one is wanted and none was given."""
     is_wanted = is_watched() if config.reporting.progress is None else config.reporting.progress
-    if not is_wanted or any(isinstance(hook, ProgressHook) for hook in given):
+    if not is_wanted or any(isinstance(hook, ProgressHook) for hook in attached):
         yield []
         return
     with Progress(total=stop.max_steps) as bar:
@@ -146,14 +146,16 @@ def require_publishing(config: TrainerConfig, caller: str) -> None:
 
 def publishing_hooks(config: TrainerConfig, ranks: RankPart | None) -> list[Hook]:
     """Returns the hooks of the chief, which makes servers publish their rows, or of a rank that has rows itself."""
-    wanted = config.publishing
+    publishing = config.publishing
     is_first = config.worker_index == 0 if ranks is None else ranks.is_first
-    if wanted is None or not (is_first or (ranks is not None and ranks.shares_rows)):
+    if publishing is None or not (is_first or (ranks is not None and ranks.shares_rows)):
         return []
-    place = wanted.log if wanted.log is not None else join(config.model_dir or "", DELTA_LOG)
-    log = DeltaLog(place, base_folder=wanted.base_folder)
+    place = publishing.log if publishing.log is not None else join(config.model_dir or "", DELTA_LOG)
+    log = DeltaLog(place, base_folder=publishing.base_folder)
     return [
-        DeltaPublishHook(log, publish_dense=is_first, interval=wanted.interval, dense_interval=wanted.dense_interval)
+        DeltaPublishHook(
+            log, publish_dense=is_first, interval=publishing.interval, dense_interval=publishing.dense_interval
+        )
     ]
 
 
@@ -421,17 +423,17 @@ class TrainMetricsHook(Hook):
 
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps
-        self._told = 0
+        self._num_logged = 0
         self._evaluation = Evaluation(with_error=True)
 
     def after_run(self, context: StepContext) -> None:
         """Adds a step, and logs when it is time."""
         self._evaluation.add(context.session.last)
         intervals = context.global_step // self._every_steps  # other workers may have made the very step
-        if intervals != self._told:
-            self._told = intervals
-            found = ", ".join(f"{name} {value:.6g}" for name, value in sorted(self._evaluation.means().items()))
-            _log.info("step %d: %s", context.global_step, found)
+        if intervals != self._num_logged:
+            self._num_logged = intervals
+            metrics = ", ".join(f"{name} {value:.6g}" for name, value in sorted(self._evaluation.means().items()))
+            _log.info("step %d: %s", context.global_step, metrics)
             self._evaluation = Evaluation(with_error=True)
 
 

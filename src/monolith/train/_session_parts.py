@@ -80,12 +80,12 @@ def build_parts(
         model = task.make_model()
     if placement is not None:
         placement.place(model)
-    made = task.optimizers(model)
+    made_optimizers = task.optimizers(model)
     optimizers: dict[str, torch.optim.Optimizer] = {}
-    if isinstance(made, torch.optim.Optimizer):
-        optimizers = {"dense": made}
-    elif made is not None:
-        optimizers = dict(made)
+    if isinstance(made_optimizers, torch.optim.Optimizer):
+        optimizers = {"dense": made_optimizers}
+    elif made_optimizers is not None:
+        optimizers = dict(made_optimizers)
     return {"model": model, "optimizers": optimizers, "schedules": task.schedules(optimizers)}
 
 
@@ -141,10 +141,10 @@ def embeddings_of(state: TrainState) -> list[Embeddings]:
     Raises:
         InvalidArgumentError: two of them share one store.
     """
-    found = list(state.embeddings.values())
-    if len({id(each.store) for each in found}) != len(found):
+    modules = list(state.embeddings.values())
+    if len({id(module.store) for module in modules}) != len(modules):
         raise InvalidArgumentError(
             "session: two Embeddings of the model share one store, so that a batch would be applied by the first only;"
             " put all slots of a store into one Embeddings"
         )
-    return found
+    return modules

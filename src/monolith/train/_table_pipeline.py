@@ -105,7 +105,7 @@ class Waiting:
             self.batch_context.drop()
 
 
-class _Push(NamedTuple):
+class _DeferredPush(NamedTuple):
     """The submitted updates of one step, one for each module."""
 
     steps: Sequence[GradientStep]
@@ -119,12 +119,12 @@ class _Push(NamedTuple):
     @property
     def is_remote(self) -> bool:
         """Returns whether all rows are in other processes."""
-        return all(each.is_remote for each in self.steps)
+        return all(step.is_remote for step in self.steps)
 
     @property
     def is_answered(self) -> bool:
         """Returns whether all outcomes have arrived."""
-        return all(each.done() for each in self.begun) and all(each.done() for each in self.steps)
+        return all(start.done() for start in self.begun) and all(step.done() for step in self.steps)
 
     def finish(self) -> None:
         """Waits for all outcomes; raises the first error. After an interrupt it can be called again."""
@@ -155,7 +155,7 @@ class TablePipeline:
         self._window: deque[Waiting] = deque()
         self._postponed: deque[Sequence[GradientStep]] = deque()
         """Updates of the last steps that have not been submitted, oldest first; empty for a step without gradients."""
-        self._pushes: deque[_Push] = deque()
+        self._pushes: deque[_DeferredPush] = deque()
         """Submitted updates whose outcome has not been read yet, oldest first."""
         self._most_pushes = settings.prefetch + max(1, settings.push_delay)
         """Number of updates that a batch may lack, which is also how many may be in flight."""
@@ -270,8 +270,8 @@ class TablePipeline:
         batch_context = waiting.batch_context
         if waiting.reads is None and batch_context is not None:
             waiting.reads = [
-                self._runner(is_remote=each.store.traits.remote).submit(batch_context.read_ahead, each)
-                for each in batch_context.planned
+                self._runner(is_remote=embeddings.store.traits.remote).submit(batch_context.read_ahead, embeddings)
+                for embeddings in batch_context.planned
             ]
 
     def _start_due_pushes(self) -> None:
@@ -285,8 +285,8 @@ class TablePipeline:
                 self._begin(steps)
 
     def _begin(self, steps: Sequence[GradientStep]) -> None:
-        begun = [self._runner(is_remote=each.is_remote).submit(each.begin) for each in steps]
-        self._pushes.append(_Push(steps, begun))
+        begun = [self._runner(is_remote=step.is_remote).submit(step.begin) for step in steps]
+        self._pushes.append(_DeferredPush(steps, begun))
 
     def _finish(self, *, most: int) -> None:
         """Waits for pushes until at most `most` are left that are not due.
@@ -318,7 +318,7 @@ class TablePipeline:
         return self._here if is_remote else self._thread
 
 
-def _leave(push: _Push) -> None:
+def _leave(push: _DeferredPush) -> None:
     """Abandons a push without waiting; failures so far are only logged, as another error is being raised."""
     if push.is_answered:
         try:
@@ -411,8 +411,8 @@ class RankPipeline(TablePipeline):
             return None
 
     def _is_engaged(self) -> bool:
-        has_batch = any(each.batch_context is not None for each in self._window)
-        return has_batch or any(each and not isinstance(each, _Followed) for each in self._postponed)
+        has_batch = any(waiting.batch_context is not None for waiting in self._window)
+        return has_batch or any(postponed and not isinstance(postponed, _Followed) for postponed in self._postponed)
 
     def _leave_to_others(self) -> None:
         """Follows all further calls of the step instead of making its own in order."""
@@ -430,8 +430,8 @@ class RankPipeline(TablePipeline):
             self._modules = waiting.batch_context.planned
             super()._read(waiting)
         else:
-            for each in self._modules if self._part.shares_rows else ():
-                each.read_nothing()
+            for embeddings in self._modules if self._part.shares_rows else ():
+                embeddings.read_nothing()
             waiting.reads = []
 
     def _begin(self, steps: Sequence[GradientStep]) -> None:
@@ -445,5 +445,5 @@ class RankPipeline(TablePipeline):
     def _note(self, steps: Sequence[GradientStep]) -> None:
         """Keeps the step counts of the modules equal on all ranks, as reads are identified by their step."""
         if isinstance(steps, _Followed):
-            for each in self._embeddings:
-                each.follow_step(steps.step)
+            for embeddings in self._embeddings:
+                embeddings.follow_step(steps.step)

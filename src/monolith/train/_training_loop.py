@@ -166,7 +166,7 @@ def _unfinished(state: JobState, *, may_adopt: bool) -> list[int]:
         for number in range(1, state.num_workers)
         if number not in done and (_is_alive(state, number) or not state.stop_requested)
     ]
-    adopted = {each.index for each in state.members if each.role == "worker" and each.alive}
+    adopted = {member.index for member in state.members if member.role == "worker" and member.alive}
     others = adopted | (state.adoptable if may_adopt else set())
     return workers + sorted(number for number in others - done if number >= state.num_workers)
 
@@ -377,7 +377,7 @@ class TrainingLoop:
         if not self._has_no_input:
             inputs.finish(session.worker_index)
         number = inputs.adopt_worker()
-        if all(each is None for each in ranks.words.gather("inputs that are left", number)):
+        if all(adopted is None for adopted in ranks.words.gather("inputs that are left", number)):
             return False
         self._has_no_input = number is None
         if number is not None:

@@ -61,15 +61,15 @@ class BatchClock:
         times = times_of(batch)
         if times is None:
             return None
-        given = times.reshape(-1).to("cpu", torch.int64).numpy()
-        lowest, highest = int(given.min()), int(given.max())
+        seconds = times.reshape(-1).to("cpu", torch.int64).numpy()
+        lowest, highest = int(seconds.min()), int(seconds.max())
         if lowest < 0 or highest >= _TIME_END:
-            raise InvalidArgumentError(_wrong_time(given))
-        bounded = bound_times(given, self.newest)
+            raise InvalidArgumentError(_wrong_time(seconds))
+        bounded = bound_times(seconds, self.newest)
         time = highest
         if bounded.num_ahead:
             time = int(bounded.times.max())
-            self._count(bounded.num_ahead, example=int(given.argmax()), got=highest, taken=time)
+            self._count(bounded.num_ahead, example=int(seconds.argmax()), got=highest, taken=time)
         self.newest = max(self.newest, time)
         return time
 
@@ -86,9 +86,9 @@ class BatchClock:
         self.num_ahead += num_ahead
 
 
-def _wrong_time(given: NDArray[np.int64]) -> str:
-    example = int(np.flatnonzero((given < 0) | (given >= _TIME_END))[0])
-    got = int(given[example])
+def _wrong_time(seconds: NDArray[np.int64]) -> str:
+    example = int(np.flatnonzero((seconds < 0) | (seconds >= _TIME_END))[0])
+    got = int(seconds[example])
     unit = "; it looks like milliseconds" if _TIME_END <= got < 1000 * _TIME_END else ""
     return (
         f"column {REQUEST_TIME!r}: example {example} of the batch must have Unix seconds in [0, 2^32), got {got}{unit}."

@@ -47,7 +47,7 @@ class Collections:
     def end_step(self) -> None:
         """Lets go of the graphs of what this step has left; the values stay until the next one begins."""
         for values in (self._of_step or {}).values():
-            values[:] = [each.detach() if isinstance(each, Tensor) else each for each in values]
+            values[:] = [value.detach() if isinstance(value, Tensor) else value for value in values]
 
     def add(self, names: str | Sequence[str], value: Any) -> None:
         """Appends `value` to one or several lists; numbers and texts always, anything else unless it is empty."""
@@ -60,8 +60,8 @@ class Collections:
 
     def get(self, name: str) -> list[Any] | None:
         """Returns the list of this name; None if nothing was added."""
-        found = [*self._lasting.get(name, ()), *(self._of_step or {}).get(name, ())]
-        return found or None
+        values = [*self._lasting.get(name, ()), *(self._of_step or {}).get(name, ())]
+        return values or None
 
     def clear(self, name: str) -> None:
         """Empties the list of this name."""

@@ -55,9 +55,9 @@ _ASKED: ContextVar[set[str] | None] = ContextVar("monolith_place_asked", default
 
 
 def _note_asked(what: str) -> None:
-    asked = _ASKED.get()
-    if asked is not None:
-        asked.add(what)
+    names = _ASKED.get()
+    if names is not None:
+        names.add(what)
 
 
 @contextmanager
@@ -163,24 +163,24 @@ class TaskContext:
         """
         if self._shares.is_empty:
             return ()
-        asked: set[str] = set()
-        token = _ASKED.set(asked)
+        names: set[str] = set()
+        token = _ASKED.set(names)
         try:
-            made = input_fn()
+            source = input_fn()
         finally:
             _ASKED.reset(token)
         then, now = self._shares.num_workers, self.training.num_workers
-        if asked - {"ctx.shares"} and then != now:
+        if names - {"ctx.shares"} and then != now:
             raise InvalidArgumentError(
                 f"input: the checkpoint is of {then} workers, and now there are {now}, by which input_fn chooses its"
-                f" batches ({', '.join(sorted(asked))}); start {then}, or choose by index, count = self.ctx.shares,"
+                f" batches ({', '.join(sorted(names))}); start {then}, or choose by index, count = self.ctx.shares,"
                 " which stay those of before"
             )
-        read = made if asked else self._shares.of(made)
+        read = source if names else self._shares.of(source)
         if self._shares.num_workers > 1:
-            how = "as its input_fn has chosen it" if asked else "its share"
-            told = repr(made) if isinstance(made, Dataset) else type(made).__name__
-            _log.info("input: worker %d of %d reads %s: %s", *self._shares, how, told)
+            how = "as its input_fn has chosen it" if names else "its share"
+            description = repr(source) if isinstance(source, Dataset) else type(source).__name__
+            _log.info("input: worker %d of %d reads %s: %s", *self._shares, how, description)
         return read
 
     def add_async_function(

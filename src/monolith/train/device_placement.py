@@ -81,22 +81,22 @@ class DevicePlacement:
             features: Tensors, ragged ones among them, in containers; what is no tensor stays as it is.
             host: Names of columns that stay in the memory of the host: ids are looked up there.
         """
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
-            found.append(tensor)
+            tensors.append(tensor)
             return tensor
 
         _mapped(features, note, host)
-        copies = self._streams.stage(found, self.device)
+        copies = self._streams.stage(tensors, self.device)
         moved = iter(copies.tensors)
         return StagedFeatures(_mapped(features, lambda _: next(moved), host), copies)
 
     def bring_back(self, result: StepResult) -> StepResult:
         """Returns the result in host memory, for callers that requested predictions."""
         result.loss = None if result.loss is None else result.loss.cpu()
-        result.predictions = _mapped(result.predictions, lambda each: each.cpu(), ())
-        result.label = _mapped(result.label, lambda each: each.cpu(), ())
+        result.predictions = _mapped(result.predictions, lambda tensor: tensor.cpu(), ())
+        result.label = _mapped(result.label, lambda tensor: tensor.cpu(), ())
         return result
 
     @property
@@ -166,10 +166,10 @@ def _mapped(value: Any, move: Callable[[Tensor], Tensor], host: Collection[str])
     if isinstance(value, Ragged):
         return Ragged(_mapped(value.values, move, host), move(value.row_splits), validate=False)
     if isinstance(value, Mapping):
-        columns = {name: each if name in host else _mapped(each, move, host) for name, each in value.items()}
+        columns = {name: column if name in host else _mapped(column, move, host) for name, column in value.items()}
         return Batch(columns, num_rows=value.num_rows, texts=value.texts) if isinstance(value, Batch) else columns
     if isinstance(value, list | tuple):
-        items = [_mapped(each, move, host) for each in value]
+        items = [_mapped(item, move, host) for item in value]
         if isinstance(value, list):
             return items
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)

@@ -218,7 +218,7 @@ class Session:
             self._begin_batches()  # servers return the position from which this worker resumes
         if isinstance(self._pipeline, RankPipeline):
             self._pipeline.begin_input()
-        made = BatchFeed(
+        feed = BatchFeed(
             source,
             position=self._position() if self.mode == "train" else None,
             make_context=self._make_planned_context if self._is_ahead else self._make_context,
@@ -226,9 +226,9 @@ class Session:
             when_empty=when_empty,
         )
         try:
-            yield made
+            yield feed
         finally:
-            made.close()
+            feed.close()
 
     def settle(self) -> None:
         """Applies every update in flight to the state, as before a cut. Call it between two steps."""
@@ -399,7 +399,9 @@ class Session:
         self._next_batch += self.mode == "train"
         if self._placement is None:
             return BatchContext(batch, time=time, stamp=stamp)
-        staged = self._placement.stage(batch, host=[name for each in self._embeddings for name in each.slots])
+        staged = self._placement.stage(
+            batch, host=[name for embeddings in self._embeddings for name in embeddings.slots]
+        )
         return BatchContext(staged.features, time=time, stamp=stamp, begin=staged.receive)
 
     def _begin_batches(self) -> None:
@@ -407,21 +409,26 @@ class Session:
         last = self.state.applied.get(self._worker_index)
         self._next_batch = 0 if last is None else last.seq + 1
         if self.mode == "train" and self._job is not None:
-            found = self._job.resume(self._worker_index, self._join_servers())
-            self._next_batch, last = found.next_seq, found.behind
+            resumed = self._job.resume(self._worker_index, self._join_servers())
+            self._next_batch, last = resumed.next_seq, resumed.behind
             self.state.applied.pop(self._worker_index, None)
             if last is not None:
                 self.state.applied[self._worker_index] = last
         elif self.mode == "train":
-            for each in self._embeddings:
-                each.join(self._worker_index)
+            for embeddings in self._embeddings:
+                embeddings.join(self._worker_index)
             dense = [stamp.seq + 1 for stamp in self._dense.join(self._worker_index).values() if stamp]
-            self._next_batch = max([self._next_batch, *dense, *(each.next_batch for each in self._embeddings)])
+            self._next_batch = max(
+                [self._next_batch, *dense, *(embeddings.next_batch for embeddings in self._embeddings)]
+            )
         self._clock = BatchClock(0 if last is None else last.event_time)
 
     def _join_servers(self) -> list[OwnerProgress]:
         """Joins at every server, of every store and of the dense weights; what each of them has."""
-        rows = [cast("PsWorkerSession", each.join(self._worker_index)).applied_by_server for each in self._embeddings]
+        rows = [
+            cast("PsWorkerSession", embeddings.join(self._worker_index)).applied_by_server
+            for embeddings in self._embeddings
+        ]
         known = [OwnerProgress(server, stamp) for stamps in rows for server, stamp in enumerate(stamps)]
         dense = self._dense.join(self._worker_index)
         return known + [OwnerProgress(server, stamp, is_dense=True) for server, stamp in dense.items()]

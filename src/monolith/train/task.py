@@ -147,22 +147,22 @@ class Task:
         ...         self.add_extra_output("user_vector", rows["user"])  # asked with a user alone
         ...         return ml.train.Spec(predictions=(rows["user"] * rows["item"]).sum(1))
         """
-        wanted = self.ctx.extra_outputs
-        if wanted is None:
+        outputs_by_name = self.ctx.extra_outputs
+        if outputs_by_name is None:
             return
-        if name in wanted:
+        if name in outputs_by_name:
             raise ValueError(f"add_extra_output: there are outputs {name!r} already; give them another name")
-        wanted[name] = outputs
+        outputs_by_name[name] = outputs
 
     # What a runner uses
 
     def make_model(self) -> nn.Module:
         """Calls `build` and returns all modules as one, by the names of their attributes."""
-        made = self.build()
-        if isinstance(made, nn.Module):
-            return made
-        if made is not None:
-            raise TypeError(f"{type(self).__name__}.build: expected a Module or nothing, got {type(made).__name__}")
+        model = self.build()
+        if isinstance(model, nn.Module):
+            return model
+        if model is not None:
+            raise TypeError(f"{type(self).__name__}.build: expected a Module or nothing, got {type(model).__name__}")
         modules = {name: value for name, value in vars(self).items() if isinstance(value, nn.Module)}
         loose = [name for name, value in vars(self).items() if isinstance(value, nn.Parameter)]
         if loose:

@@ -50,7 +50,7 @@ class EofAwareTask(Task):
 
     @property
     def task(self) -> Task:
-        """The wrapped task."""
+        """Returns the wrapped task."""
         return self._task
 
     def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
@@ -119,7 +119,7 @@ class FeatureFiles:
         """Files that were written."""
 
     def add(self, features: Any) -> None:
-        """Takes a batch over."""
+        """Adds a batch; a full file is written."""
         self._batches.append(example_batch_of_features(features).SerializeToString())
         if len(self._batches) == BATCHES_PER_FILE:
             self.write()
@@ -178,7 +178,7 @@ class _WriteRest(Hook):
         self._files = files
 
     def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """Writes it."""
+        """Writes the last file."""
         self._files.write()
 
 
@@ -211,11 +211,11 @@ def _entries(name: str, values: Any) -> list[Feature]:
     if isinstance(values, Tensor) and values.dim() > 0:
         rows = values.reshape(len(values), -1).tolist()
         return [_feature(row, is_float=values.is_floating_point()) for row in rows]
-    if isinstance(values, list) and all(isinstance(each, bytes) for each in values):
-        made = [Feature() for _ in values]
-        for feature, each in zip(made, values, strict=True):
-            feature.bytes_list.value.append(each)
-        return made
+    if isinstance(values, list) and all(isinstance(value, bytes) for value in values):
+        features = [Feature() for _ in values]
+        for feature, value in zip(features, values, strict=True):
+            feature.bytes_list.value.append(value)
+        return features
     raise InvalidArgumentError(
         f"features: column {name!r} must be a tensor with a row for each example, a Ragged of one level or a list of"
         f" bytes, got {type(values).__name__}"
@@ -225,4 +225,4 @@ def _entries(name: str, values: Any) -> list[Feature]:
 def _feature(row: Sequence[Any], *, is_float: bool) -> Feature:
     if is_float:
         return Feature(float_list=FloatList(value=row))
-    return Feature(fid_v2_list=FidList(value=[int(each) % _UNSIGNED for each in row]))
+    return Feature(fid_v2_list=FidList(value=[int(fid) % _UNSIGNED for fid in row]))

@@ -334,9 +334,9 @@ class Trainer:
             InvalidArgumentError: a model that cannot be exported, or a signature that it cannot answer; names the
                 source line. Nothing is written.
         """
-        wanted = ExportConfig(skip_zero=self.config.exporting.skip_zero) if options is None else options
+        export_config = ExportConfig(skip_zero=self.config.exporting.skip_zero) if options is None else options
         with self._looking("predict", ()) as session:
-            return export_session(session, path, example=example, options=wanted)
+            return export_session(session, path, example=example, options=export_config)
 
     # Training
 
@@ -371,8 +371,8 @@ class Trainer:
         ranks = self._ranks
         if not self.task.p.serving.export_when_saving or (ranks is not None and not ranks.is_first):
             return []
-        wanted = ExportsOfRun.of(self.task.p, self.config, saver, model_name=self._model_name, ranks=ranks)
-        return [ExportSaverListener(saver, CheckpointExporter(self.task), wanted)]
+        exports = ExportsOfRun.of(self.task.p, self.config, saver, model_name=self._model_name, ranks=ranks)
+        return [ExportSaverListener(saver, CheckpointExporter(self.task), exports)]
 
     def _shares(self) -> InputShares:
         """Returns this worker's share of the training input."""
@@ -385,7 +385,7 @@ class Trainer:
         )
 
     def _applied(self) -> dict[int, int]:
-        return {} if self._trained is None else {each: stamp.seq for each, stamp in self._trained.applied.items()}
+        return {} if self._trained is None else {worker: stamp.seq for worker, stamp in self._trained.applied.items()}
 
     def _begin_with(self, saver: Saver | None, state: TrainState) -> None:
         self._trained = state
@@ -513,8 +513,8 @@ class Trainer:
 
 
 def _task_of(task: Task | type[Task] | Params) -> Task:
-    made = task() if isinstance(task, type) else task.instantiate() if not isinstance(task, Task) else task
-    if not isinstance(made, Task):
-        raise TypeError(f"Trainer: expected a Task, got {type(made).__name__}")
-    require_effective_parameters(made.p, Task.params())
-    return made
+    instance = task() if isinstance(task, type) else task.instantiate() if not isinstance(task, Task) else task
+    if not isinstance(instance, Task):
+        raise TypeError(f"Trainer: expected a Task, got {type(instance).__name__}")
+    require_effective_parameters(instance.p, Task.params())
+    return instance

@@ -324,16 +324,16 @@ def admission(options: CpuTrainingConfig, _: Params) -> AdmissionFilter | None:
     names = ("filter_type", "filter_capacity", "filter_split_num", "filter_equal_probability")
     if not any(options.is_set(name) for name in names):
         return None
-    made = make_filter(options.filter_type)
-    if isinstance(made, SlidingHashFilter):
+    row_filter = make_filter(options.filter_type)
+    if isinstance(row_filter, SlidingHashFilter):
         if options.is_set("filter_equal_probability"):
             raise ValueError("option filter_equal_probability needs filter_type=probabilistic_filter")
         return SlidingHashFilter(capacity=options.filter_capacity, split_num=options.filter_split_num)
     for name in ("filter_capacity", "filter_split_num"):
         if options.is_set(name):
             raise ValueError(f"option {name} needs filter_type=sliding_hash_filter, got {options.filter_type}")
-    if isinstance(made, ProbabilisticFilter):
+    if isinstance(row_filter, ProbabilisticFilter):
         return ProbabilisticFilter(equal_probability=options.filter_equal_probability)
     if options.is_set("filter_equal_probability"):
         raise ValueError("option filter_equal_probability needs filter_type=probabilistic_filter")
-    return made
+    return row_filter

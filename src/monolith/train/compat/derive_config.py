@@ -33,36 +33,36 @@ def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) 
         raise ValueError(f"option server_type: a trainer is a worker, got {options.server_type!r}")
     options.freeze()
     params = Params() if params is None else params
-    return _nested(_told_by_parameters(params) | _told_by_options(options, params))
+    return _nested(_fields_by_parameters(params) | _fields_by_options(options, params))
 
 
-def _told_by_options(options: CpuTrainingConfig, params: Params) -> dict[str, Any]:
+def _fields_by_options(options: CpuTrainingConfig, params: Params) -> dict[str, Any]:
     """Returns field of `TrainerConfig` -> value, from the options."""
-    told = {}
+    fields = {}
     for name, effects in effects_of(type(options)).items():
         for effect in effects:
             if isinstance(effect, Sets):
-                told[effect.field] = effect.value_of(getattr(options, name))
+                fields[effect.field] = effect.value_of(getattr(options, name))
             elif isinstance(effect, Makes):
-                told[effect.field] = effect.make(options, params)
-    return told
+                fields[effect.field] = effect.make(options, params)
+    return fields
 
 
-def _told_by_parameters(params: Params) -> dict[str, Any]:
+def _fields_by_parameters(params: Params) -> dict[str, Any]:
     """Returns field of `TrainerConfig` -> value, from the parameters of this task."""
-    told = {}
-    for each in PARAMETERS:
-        if isinstance(each.effect, Sets) and each.is_in(params):
-            told[each.effect.field] = each.effect.value_of(params.get(each.name))
-    return told
+    fields = {}
+    for parameter in PARAMETERS:
+        if isinstance(parameter.effect, Sets) and parameter.is_in(params):
+            fields[parameter.effect.field] = parameter.effect.value_of(params.get(parameter.name))
+    return fields
 
 
-def _nested(told: Mapping[str, Any]) -> TrainerConfig:
+def _nested(fields: Mapping[str, Any]) -> TrainerConfig:
     own: dict[str, Any] = {}
     sections: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    for field, value in told.items():
+    for field, value in fields.items():
         section, _, name = field.rpartition(".")
         (sections[section] if section else own)[name] = value
     unset = TrainerConfig()
-    made = {section: dataclasses.replace(getattr(unset, section), **values) for section, values in sections.items()}
-    return TrainerConfig(**own, **made)
+    configs = {section: dataclasses.replace(getattr(unset, section), **values) for section, values in sections.items()}
+    return TrainerConfig(**own, **configs)

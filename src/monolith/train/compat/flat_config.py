@@ -42,9 +42,9 @@ class Origin(enum.IntEnum):
 @dataclass_transform(kw_only_default=True)
 def flat_config(cls: type[Any]) -> type[Any]:
     """Makes a class a `FlatConfig` with keyword-only options; constructor arguments have the origin "code"."""
-    made = dataclasses.dataclass(kw_only=True, repr=False, eq=True)(cls)
-    made.__hash__ = None  # type: ignore[assignment]  # values change
-    assign_fields = made.__init__
+    options_class = dataclasses.dataclass(kw_only=True, repr=False, eq=True)(cls)
+    options_class.__hash__ = None  # type: ignore[assignment]  # values change
+    assign_fields = options_class.__init__
 
     def checked_init(self: FlatConfig, **options: Any) -> None:
         object.__setattr__(self, "_origins", {})
@@ -56,8 +56,8 @@ def flat_config(cls: type[Any]) -> type[Any]:
         object.__setattr__(self, "_origins", dict.fromkeys(options, Origin.CODE))
         self.check()
 
-    made.__init__ = checked_init
-    return made
+    options_class.__init__ = checked_init
+    return options_class
 
 
 class FlatConfig:
@@ -120,8 +120,8 @@ class FlatConfig:
 
     def update_from_environment(self) -> Self:
         """Sets options from the environment variables ``MONOLITH_<OPTION>``."""
-        found = {name: environment.get(f"{ENVIRONMENT_PREFIX}{name.upper()}") for name in self.option_names()}
-        return self.update({name: value for name, value in found.items() if value is not None}, Origin.ENVIRONMENT)
+        texts = {name: environment.get(f"{ENVIRONMENT_PREFIX}{name.upper()}") for name in self.option_names()}
+        return self.update({name: value for name, value in texts.items() if value is not None}, Origin.ENVIRONMENT)
 
     def update_from_file(self, path: str) -> Self:
         """Sets options from a TOML or JSON file."""
@@ -160,12 +160,12 @@ def read_config_file(path: str) -> dict[str, Any]:
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
-        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        options = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise ValueError(f"config file '{path}': {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"config file '{path}': expected options by name, got {type(found).__name__}")  # noqa: TRY004
-    return found
+    if not isinstance(options, dict):
+        raise ValueError(f"config file '{path}': expected options by name, got {type(options).__name__}")  # noqa: TRY004
+    return options
 
 
 def parse_value(cls: type[FlatConfig], name: str, value: Any) -> Any:
@@ -197,11 +197,11 @@ def _is_enum(kind: Any) -> bool:
 
 @functools.cache
 def _kinds_by_name(cls: type[FlatConfig]) -> dict[str, tuple[Any, ...]]:
-    found = {}
+    kinds_by_name = {}
     for name, hint in typing.get_type_hints(cls).items():
         kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        found[name] = tuple(typing.get_origin(kind) or kind for kind in kinds)
-    return found
+        kinds_by_name[name] = tuple(typing.get_origin(kind) or kind for kind in kinds)
+    return kinds_by_name
 
 
 def _kinds_of(cls: type[FlatConfig], name: str) -> tuple[Any, ...]:
@@ -217,8 +217,8 @@ def _require_type(cls: type[FlatConfig], name: str, value: Any) -> None:
     if isinstance(value, bool) and bool not in kinds:
         accepted = ()
     if not isinstance(value, accepted) or (isinstance(value, dict) and not _are_texts(value)):
-        wanted = " or ".join(_NAMES_OF_KINDS.get(kind, kind.__name__) for kind in kinds)
-        raise TypeError(f"{cls.__name__}: {name} must be {wanted}, got {value!r}")
+        expected = " or ".join(_NAMES_OF_KINDS.get(kind, kind.__name__) for kind in kinds)
+        raise TypeError(f"{cls.__name__}: {name} must be {expected}, got {value!r}")
 
 
 def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any) -> Any:
@@ -238,16 +238,16 @@ def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any) -> Any:
     try:
         return _names_by_name(text) if kind is dict else kind(text)
     except ValueError:
-        wanted = {int: "an integer", float: "a number", dict: 'JSON such as {"name": "other name"}'}[kind]
-        raise ValueError(f"{subject} must be {wanted}, got {text!r}") from None
+        expected = {int: "an integer", float: "a number", dict: 'JSON such as {"name": "other name"}'}[kind]
+        raise ValueError(f"{subject} must be {expected}, got {text!r}") from None
 
 
 def _names_by_name(text: str) -> dict[str, str]:
-    found = json.loads(text)
-    if not isinstance(found, dict) or not _are_texts(found):
+    names = json.loads(text)
+    if not isinstance(names, dict) or not _are_texts(names):
         raise ValueError(text)
-    return found
+    return names
 
 
-def _are_texts(found: dict[Any, Any]) -> bool:
-    return all(isinstance(each, str) for item in found.items() for each in item)
+def _are_texts(names: dict[Any, Any]) -> bool:
+    return all(isinstance(text, str) for item in names.items() for text in item)

@@ -276,11 +276,11 @@ class CpuTrainingConfig(FlatConfig):
             ("save_checkpoints_secs", "save_checkpoints_steps", {None}),
             ("dense_only_save_checkpoints_secs", "dense_only_save_checkpoints_steps", {None}),
         ):
-            given = getattr(self, first), getattr(self, second)
-            if unset.isdisjoint(given):
+            values = getattr(self, first), getattr(self, second)
+            if unset.isdisjoint(values):
                 raise ValueError(
-                    f"{type(self).__name__}: {first} and {second} contradict each other, got {given[0]} and {given[1]};"
-                    " set one of them"
+                    f"{type(self).__name__}: {first} and {second} contradict each other, got {values[0]} and"
+                    f" {values[1]}; set one of them"
                 )
 
 

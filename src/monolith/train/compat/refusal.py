@@ -145,12 +145,12 @@ def require_effective_parameters(params: Params, defaults: Params) -> None:
     Raises:
         ValueError: names the parameter, its value and the reason.
     """
-    for each in PARAMETERS:
-        if not isinstance(each.effect, Refused):
+    for parameter in PARAMETERS:
+        if not isinstance(parameter.effect, Refused):
             continue
-        value, default = params.get(each.name), defaults.get(each.name)
+        value, default = params.get(parameter.name), defaults.get(parameter.name)
         if value != default:
             raise ValueError(
-                f"task {params.name}: parameter {each.name}={value!r} is refused: {each.effect.reason}; leave it at"
-                f" {default!r}"
+                f"task {params.name}: parameter {parameter.name}={value!r} is refused: {parameter.effect.reason};"
+                f" leave it at {default!r}"
             )

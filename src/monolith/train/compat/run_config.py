@@ -67,18 +67,18 @@ class RunConfig(FlatConfig):
         Args:
             runner: Config with flags and the environment already applied; None: a new one.
         """
-        made = RunnerConfig() if runner is None else runner
-        made.update({name: getattr(self, name) for name in self.option_names() if self._is_said(name)}, Origin.CODE)
-        if made.discovery_type is ServiceDiscoveryType.CONSUL:
-            made.update({"discovery_type": ServiceDiscoveryType.ZK}, Origin.DEFAULT)
-        if not made.enable_gpu_training:
-            made.embedding_prefetch_capacity = max(1, made.embedding_prefetch_capacity)
-            made.enable_embedding_postpush = True
+        options = RunnerConfig() if runner is None else runner
+        options.update({name: getattr(self, name) for name in self.option_names() if self._is_said(name)}, Origin.CODE)
+        if options.discovery_type is ServiceDiscoveryType.CONSUL:
+            options.update({"discovery_type": ServiceDiscoveryType.ZK}, Origin.DEFAULT)
+        if not options.enable_gpu_training:
+            options.embedding_prefetch_capacity = max(1, options.embedding_prefetch_capacity)
+            options.enable_embedding_postpush = True
         if self.enable_parameter_sync:
-            made.enable_realtime_training = True
-        if self.enable_local_profiling and made.profile_some_steps_from is None:
-            made.profile_some_steps_from = 0
-        return made
+            options.enable_realtime_training = True
+        if self.enable_local_profiling and options.profile_some_steps_from is None:
+            options.profile_some_steps_from = 0
+        return options
 
     def _is_said(self, name: str) -> bool:
         """Returns whether an option overrides `RunnerConfig`; this class's own defaults do not."""

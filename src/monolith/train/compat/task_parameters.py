@@ -198,12 +198,12 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
 
 def define_parameters(params: Params) -> None:
     """Declares all of them, those with a dot in the bag of their section."""
-    for each in PARAMETERS:
-        section, _, name = each.name.rpartition(".")
+    for parameter in PARAMETERS:
+        section, _, name = parameter.name.rpartition(".")
         if section and section not in params:
             params.define(section, Params(), f"Settings of {section}.")
         bag = params[section] if section else params
-        bag.define(name, copy.copy(each.default), each.meaning)
+        bag.define(name, copy.copy(parameter.default), parameter.meaning)
 
 
 def override_params(params: Params, text: str | None) -> None:

@@ -103,14 +103,14 @@ class ExportSaverListener(SaverListener):
     Args:
         saver: Saver of the checkpoints.
         exporter: Makes a model of them.
-        wanted: Options and target of the export.
+        exports: Options and target of the export.
     """
 
-    def __init__(self, saver: Saver, exporter: CheckpointExporter, wanted: ExportsOfRun) -> None:
+    def __init__(self, saver: Saver, exporter: CheckpointExporter, exports: ExportsOfRun) -> None:
         self._saver = saver
         self._exporter = exporter
-        self._wanted = wanted
-        self._records = ExportRecords(wanted.path)
+        self._exports = exports
+        self._records = ExportRecords(exports.path)
 
     def after_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - as called
         """Exports, and removes the exports whose checkpoint has gone."""
@@ -131,25 +131,25 @@ class ExportSaverListener(SaverListener):
         version = self._written(saved.path, step)
         self._records.add(version, step)
         self._records.retain(self._steps())
-        MetricClient().emit_store("export_models.latest_version", version, {"model_name": self._wanted.model_name})
+        MetricClient().emit_store("export_models.latest_version", version, {"model_name": self._exports.model_name})
 
     def _written(self, checkpoint: str, step: int) -> int:
-        wanted = self._wanted
+        exports = self._exports
         options = ExportConfig(
-            version=step if wanted.is_numbered_by_step else None, shards=wanted.shards, skip_zero=wanted.skip_zero
+            version=step if exports.is_numbered_by_step else None, shards=exports.shards, skip_zero=exports.skip_zero
         )
         try:
-            place = self._exporter.export(checkpoint, wanted.path, shared=wanted.shared_embedding, options=options)
+            place = self._exporter.export(checkpoint, exports.path, shared=exports.shared_embedding, options=options)
         except AlreadyExistsError:
             _log.info("export at step %d: it was exported before", step)
             return step
         return int(basename(place))
 
     def _steps(self) -> set[int]:
-        found: set[int] = set()
-        for folder in self._wanted.checkpoint_dirs:
+        steps: set[int] = set()
+        for folder in self._exports.checkpoint_dirs:
             try:
-                found |= {each.step for each in list_checkpoints(folder)}
+                steps |= {checkpoint.step for checkpoint in list_checkpoints(folder)}
             except NotFoundError:  # no checkpoint of this kind yet
                 continue
-        return found
+        return steps

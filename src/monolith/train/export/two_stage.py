@@ -110,11 +110,11 @@ def cache_items(session: Session, items: CandidateItems) -> CachedItems:
             values.append(_checked(task.item_fn(batch), numbers))
     if not ids:
         raise InvalidArgumentError("candidate items: there are none; check the path")
-    found = CachedItems(torch.cat(ids), torch.cat(values))
-    distinct, counts = np.unique(found.ids.numpy(), return_counts=True)
-    if len(distinct) != len(found.ids):
+    cached = CachedItems(torch.cat(ids), torch.cat(values))
+    distinct, counts = np.unique(cached.ids.numpy(), return_counts=True)
+    if len(distinct) != len(cached.ids):
         raise InvalidArgumentError(f"candidate items: item {distinct[counts > 1][0]} occurs twice; give each item once")
-    return found
+    return cached
 
 
 def write_item_cache(items: CachedItems, folder: str) -> str:

@@ -107,7 +107,7 @@ class LocalJob:
             self._num_shares = int(state.get("num_shares", state["num_workers"]))
             self._queues.load_state_dict(state["queues"])
             self._finished = {
-                int(worker): {owner: {int(each): seq for each, seq in seqs.items()} for owner, seqs in had.items()}
+                int(worker): {owner: {int(origin): seq for origin, seq in seqs.items()} for owner, seqs in had.items()}
                 for worker, had in state["finished"].items()
             }
 
@@ -157,7 +157,7 @@ class LocalJob:
 
     def _saved(self) -> dict[str, Any]:
         finished = {
-            str(worker): {owner: {str(each): seq for each, seq in seqs.items()} for owner, seqs in had.items()}
+            str(worker): {owner: {str(origin): seq for origin, seq in seqs.items()} for owner, seqs in had.items()}
             for worker, had in self._finished.items()
         }
         return {
@@ -190,11 +190,11 @@ class _SharedQueue(FileQueue):
 
     def _take(self, worker: int, turn: int, epoch: int) -> FilePart | None:
         queue = self._open()
-        while isinstance(found := queue.take(worker, turn, epoch), LookUp):
-            queue.found(found.number, self._patterns.find(found.number))
-        if found is None and not queue.has_files:
+        while isinstance(part := queue.take(worker, turn, epoch), LookUp):
+            queue.found(part.number, self._patterns.find(part.number))
+        if part is None and not queue.has_files:
             raise self._patterns.nothing_found()
-        return found
+        return part
 
     def _open(self) -> JobQueue:
         return self._job._open(self._name, self._patterns)  # noqa: SLF001 - a part of it
@@ -314,7 +314,7 @@ class RankInputs(LocalJob):
             entry = json.loads(self._ask(self._store.get, key))
             if "pieces" in entry:
                 keys = [f"{entry['pieces']}/{number}" for number in range(entry["count"])]
-                entry = json.loads(b"".join(self._ask(self._store.get, each) for each in keys))
+                entry = json.loads(b"".join(self._ask(self._store.get, piece_key) for piece_key in keys))
             self._apply(entry["kind"], entry["content"])
             self._num_entries += 1
 

@@ -83,23 +83,23 @@ class InputShares:
     def __iter__(self) -> Iterator[int]:
         return iter((self.worker, self.num_workers))
 
-    def of(self, made: Any) -> Any:
+    def of(self, source: Any) -> Any:
         """Returns the share of the result of an `input_fn`; a dataset that is a worker's share already is unchanged.
 
         Raises:
             InvalidArgumentError: there are several workers, and they cannot share it.
         """
         if self.num_workers == 1 and self.queues is None:
-            return made
-        if isinstance(made, Dataset):
+            return source
+        if isinstance(source, Dataset):
             queue = None if self.queues is None else self._queued(self.queues)
-            return made.for_worker(WorkerShare(self.worker, self.num_workers, queue))
+            return source.for_worker(WorkerShare(self.worker, self.num_workers, queue))
         if self.num_workers == 1:
-            return made
+            return source
         raise InvalidArgumentError(
-            f"input: input_fn returns a {type(made).__name__}, which {self.num_workers} workers cannot share, and each"
-            " would train on all of it; return a dataset of monolith.data, or the batches of this worker alone (index,"
-            " count = self.ctx.shares; return itertools.islice(batches, index, None, count)), or"
+            f"input: input_fn returns a {type(source).__name__}, which {self.num_workers} workers cannot share, and"
+            " each would train on all of it; return a dataset of monolith.data, or the batches of this worker alone"
+            " (index, count = self.ctx.shares; return itertools.islice(batches, index, None, count)), or"
             " self.ctx.unshared(batches) if each worker is to train all of them"
         )
 

@@ -46,17 +46,17 @@ def _docs_of(cls: type) -> dict[str, str]:
 
 
 def _read_docs(cls: type) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in reversed(cls.__mro__[:-1]):
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
         try:
-            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         except (OSError, TypeError):  # typed in at a prompt: there is no text to read
             continue
         fields = definition.body if isinstance(definition, ast.ClassDef) else []
         for field, text in itertools.pairwise(fields):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-                found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return found
+                docs[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return docs
 
 
 C = TypeVar("C", bound=FlatConfig)
@@ -106,8 +106,8 @@ def take_flags(options: C, args: argparse.Namespace) -> C:
     Raises:
         ValueError: a string is not a valid value of its option, or the file has an unknown option.
     """
-    given = {name.removeprefix(_TARGET): value for name, value in vars(args).items() if name.startswith(_TARGET)}
-    options.update({name: value for name, value in given.items() if value is not None}, Origin.FLAG)
+    texts = {name.removeprefix(_TARGET): value for name, value in vars(args).items() if name.startswith(_TARGET)}
+    options.update({name: value for name, value in texts.items() if value is not None}, Origin.FLAG)
     options.update_from_environment()
     if args.config_file is not None:
         try:

@@ -62,10 +62,10 @@ class InstantiableParams(Params):
             return self.cls(self, **kwargs)
         flat: dict[str, Any] = {}
         self.visit(lambda name, value: flat.update({name.rpartition(".")[2]: value}))
-        given = {name: flat[name] for name in arguments if name in flat}
+        arguments_in_bag = {name: flat[name] for name in arguments if name in flat}
         if _takes_any_keyword(self.cls):
-            given |= {name: flat[name] for name in ALLOWED_KWARGS & flat.keys() if flat[name] is not None}
-        return self.cls(**given | kwargs)
+            arguments_in_bag |= {name: flat[name] for name in ALLOWED_KWARGS & flat.keys() if flat[name] is not None}
+        return self.cls(**arguments_in_bag | kwargs)
 
 
 def constructor_parameters(cls: type) -> dict[str, inspect.Parameter]:
@@ -74,8 +74,8 @@ def constructor_parameters(cls: type) -> dict[str, inspect.Parameter]:
         return {}
     collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # looked at, not called
-    named = [each for each in signature.parameters.values() if each.kind not in collecting]
-    return {each.name: each for each in named if each.name not in {"self", "cls"}}
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind not in collecting]
+    return {parameter.name: parameter for parameter in named if parameter.name not in {"self", "cls"}}
 
 
 def params(cls: type) -> InstantiableParams:
@@ -84,20 +84,20 @@ def params(cls: type) -> InstantiableParams:
     Starts with what the nearest base declares in its own ``params()``. An argument that is declared there, at any
     depth, changes its default; any other one is declared with its default, or None.
     """
-    made = _of_nearest_base(cls)
-    made.cls = cls
-    if "name" not in made:
-        made.define("name", cls.__name__, "Name of this object.")
-    owners = _owners_by_name(made)
+    declared = _of_nearest_base(cls)
+    declared.cls = cls
+    if "name" not in declared:
+        declared.define("name", cls.__name__, "Name of this object.")
+    owners = _owners_by_name(declared)
     for name, default in _all_arguments(cls).items():
         if name in owners:
             if default is not inspect.Parameter.empty:
                 owners[name][name] = default
         else:
-            made.define(name, None if default is inspect.Parameter.empty else default, name)
-    if "allowed_kwargs" not in made:
-        made.define("allowed_kwargs", None, "Keywords of a layer that are passed on.")
-    return made
+            declared.define(name, None if default is inspect.Parameter.empty else default, name)
+    if "allowed_kwargs" not in declared:
+        declared.define("allowed_kwargs", None, "Keywords of a layer that are passed on.")
+    return declared
 
 
 def with_params(cls: C) -> C:
@@ -108,22 +108,22 @@ def with_params(cls: C) -> C:
 
 def _of_nearest_base(cls: type) -> InstantiableParams:
     for base in cls.__mro__[1:]:
-        found = base.__dict__.get("params")
-        if isinstance(found, classmethod):
-            made = found.__func__(base)
-            if isinstance(made, InstantiableParams):
-                return made
+        method = base.__dict__.get("params")
+        if isinstance(method, classmethod):
+            declared = method.__func__(base)
+            if isinstance(declared, InstantiableParams):
+                return declared
     return InstantiableParams(cls)
 
 
 def _all_arguments(cls: type) -> Mapping[str, Any]:
     """Returns name -> default, of the bases first; the class itself overrides them."""
-    found: dict[str, Any] = {}
-    for each in reversed(cls.__mro__):
-        if "__init__" in each.__dict__ and each is not object:
-            found |= {name: argument.default for name, argument in constructor_parameters(each).items()}
-    found.pop("params", None)  # the bag itself is not in the bag
-    return found
+    defaults: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if "__init__" in base.__dict__ and base is not object:
+            defaults |= {name: argument.default for name, argument in constructor_parameters(base).items()}
+    defaults.pop("params", None)  # the bag itself is not in the bag
+    return defaults
 
 
 def _owners_by_name(bag: Params) -> dict[str, Params]:
@@ -140,4 +140,4 @@ def _takes_any_keyword(cls: type) -> bool:
     if cls.__init__ is object.__init__:  # type: ignore[misc]  # looked at, not called
         return False
     signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # looked at, not called
-    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())

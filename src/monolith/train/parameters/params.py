@@ -169,11 +169,11 @@ class Params:
     __hash__ = None  # type: ignore[assignment]  # values change
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Params:
-        made = type(self).__new__(type(self))
-        memo[id(self)] = made
-        made.__dict__["_params"] = copy.deepcopy(self._params, memo)
-        made.__dict__["_frozen"] = self._frozen
-        return made
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__["_params"] = copy.deepcopy(self._params, memo)
+        copied.__dict__["_frozen"] = self._frozen
+        return copied
 
     def __str__(self) -> str:
         return self._text(0)
@@ -240,8 +240,8 @@ def _steps(name: str) -> Iterator[str]:
     for part in name.split("."):
         indices: list[str] = []
         step = part
-        while found := _LIST_STEP.fullmatch(step):
-            step, index = found.groups()
+        while match := _LIST_STEP.fullmatch(step):
+            step, index = match.groups()
             indices.insert(0, index)
         yield step
         yield from indices

@@ -112,18 +112,18 @@ def find_task(text: str) -> Params:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        here = [found.name for found in pkgutil.iter_modules([str(Path.cwd())])]
+        here = [module_info.name for module_info in pkgutil.iter_modules([str(Path.cwd())])]
         close = difflib.get_close_matches(error.name, here, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(
             f"task {text!r}: there is no module {error.name!r} on Python's module search path{hint}"
         ) from None
-    found = getattr(module, class_name, None)
-    if isinstance(found, type) and issubclass(found, Task):
-        return found.params()
-    if isinstance(found, type) and issubclass(found, SingleTaskModelParams):
-        return found().task()
-    raise ValueError(f"task {text!r}: {_what_is_there(module, class_name, found)}")
+    value = getattr(module, class_name, None)
+    if isinstance(value, type) and issubclass(value, Task):
+        return value.params()
+    if isinstance(value, type) and issubclass(value, SingleTaskModelParams):
+        return value().task()
+    raise ValueError(f"task {text!r}: {_what_is_there(module, class_name, value)}")
 
 
 def require_named_task(name: str | None, params: Params) -> None:
@@ -134,11 +134,11 @@ def require_named_task(name: str | None, params: Params) -> None:
     """
     if name is None:
         return
-    named, given = find_task(name).get("cls"), params.get("cls")
-    if named is not given:
+    named, cls = find_task(name).get("cls"), params.get("cls")
+    if named is not cls:
         raise ValueError(
             f"option task={name!r} is refused: it must name the task whose parameters are given, got those of"
-            f" {getattr(given, '__name__', given)}; leave it out, or give find_task({name!r})"
+            f" {getattr(cls, '__name__', cls)}; leave it out, or give find_task({name!r})"
         )
 
 
@@ -149,16 +149,16 @@ def _registered(text: str) -> Params:
         if "." not in text:
             raise ValueError(f"task {text!r}: expected module:Class, such as my_module:MyTask") from None
         module_name, _, class_name = text.rpartition(".")
-        found = getattr(sys.modules.get(module_name), class_name, None)
-        meant = isinstance(found, type) and issubclass(found, Task)
+        value = getattr(sys.modules.get(module_name), class_name, None)
+        meant = isinstance(value, type) and issubclass(value, Task)
         hint = f"did you mean {module_name}:{class_name}?" if meant else "write module:Class, such as my_module:MyTask"
         raise ValueError(f"{error.args[0]}; {hint}") from error
 
 
-def _what_is_there(module: Any, class_name: str, found: object) -> str:
+def _what_is_there(module: Any, class_name: str, value: object) -> str:
     tasks = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Task)]
     tasks = [name for name in tasks if name != "Task"]
     there = f"its tasks are {', '.join(tasks)}" if tasks else "it has no task"
-    if found is None:
+    if value is None:
         return f"module {module.__name__!r} has no {class_name!r}; {there}"
-    return f"{class_name!r} is no Task but {found!r}; {there}"
+    return f"{class_name!r} is no Task but {value!r}; {there}"

@@ -65,8 +65,8 @@ class CandidateItems(Config):
         """
         slots = {name: _slot_of(name) for name in columns}
         if self.parquet:
-            wanted = {ITEM_ID: self._kind_of_ids(), _FIDS: "int"}
-            for batch in ParquetDataset(self.path, wanted, block_rows=_ROWS):
+            kinds = {ITEM_ID: self._kind_of_ids(), _FIDS: "int"}
+            for batch in ParquetDataset(self.path, kinds, block_rows=_ROWS):
                 yield _of_parquet(batch, slots)
             return
         framing = Framing.of_options(**{name: getattr(self, name) for name in _FRAMING})
@@ -91,27 +91,27 @@ def item_ids(ids: Iterable[int | str | bytes]) -> Tensor:
     >>> item_ids([7, "7"]).tolist()
     [590358713228080280, 590358713228080280]
     """
-    texts = (each if isinstance(each, str | bytes) else str(int(each)) for each in ids)
+    texts = (item_id if isinstance(item_id, str | bytes) else str(int(item_id)) for item_id in ids)
     return torch.tensor([city_hash64_of_text(text) & (2**63 - 1) for text in texts], dtype=torch.int64)
 
 
 def _slot_of(name: str) -> int:
-    found = _SLOT.fullmatch(name)
-    if found is None:
+    match = _SLOT.fullmatch(name)
+    if match is None:
         raise InvalidArgumentError(f"candidate items: columns are fc_slot_<slot>, got {name!r}")
-    return int(found[1])
+    return int(match[1])
 
 
 def _of_parquet(batch: Batch, slots: dict[str, int]) -> Batch:
-    given, fids = batch[ITEM_ID], batch[_FIDS]
-    if isinstance(given, Ragged):
+    ids, fids = batch[ITEM_ID], batch[_FIDS]
+    if isinstance(ids, Ragged):
         raise InvalidArgumentError(f"candidate items: column {ITEM_ID!r} must hold one number or text a row, got lists")
     if not isinstance(fids, Ragged):
         raise InvalidArgumentError(f"candidate items: column {_FIDS!r} must hold lists of ids")
     values = fids.flat_values.numpy()
     rows = np.repeat(np.arange(fids.num_rows), fids.lengths().numpy())
     of_slot = slot_v1(values)
-    columns: dict[str, Tensor | Ragged] = {ITEM_ID: item_ids(given if isinstance(given, list) else given.tolist())}
+    columns: dict[str, Tensor | Ragged] = {ITEM_ID: item_ids(ids if isinstance(ids, list) else ids.tolist())}
     for name, slot in slots.items():
         chosen = of_slot == slot
         lengths = np.bincount(rows[chosen], minlength=fids.num_rows)

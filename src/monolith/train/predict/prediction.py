@@ -62,13 +62,13 @@ class PredictionColumns:
             InvalidArgumentError: the batch lacks a key, or predictions do not have one value for each row.
         """
         columns = {key: self._key_column(key, batch) for key in self._keys}
-        made = _prediction_columns(predictions)
-        clashes = sorted(columns.keys() & made.keys())
+        predicted = _prediction_columns(predictions)
+        clashes = sorted(columns.keys() & predicted.keys())
         if clashes:
             raise InvalidArgumentError(
                 f"key column {clashes[0]!r}: a prediction has this name, too; leave the key out or rename that"
             )
-        columns |= made
+        columns |= predicted
         sizes = {name: len(column) for name, column in columns.items()}
         if len(set(sizes.values())) > 1:
             raise InvalidArgumentError(f"predictions must be one for each row of the batch, got {sizes}")
@@ -207,9 +207,9 @@ class ParquetPredictions(PredictionFile):
 
     def _array(self, column: Column) -> Any:
         if isinstance(column, list):
-            made = self._arrow.array(column)
-            is_unknown = made.type == self._arrow.list_(self._arrow.null())  # no row of the batch has a value
-            return made.cast(self._arrow.list_(self._arrow.int64())) if is_unknown else made
+            values = self._arrow.array(column)
+            is_unknown = values.type == self._arrow.list_(self._arrow.null())  # no row of the batch has a value
+            return values.cast(self._arrow.list_(self._arrow.int64())) if is_unknown else values
         flat = self._arrow.array(np.ascontiguousarray(column).reshape(-1))
         return flat if column.ndim == 1 else self._arrow.FixedSizeListArray.from_arrays(flat, column.shape[1])
 
@@ -271,7 +271,7 @@ def _values(column: Column) -> list[Any]:
         return column
     if column.dtype in {np.dtype(np.float32), np.dtype(np.float16)}:
         texts: list[Any] = column.astype(np.str_).tolist()
-        return [[float(text) for text in each] if isinstance(each, list) else float(each) for each in texts]
+        return [[float(text) for text in entry] if isinstance(entry, list) else float(entry) for entry in texts]
     values: list[Any] = column.tolist()
     return values
 
@@ -282,7 +282,7 @@ def _cell(value: Any) -> Any:
 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, list):
-        return [_jsonable(each) for each in value]
+        return [_jsonable(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

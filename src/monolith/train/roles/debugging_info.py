@@ -65,7 +65,7 @@ def read_debugging_info(model_dir: str) -> DebuggingInfo:
         chief_addr=message.cluster.chief_addr,
         ps_addrs=tuple(message.cluster.ps_addrs),
         num_workers=message.num_workers,
-        features={each.feature_name: each.config_str for each in message.feature_name_configs},
+        features={feature.feature_name: feature.config_str for feature in message.feature_name_configs},
     )
 
 

@@ -108,10 +108,10 @@ class RankRole(WorkerRole):
             stack.enter_context(
                 on_signals(lambda number: self._stop(number, trainer, stop), signals=(signal.SIGINT, signal.SIGTERM))
             )
-            trainer.train(max_steps=self._wanted.max_steps)
+            trainer.train(max_steps=self._program.max_steps)
             trainer.forget_state()
-            if self._signal is not None and self._wanted.on_stop is not None:
-                self._wanted.on_stop()
+            if self._signal is not None and self._program.on_stop is not None:
+                self._program.on_stop()
             return trainer
 
     def _first_hooks(self, servers: PsCluster, address: str) -> list[Hook]:
@@ -184,7 +184,7 @@ def distributed_train(
             run_server(place, on_stop=settings.on_stop)
         return None
     kind = RankRole if config.enable_partial_sync_training else WorkerRole
-    role = kind(place, params, trainer_config, hooks=user_hooks, clock=SystemClock(), wanted=settings)
+    role = kind(place, params, trainer_config, hooks=user_hooks, clock=SystemClock(), program=settings)
     if place.index:
         return role.run()
     return _as_first_rank(place, role, settings) if isinstance(role, RankRole) else _as_chief(place, role, settings)
@@ -211,23 +211,23 @@ def _place_and_config(
     _require_job(config, role, index)
     if role == "worker" and index != config.index:
         config.index = index
-    told = _worker_config(config, params) if role == "ps" else trainer_config_of(config, params)
-    reporting = told.reporting
-    together = 1 if config.enable_partial_sync_training else told.num_workers
+    trainer_config = _worker_config(config, params) if role == "ps" else trainer_config_of(config, params)
+    reporting = trainer_config.reporting
+    together = 1 if config.enable_partial_sync_training else trainer_config.num_workers
     place = RolePlace(
         role=cast('Literal["ps", "worker"]', role),
         index=index,
         num_ps=config.num_ps,
         num_workers=config.num_workers,
-        settings=told.job,
+        settings=trainer_config.job,
         discovery=discovery,
         model_dir=config.model_dir,
-        publishes=told.publishing is not None,
+        publishes=trainer_config.publishing is not None,
     )
     # Steps are counted over all workers of the job.
-    told = dataclasses.replace(
-        told,
-        model_name=told.model_name or str(params.name),
+    trainer_config = dataclasses.replace(
+        trainer_config,
+        model_name=trainer_config.model_name or str(params.name),
         deterministic=settings.deterministic,
         reporting=dataclasses.replace(
             reporting,
@@ -235,7 +235,7 @@ def _place_and_config(
             summary_every_steps=_times(reporting.summary_every_steps, together),
         ),
     )
-    return place, told
+    return place, trainer_config
 
 
 def _take_sync_place(config: DistributedCpuTrainingConfig, role: str, index: int, *, is_scheduled: bool) -> int:

@@ -144,6 +144,10 @@ def use_threads(options: CpuTrainingConfig) -> None:
             raise FailedPreconditionError(f"option {name}={number}: {str(error).splitlines()[0]}") from error
 
 
-def _with_dispatcher(told: InputConfig, flags: dict[str, object]) -> InputConfig:
+def _with_dispatcher(input_config: InputConfig, flags: dict[str, object]) -> InputConfig:
     dispatcher = flags.get("data_service_dispatcher")
-    return told if dispatcher is None else dataclasses.replace(told, data_service_dispatcher=str(dispatcher))
+    return (
+        input_config
+        if dispatcher is None
+        else dataclasses.replace(input_config, data_service_dispatcher=str(dispatcher))
+    )

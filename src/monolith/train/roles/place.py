@@ -97,13 +97,13 @@ class ServerPlaces:
         if not self._place.has_standbys:
             return tuple(range(self._place.num_ps))
         registered = {address: index for index, address in self._place.discovery.query("ps").items()}
-        found = self._find(list(registered))
-        return tuple(registered[found[place]] for place in sorted(found))
+        by_index = self._find(list(registered))
+        return tuple(registered[by_index[place]] for place in sorted(by_index))
 
     def chosen(self) -> list[str] | None:
         """Returns the servers by index; None while an index of the job is unassigned."""
-        found = self._find(list(self._place.discovery.query("ps").values()))
-        return None if len(found) < self._place.num_ps else [found[place] for place in sorted(found)]
+        by_index = self._find(list(self._place.discovery.query("ps").values()))
+        return None if len(by_index) < self._place.num_ps else [by_index[place] for place in sorted(by_index)]
 
     def take(self, addresses: Sequence[str]) -> None:
         """Assigns an index to each of these servers; idempotent.
@@ -123,14 +123,14 @@ class ServerPlaces:
         known = self._place.discovery.query("ps")
         if not self._place.has_standbys:
             return known
-        found = self._find(list(known.values()))
-        if len(found) == self._place.num_ps or self._place.index != 0:
-            return found
+        by_index = self._find(list(known.values()))
+        if len(by_index) == self._place.num_ps or self._place.index != 0:
+            return by_index
         # One that is only slow keeps its place: two servers would have it, and each some of the rows.
-        silent = [address for address in known.values() if address not in found.values()]
-        found |= self._find(silent, timeout_seconds=_GONE_SECONDS)
-        missing = [place for place in range(self._place.num_ps) if place not in found]
-        free = [address for address in known.values() if address not in found.values() and self._stands_by(address)]
+        silent = [address for address in known.values() if address not in by_index.values()]
+        by_index |= self._find(silent, timeout_seconds=_GONE_SECONDS)
+        missing = [place for place in range(self._place.num_ps) if place not in by_index]
+        free = [address for address in known.values() if address not in by_index.values() and self._stands_by(address)]
         for place, address in zip(missing, free, strict=False):
             try:
                 self._assign({place: address})
@@ -138,11 +138,11 @@ class ServerPlaces:
                 _log.warning("the server at %s does not take place %d: %s", address, place, error)
                 continue
             _log.warning("place %d is taken by the server at %s, which stood by", place, address)
-            found[place] = address
-        if len(found) == self._place.num_ps and self._place.settings.num_redundant_ps:
+            by_index[place] = address
+        if len(by_index) == self._place.num_ps and self._place.settings.num_redundant_ps:
             file_name = get_ps_cluster_file_name(self._place.model_dir, self._place.settings.uuid)
-            save_ps_cluster_to_file(file_name, [found[place] for place in sorted(found)])
-        return found
+            save_ps_cluster_to_file(file_name, [by_index[place] for place in sorted(by_index)])
+        return by_index
 
     def stop_all(self) -> None:
         """Ends all servers, those that stand by among them."""
@@ -158,11 +158,11 @@ class ServerPlaces:
         token = self._place.token
         places = [find_place(address, token=token, timeout_seconds=timeout_seconds) for address in addresses]
         return {
-            each.index: each.address
-            for each in places
-            if each is not None and each.index is not None and each.num_ps == self._place.num_ps
+            server.index: server.address
+            for server in places
+            if server is not None and server.index is not None and server.num_ps == self._place.num_ps
         }
 
     def _stands_by(self, address: str) -> bool:
-        found = find_place(address, token=self._place.token)
-        return found is not None and found.index is None
+        server = find_place(address, token=self._place.token)
+        return server is not None and server.index is None

@@ -121,10 +121,10 @@ def on_signals(handler: Callable[[int], None], *, signals: tuple[int, ...]) -> I
         signal.signal(number, before[number])
         handler(number)
 
-    for each in signals:
-        before[each] = signal.signal(each, first)
+    for number in signals:
+        before[number] = signal.signal(number, first)
     try:
         yield
     finally:
-        for each, previous in before.items():
-            signal.signal(each, previous)
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -235,14 +235,14 @@ class BenchmarkHook(Hook):
 
 def _awaited(look: Callable[[], T | None], clock: Clock) -> T:
     """Polls until `look` returns a value, such as the chief's choice."""
-    found: list[T] = []
+    results: list[T] = []
 
     def is_there() -> bool:
-        found.extend(each for each in [look()] if each)
-        return bool(found)
+        results.extend(result for result in [look()] if result)
+        return bool(results)
 
     _wait(is_there, WAIT_SECONDS, "the chief to choose servers", clock)
-    return found[0]
+    return results[0]
 
 
 def _wait(reached: Callable[[], bool], timeout_seconds: float, what: str | None, clock: Clock) -> None:
@@ -264,8 +264,8 @@ def chosen_of(config: BenchmarkConfig, measured: Sequence[Sequence[float]]) -> l
     if not measured:
         _log.warning("no worker has measured the parameter servers; the first ones are taken")
         return config.ps_list[: config.num_ps_required]
-    means = [sum(each) / len(each) for each in zip(*measured, strict=True)]
-    slowest_first = sorted(zip(means, config.ps_list, strict=True), key=lambda each: each[0])
+    means = [sum(throughputs) / len(throughputs) for throughputs in zip(*measured, strict=True)]
+    slowest_first = sorted(zip(means, config.ps_list, strict=True), key=lambda measurement: measurement[0])
     of_machine: defaultdict[str, float] = defaultdict(float)
     adjusted: dict[str, float] = {}
     for throughput, name in slowest_first:

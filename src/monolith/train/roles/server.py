@@ -105,11 +105,11 @@ def _other_server(place: RolePlace, own: PsServer | None = None) -> ServerPlace 
     address = place.discovery.query_all().get("ps", {}).get(place.index)
     if address is None or (own is not None and address == own.address):
         return None
-    found = find_place(address, token=place.token)
-    if found is None or (own is not None and found.life == own.life):
+    other = find_place(address, token=place.token)
+    if other is None or (own is not None and other.life == own.life):
         return None
-    is_of_job = place.has_standbys or (found.index, found.num_ps) == (place.index, place.num_ps)
-    return found if is_of_job else None
+    is_of_job = place.has_standbys or (other.index, other.num_ps) == (place.index, place.num_ps)
+    return other if is_of_job else None
 
 
 def _server(place: RolePlace, host: str, port: int, numbers: tuple[int, int] | None) -> PsServer:

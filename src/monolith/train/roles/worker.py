@@ -96,7 +96,7 @@ class WorkerRole:
         config: Config of its trainer.
         hooks: Hooks of the user.
         clock: Measures waits.
-        wanted: Overrides of its program.
+        program: Overrides of its program.
     """
 
     _lost_seconds = _LOST_SECONDS
@@ -109,14 +109,14 @@ class WorkerRole:
         *,
         hooks: Sequence[Hook] = (),
         clock: Clock,
-        wanted: JobProgramConfig,
+        program: JobProgramConfig,
     ) -> None:
         self._place = place
         self._params = params
         self._config = config
         self._hooks = hooks
         self._clock = clock
-        self._wanted = wanted
+        self._program = program
         self._places = ServerPlaces(place)
         self._metrics = JobMetrics(config, place.index, clock=clock)
         self._failures = 0
@@ -172,17 +172,17 @@ class WorkerRole:
         """
         while True:
             try:
-                found, is_open = self._find_others(address)
+                cluster, is_open = self._find_others(address)
             except _ChosenMeanwhileError:
                 continue
             try:
-                servers = self._choose(found.cluster["ps"]) if is_open else found.cluster["ps"]
+                servers = self._choose(cluster.cluster["ps"]) if is_open else cluster.cluster["ps"]
                 self._places.take(servers)
             except _RETRIED as error:
                 self._note_failure(error)
                 self._places.addresses()  # the chief replaces a lost server by a standby
             else:
-                return found._replace(cluster={**found.cluster, "ps": servers})
+                return cluster._replace(cluster={**cluster.cluster, "ps": servers})
 
     def _find_others(self, address: str) -> tuple[TrainingCluster, bool]:
         """Returns the cluster, and whether its servers are still to be chosen among those that are up."""
@@ -201,14 +201,14 @@ class WorkerRole:
             model_name=self._config.model_name or None,
             cluster_type=self._config.reporting.cluster_type,
         )
-        found = get_training_cluster(
+        cluster = get_training_cluster(
             self._place.discovery,
             request,
             failure_handler=self._look_for_choice if is_open else self._wait_for_others,
             timeout_seconds=settings.session_creation_timeout_seconds,
             clock=self._clock,
         )
-        return (found._replace(cluster={**found.cluster, "ps": chosen}) if chosen else found), is_open
+        return (cluster._replace(cluster={**cluster.cluster, "ps": chosen}) if chosen else cluster), is_open
 
     def _look_for_choice(self, missing: Incomplete) -> None:
         """Checks for an earlier choice between two polls for all servers: dismissed extra servers never register."""
@@ -217,7 +217,7 @@ class WorkerRole:
         self._wait_for_others(missing)
 
     def _wait_for_others(self, missing: Incomplete) -> None:
-        handler = self._wanted.query_failure_handler
+        handler = self._program.query_failure_handler
         if handler is None:
             self._clock.sleep(poll_seconds(missing))
         else:
@@ -230,7 +230,7 @@ class WorkerRole:
             self._place.num_ps,
             num_workers=self._place.num_workers,
             index=self._place.index,
-            secs=self._wanted.benchmark_seconds,
+            secs=self._program.benchmark_seconds,
             token=self._place.token,
             model_dir=self._place.model_dir,
         )
@@ -244,11 +244,11 @@ class WorkerRole:
         end = self._clock.monotonic() + self._node_seconds
         while True:
             servers = dict(enumerate(cluster.cluster["ps"])) | self._places.addresses()
-            wanted = [servers[place] for place in sorted(servers)][: self._place.num_ps]
+            addresses = [servers[place] for place in sorted(servers)][: self._place.num_ps]
             chief = self._place.discovery.query("worker").get(0, cluster.cluster["chief"][0])
-            dead = NodeAliveChecker({*wanted, chief}, timeout=_NODE_CHECK_SECONDS / 10).get_dead_nodes()
+            dead = NodeAliveChecker({*addresses, chief}, timeout=_NODE_CHECK_SECONDS / 10).get_dead_nodes()
             if not dead:
-                cluster.cluster["ps"][:] = wanted
+                cluster.cluster["ps"][:] = addresses
                 return
             if self._clock.monotonic() >= end:
                 raise NodeAliveCheckerError(
@@ -290,11 +290,11 @@ class WorkerRole:
                 on_signals(lambda number: self._on_signal(number, part), signals=(signal.SIGINT, signal.SIGTERM))
             )
             with self._ended_without_servers(servers):
-                trainer.train(max_steps=self._wanted.max_steps)
+                trainer.train(max_steps=self._program.max_steps)
             part.end_job()
             trainer.forget_state()
-            if part.wants_to_stop and self._wanted.on_stop is not None:
-                self._wanted.on_stop()
+            if part.wants_to_stop and self._program.on_stop is not None:
+                self._program.on_stop()
             return trainer
 
     def _open_servers(

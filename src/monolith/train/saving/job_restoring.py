@@ -49,11 +49,11 @@ def restore_in_job(
 ) -> None:
     """Restores a worker's session after it was built; returns when it may train."""
     if not part.is_chief:
-        part.wait_until_restored([each.uninitialized for each in owners_of(state)], give_up)
+        part.wait_until_restored([owner.uninitialized for owner in owners_of(state)], give_up)
         begin_at(state, part.client.state.global_step)
         return
     owners = owners_of(state)
-    lost = sorted({server for each in owners for server in each.uninitialized()})
+    lost = sorted({server for owner in owners for server in owner.uninitialized()})
     if part.client.state.restored and not lost:
         _log.info("the servers have the model: resuming at step %d", part.client.state.global_step)
         _restore_some(saver, state, [])

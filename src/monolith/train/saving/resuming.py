@@ -28,7 +28,7 @@ class OwnerProgress(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """Where a worker resumes."""
+    """The batch after which a worker resumes, and the updates that it lost."""
 
     behind: BatchStamp | None
     """The batch after which its input resumes; None: from the beginning."""
@@ -58,16 +58,16 @@ def resume(known: Sequence[OwnerProgress], acknowledged: BatchStamp | None) -> R
     behind = _behind(known, acknowledged)
     seq = NOTHING_APPLIED if behind is None else behind.seq
     lost: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    for each in known:
-        missing = seq - _seq(each.stamp)
+    for owner in known:
+        missing = seq - _seq(owner.stamp)
         if missing > 0:
-            of_kind = lost[each.is_dense]
-            of_kind[each.server] = max(missing, of_kind.get(each.server, 0))
+            of_kind = lost[owner.is_dense]
+            of_kind[owner.server] = max(missing, of_kind.get(owner.server, 0))
     return Resumed(behind, seq + 1, *lost)
 
 
 def _behind(known: Sequence[OwnerProgress], acknowledged: BatchStamp | None) -> BatchStamp | None:
-    candidates = [each.stamp for each in known]
+    candidates = [owner.stamp for owner in known]
     if acknowledged is not None and acknowledged.position:
         return acknowledged
     if acknowledged is None and all(stamp is None or stamp.position for stamp in candidates):

@@ -32,14 +32,14 @@ def server_stores(cluster: PsCluster) -> Callable[[Mapping[str, TableConfig]], S
 
 def owners_of(state: TrainState) -> list[Any]:
     """Returns the objects that report which servers have state: of each store, and of dense weights on servers."""
-    found = [part_owners(store) for store in state.stores.values()]
-    return [each for each in [*found, state.dense] if each is not None]
+    owners = [part_owners(store) for store in state.stores.values()]
+    return [owner for owner in [*owners, state.dense] if owner is not None]
 
 
 def set_initialized(owners: Sequence[Any]) -> None:
     """Marks all servers as initialized, until they restart."""
-    for each in owners:
-        each.set_initialized()
+    for owner in owners:
+        owner.set_initialized()
 
 
 def empty_rows(state: TrainState) -> None:
