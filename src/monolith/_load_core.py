@@ -37,19 +37,19 @@ def load_core(search_paths: Iterable[str]) -> ModuleType:
         core = importlib.import_module("monolith._core")
     except ImportError as error:
         raise ImportError(_refusal(_describe_failure(search_paths, error), found="none")) from None
-    found = str(getattr(core, "VERSION", "unknown"))
-    if found != __version__:
-        raise ImportError(_refusal(f"{core.__file__} is of another version than the package", found=found))
+    version = str(getattr(core, "VERSION", "unknown"))
+    if version != __version__:
+        raise ImportError(_refusal(f"{core.__file__} is of another version than the package", found=version))
     _choose_instruction_set(core)
     return core
 
 
 def _choose_instruction_set(core: ModuleType) -> None:
-    wanted = environment.get(INSTRUCTION_SET_VARIABLE)
-    if not wanted:
+    name = environment.get(INSTRUCTION_SET_VARIABLE)
+    if not name:
         return
     try:
-        core.use_instruction_set(wanted)
+        core.use_instruction_set(name)
     except ValueError as error:
         raise ValueError(f"{INSTRUCTION_SET_VARIABLE}: {error}") from None
 
@@ -65,7 +65,9 @@ def _describe_failure(search_paths: Iterable[str], error: ImportError) -> str:
     if libraries:
         python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
         return f"{', '.join(map(str, libraries))} cannot be loaded by {python} ({error})"
-    return f"the extension was not built: searched {', '.join(str(each / '_core*.so') for each in directories)}"
+    return (
+        f"the extension was not built: searched {', '.join(str(directory / '_core*.so') for directory in directories)}"
+    )
 
 
 def _refusal(reason: str, *, found: str) -> str:

@@ -101,20 +101,23 @@ class Config:
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def config(cls: type[C]) -> type[C]:
     """Makes `cls` a frozen, keyword-only, slotted dataclass whose constructor explains what it rejects."""
-    made = dataclass(frozen=True, kw_only=True, slots=True)(cls)
-    assign_fields = made.__init__
+    config_class = dataclass(frozen=True, kw_only=True, slots=True)(cls)
+    assign_fields = config_class.__init__
 
     @functools.wraps(assign_fields)
     def checked_init(self: C, *args: object, **options: object) -> None:
         assign_fields(self, **_checked_options(type(self), args, options))
 
-    made.__init__ = checked_init  # type: ignore[method-assign, assignment]
-    made.__setattr__ = _refuse_change  # type: ignore[method-assign]
-    known = _CONFIGS.get(made.__name__)
-    if known is not None and known.__module__ != made.__module__:
-        raise TypeError(f"{made.__name__}: config name of {made.__module__} is taken by {known.__module__}; rename it")
-    _CONFIGS[made.__name__] = made
-    return made
+    config_class.__init__ = checked_init  # type: ignore[method-assign, assignment]
+    config_class.__setattr__ = _refuse_change  # type: ignore[method-assign]
+    known = _CONFIGS.get(config_class.__name__)
+    if known is not None and known.__module__ != config_class.__module__:
+        raise TypeError(
+            f"{config_class.__name__}: config name of {config_class.__module__} is taken by {known.__module__};"
+            " rename it"
+        )
+    _CONFIGS[config_class.__name__] = config_class
+    return config_class
 
 
 def keywords_of(
@@ -139,7 +142,7 @@ def keywords_of(
             init(self, subject, options(*args, **keywords))
 
         own = list(inspect.signature(init).parameters.values())[:-1]
-        by_position = [each.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for each in own]
+        by_position = [parameter.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for parameter in own]
         fields_by_name = inspect.signature(options).parameters.values()
         with_keywords.__signature__ = inspect.Signature([*by_position, *fields_by_name])  # type: ignore[attr-defined]
         return with_keywords
@@ -199,15 +202,15 @@ def _checked_options(cls: type[Config], args: tuple[object, ...], options: dict[
     by_position = dict(zip(positional, args, strict=False))
     for name in by_position.keys() & options.keys():
         raise TypeError(f"{cls.__name__}: {name} given both by position and by name")
-    given = {**by_position, **options}
-    for name, value in given.items():
+    values = {**by_position, **options}
+    for name, value in values.items():
         if name not in declared:
             raise TypeError(f"{cls.__name__}: unknown option {name!r}{_suggestion(name, declared)}")
         _check_plain_type(cls, declared[name], value)
     for name, f in declared.items():
-        if name not in given and f.default is MISSING and f.default_factory is MISSING:
+        if name not in values and f.default is MISSING and f.default_factory is MISSING:
             raise TypeError(f"{cls.__name__}: option {name!r} is required")
-    return given
+    return values
 
 
 def _check_plain_type(cls: type[Config], declared: Field[Any], value: object) -> None:

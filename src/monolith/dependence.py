@@ -88,9 +88,9 @@ def check_ops_dependence(ops_1: Op | Sequence[Op], ops_2: Op | Sequence[Op]) -> 
     """
     first, second = _as_list(ops_1), _as_list(ops_2)
     reached = _reached(first)
-    found = [op for op in second if any(id(each) in reached for each in _identities(op))]
-    if found:
-        names = ", ".join(_name(op) for op in found)
+    dependent = [op for op in second if any(id(identity) in reached for identity in _identities(op))]
+    if dependent:
+        names = ", ".join(_name(op) for op in dependent)
         raise InvalidArgumentError(
             f"Checking ops dependence, the ops [{', '.join(_name(op) for op in first)}] depend on ops [{names}],"
             f" which may cause ops [{names}] to be run twice."

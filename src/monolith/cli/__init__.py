@@ -35,7 +35,7 @@ class Arguments(Protocol):
     """Declaration of a command's arguments: its own module, or that of its name in `_arguments`.
 
     It may also have ``MEANT``: flags of other programs, and their equivalents here; and, for a command of two forms,
-    ``form_of(given)``, which declares the other form, or returns None.
+    ``form_of(words)``, which declares the other form, or returns None.
     """
 
     def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
@@ -93,14 +93,14 @@ def _summary_of(name: str) -> str:
     return first_line.partition(": ")[2].rstrip(".")
 
 
-def _unknown(given: Sequence[str], parser: argparse.ArgumentParser, meant: Mapping[str, str]) -> str:
+def _unknown(unknown: Sequence[str], parser: argparse.ArgumentParser, meant: Mapping[str, str]) -> str:
     """Returns the message for unknown arguments: their meaning here, or similar known ones."""
-    flag = given[0].partition("=")[0]
+    flag = unknown[0].partition("=")[0]
     if flag in meant:
-        return f"unrecognized arguments: {' '.join(given)}; {meant[flag]}"
+        return f"unrecognized arguments: {' '.join(unknown)}; {meant[flag]}"
     flags = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - argparse has no other way
     close = difflib.get_close_matches(flag, flags, n=1)
-    return f"unrecognized arguments: {' '.join(given)}" + (f"; did you mean {close[0]}?" if close else "")
+    return f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A command whose output is not read to its end, as by ``monolith train ... | head -1``, ends quietly with 141, as the
     shell reports a program that SIGPIPE ended.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    args = _parse(given)
-    args.arguments, args.owns_process = given, arguments is None
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    args = _parse(words)
+    args.arguments, args.owns_process = words, arguments is None
     return outcome_of(args, lambda: load_command(args.command).run(args))
 
 
@@ -133,7 +133,7 @@ def outcome_of(args: argparse.Namespace, work: Callable[[], int]) -> int:
 
 def _drop_unread_output() -> bool:
     """Returns whether the reader of the output has closed it; drops the rest, so that the interpreter exits quietly."""
-    found = False
+    is_closed = False
     for stream in (sys.stdout, sys.stderr):
         try:
             number = stream.fileno()
@@ -145,11 +145,11 @@ def _drop_unread_output() -> bool:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, number)
             os.close(nothing)
-            found = True
-    return found
+            is_closed = True
+    return is_closed
 
 
-def _parse(given: list[str]) -> argparse.Namespace:
+def _parse(words: list[str]) -> argparse.Namespace:
     """Returns the arguments of a command; imports no more than its help needs, if help is all that is wanted."""
     parser = _OneLineParser(
         prog="monolith",
@@ -159,19 +159,19 @@ def _parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"monolith {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
     names = command_names()
-    chosen = given[0] if given and given[0] in names else None
+    chosen = words[0] if words and words[0] in names else None
     for name in names:
         if name != chosen:
             subparsers.add_parser(name, help=_summary_of(name))
     if chosen is None:
-        return parser.parse_args(given)  # ends here: with help, the version or a complaint
+        return parser.parse_args(words)  # ends here: with help, the version or a complaint
     described = load_arguments(chosen)
-    described = getattr(described, "form_of", lambda _: None)(given[1:]) or described
+    described = getattr(described, "form_of", lambda _: None)(words[1:]) or described
     command_parser = described.add_parser(subparsers)
-    add_flags = None if {"-h", "--help"}.intersection(given) else getattr(load_command(chosen), "add_flags", None)
+    add_flags = None if {"-h", "--help"}.intersection(words) else getattr(load_command(chosen), "add_flags", None)
     if add_flags is not None:
         add_flags(command_parser)
-    args, unknown = parser.parse_known_args(given)
+    args, unknown = parser.parse_known_args(words)
     if unknown:
         command_parser.error(_unknown(unknown, command_parser, getattr(described, "MEANT", {})))
     return args

@@ -67,7 +67,7 @@ def example_of(text: str) -> Batch:
         raise InvalidArgumentError(f"{origin}: not JSON: {error}") from error
     if isinstance(document, dict) and document.keys() == {"inputs"}:
         document = document["inputs"]
-    if not isinstance(document, dict) or not all(isinstance(each, list) and each for each in document.values()):
+    if not isinstance(document, dict) or not all(isinstance(values, list) and values for values in document.values()):
         raise InvalidArgumentError(f'{origin}: expected columns by name, such as {{"user": [7, 8]}}')
     texts = {name: TextColumn(name) for name, values in document.items() if _has_text(values)}
     columns = {name: _column(name, values, origin, texts.get(name)) for name, values in document.items()}

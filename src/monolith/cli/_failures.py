@@ -84,10 +84,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _place_of(error: Exception, root: Path | None) -> str | None:
     """File and line of the user's last frame; None where no code of the user's took part."""
-    for each in _chain(error):
-        if isinstance(each, SyntaxError) and each.filename is not None and _is_of_user(each.filename, root):
-            return f"{each.filename}:{each.lineno}"
-        frames = [frame for frame in traceback.extract_tb(each.__traceback__) if _is_of_user(frame.filename, root)]
+    for link in _chain(error):
+        if isinstance(link, SyntaxError) and link.filename is not None and _is_of_user(link.filename, root):
+            return f"{link.filename}:{link.lineno}"
+        frames = [frame for frame in traceback.extract_tb(link.__traceback__) if _is_of_user(frame.filename, root)]
         if frames:
             return f"{frames[-1].filename}:{frames[-1].lineno}"
     return None

@@ -38,8 +38,8 @@ def way_of(options: RunnerConfig, args: argparse.Namespace) -> Way:
     launched = {"local": ("max_restarts",), "ray": ("max_restarts", "ray_address", *RESOURCES)}.get(way, ())
     for name in ("max_restarts", "ray_address", *RESOURCES):
         if getattr(args, name) is not None and name not in launched:
-            wanted = "--launcher local or --launcher ray" if name == "max_restarts" else "--launcher ray"
-            raise ValueError(f"--{name}: is of {wanted}; give that, too, or leave it out")
+            launchers = "--launcher local or --launcher ray" if name == "max_restarts" else "--launcher ray"
+            raise ValueError(f"--{name}: is of {launchers}; give that, too, or leave it out")
     if way != "alone":
         _require_training(options, args)
     if way in ("local", "ray"):
@@ -110,16 +110,16 @@ def plan_of(options: RunnerConfig, args: argparse.Namespace) -> LaunchPlan:
 
 def resources_of(args: argparse.Namespace) -> dict[RoleKind, Resources]:
     """Returns the requested resources of each kind of process; omits kinds without any."""
-    found: dict[RoleKind, Resources] = {}
+    resources: dict[RoleKind, Resources] = {}
     kinds: tuple[RoleKind, ...] = ("ps", "worker")
     for kind in kinds:
         cpus, memory = getattr(args, f"{kind}_cpus"), getattr(args, f"{kind}_memory")
-        given: dict[str, Any] = {} if cpus is None else {"cpus": cpus}
+        values: dict[str, Any] = {} if cpus is None else {"cpus": cpus}
         if memory is not None:
-            given["memory_bytes"] = bytes_of(memory)
-        if given:
-            found[kind] = Resources(**given)
-    return found
+            values["memory_bytes"] = bytes_of(memory)
+        if values:
+            resources[kind] = Resources(**values)
+    return resources
 
 
 def launch(plan: LaunchPlan, args: argparse.Namespace, *, body: Body | None = None) -> int:

@@ -51,13 +51,13 @@ class Report:
         """For JSON."""
         faults = [
             {
-                "fault": each.fault.value,
-                "part": each.part,
-                "generation": each.generation,
-                "number": each.number,
-                "text": each.text,
+                "fault": finding.fault.value,
+                "part": finding.part,
+                "generation": finding.generation,
+                "number": finding.number,
+                "text": finding.text,
             }
-            for each in self.findings
+            for finding in self.findings
         ]
         return {
             "place": self.place,
@@ -74,7 +74,7 @@ class Report:
     @property
     def text(self) -> str:
         """A line for each, and one at the end."""
-        lines = [f"{each.fault.value}: {each.text}" for each in self.findings]
+        lines = [f"{finding.fault.value}: {finding.text}" for finding in self.findings]
         lines += [f"base: {text}" for text in self.lost_bases]
         if self.unfinished_bytes:
             lines.append(f"unfinished: {self.unfinished_bytes} bytes at the end, an incomplete record, are not read")
@@ -94,9 +94,9 @@ def verify(log: DeltaLog, *, part: str | None, progress: Progress) -> Report:
     if part is not None and part not in parts:
         raise NotFoundError(f"delta log '{log.place}': there is no part {part!r}, it has {parts}")
     bases = log.bases()
-    for each in parts if part is None else [part]:
-        _verify_part(log, each, report, progress)
-        _verify_beginning(log, each, bases, report)
+    for name in parts if part is None else [part]:
+        _verify_part(log, name, report, progress)
+        _verify_beginning(log, name, bases, report)
     for base in bases:
         report.bases += 1
         try:
@@ -120,11 +120,11 @@ def _verify_part(log: DeltaLog, part: str, report: Report, progress: Progress) -
             if record is None:
                 break
             faults = len(audit.findings)
-            found = audit.take(record, where=tail.where)
-            if found is None and len(audit.findings) > faults and audit.findings[-1].fault is Fault.CORRUPT:
+            increment = audit.take(record, where=tail.where)
+            if increment is None and len(audit.findings) > faults and audit.findings[-1].fault is Fault.CORRUPT:
                 tail.skip()
-            elif found is not None and found.kind is IncrementKind.ROWS:
-                _verify_rows(found.payload, part, found.number, tail.where, report)
+            elif increment is not None and increment.kind is IncrementKind.ROWS:
+                _verify_rows(increment.payload, part, increment.number, tail.where, report)
             report.bytes += len(record)
             progress.update(1, faults=len(audit.findings))
         report.unfinished_bytes += tail.unread_bytes()
@@ -177,7 +177,10 @@ def compact(log: DeltaLog, *, keep_bases: int, progress: Progress) -> tuple[Base
     stores = stores_of_log(log)
     if not stores:
         raise FailedPreconditionError(f"delta log '{log.place}': it has no rows yet, so there is nothing to save")
-    with _alone(log), Follower(stores, log, on_increment=lambda found: progress.update(1, step=found.step)) as follower:
+    with (
+        _alone(log),
+        Follower(stores, log, on_increment=lambda increment: progress.update(1, step=increment.step)) as follower,
+    ):
         for name in _remove_unfinished(log):
             progress.write(f"removing {name}, which was never finished")
         follower.catch_up()
@@ -213,11 +216,15 @@ def _remove_unfinished(log: DeltaLog) -> list[str]:
     """Removes folders of bases that the log does not name; their names."""
     folder = _local_folder(log)
     named = {base.name for base in log.bases()}
-    left = [] if folder is None else [each for each in sorted(folder.glob(f"{_PREFIX}*/")) if each.name not in named]
-    for each in left:
-        with named_errors(str(each), "removed"):
-            remove_folder(str(each))
-    return [each.name for each in left]
+    left = (
+        []
+        if folder is None
+        else [base_folder for base_folder in sorted(folder.glob(f"{_PREFIX}*/")) if base_folder.name not in named]
+    )
+    for base_folder in left:
+        with named_errors(str(base_folder), "removed"):
+            remove_folder(str(base_folder))
+    return [base_folder.name for base_folder in left]
 
 
 def _local_folder(log: DeltaLog) -> Path | None:

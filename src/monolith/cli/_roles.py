@@ -132,8 +132,8 @@ def _ending_by_signals() -> Iterator[None]:
 
 def _tell_result(trainer: Trainer, options: RunnerConfig, pipe: ProgressPipe | None, *, as_json: bool) -> None:
     """Prints the outcome of the job, on the chief."""
-    latest = next((each for each in list_checkpoints(options.model_dir) if each.latest), None)
-    found = {
+    latest = next((checkpoint for checkpoint in list_checkpoints(options.model_dir) if checkpoint.latest), None)
+    report = {
         "global_step": 0 if latest is None else latest.step,
         "trained_steps": trainer.history.num_steps,
         "ended_by": trainer.history.ended_by,
@@ -142,12 +142,12 @@ def _tell_result(trainer: Trainer, options: RunnerConfig, pipe: ProgressPipe | N
         "model_dir": options.model_dir,
     }
     if pipe is not None:
-        pipe.send_result(found)
+        pipe.send_result(report)
     elif as_json:
-        sys.stdout.write(f"{json.dumps(found)}\n")
+        sys.stdout.write(f"{json.dumps(report)}\n")
     else:
         expired = expired_text(trainer.history.expired_rows)
-        tell(f"step {found['global_step']:,} with {found['rows']:,} rows is saved in {options.model_dir}{expired}")
+        tell(f"step {report['global_step']:,} with {report['rows']:,} rows is saved in {options.model_dir}{expired}")
 
 
 _TF_CONFIG = "TF_CONFIG"
@@ -194,17 +194,17 @@ def take_place(options: RunnerConfig, service: ServiceDiscovery | None, *, comma
 def _take_numbers(options: RunnerConfig, service: TfConfigServiceDiscovery | MLPServiceDiscovery) -> None:
     """Takes the size of the job from the scheduler, and refuses another one that was given."""
     listed = service.query_all()
-    found = {"num_ps": len(listed.get("ps", {})), "num_workers": len(listed.get("worker", {}))}
+    sizes = {"num_ps": len(listed.get("ps", {})), "num_workers": len(listed.get("worker", {}))}
     extra = _num_servers(options) - options.num_ps
-    for name, number in found.items():
-        wanted = number - extra if name == "num_ps" else number
+    for name, number in sizes.items():
+        expected = number - extra if name == "num_ps" else number
         if not options.is_set(name):
-            options.update({name: wanted}, Origin.CODE)
-        elif getattr(options, name) != wanted:
+            options.update({name: expected}, Origin.CODE)
+        elif getattr(options, name) != expected:
             spare = f", {extra} of them to spare" if extra and name == "num_ps" else ""
             raise ValueError(
                 f"--{name}: {options.discovery_type.name} lists {number}{spare}, got {getattr(options, name)}; give"
-                f" {wanted}, or leave it out"
+                f" {expected}, or leave it out"
             )
 
 

@@ -85,5 +85,5 @@ def exit_status(outcome: Outcome, *, check: bool) -> int:
     """0 when every row ran and, where it is checked, reached what it must."""
     if outcome.interrupted:
         return _INTERRUPTED
-    missed = check and any(each.ok is False for each in outcome.measurements)
+    missed = check and any(measurement.ok is False for measurement in outcome.measurements)
     return 1 if outcome.failed or missed else 0

@@ -35,21 +35,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> tuple[Any, str, int]:
-    found = inspection.list_checkpoints(args.path)
+    checkpoints = inspection.list_checkpoints(args.path)
     rows = [
         (
-            str(each.step),
-            _time(each.created),
-            str(each.generation),
-            each.kind,
-            f"{each.rows:,}",
-            _size(each.bytes),
-            " ".join(name for name in ("latest", "exempt") if getattr(each, name)),
+            str(checkpoint.step),
+            _time(checkpoint.created),
+            str(checkpoint.generation),
+            checkpoint.kind,
+            f"{checkpoint.rows:,}",
+            _size(checkpoint.bytes),
+            " ".join(name for name in ("latest", "exempt") if getattr(checkpoint, name)),
         )
-        for each in found
+        for checkpoint in checkpoints
     ]
     head = ("step", "saved", "generation", "kind", "rows", "size", "")
-    return [dataclasses.asdict(each) for each in found], _table(head, rows) if rows else "no checkpoints", 0
+    return (
+        [dataclasses.asdict(checkpoint) for checkpoint in checkpoints],
+        _table(head, rows) if rows else "no checkpoints",
+        0,
+    )
 
 
 def _show(args: argparse.Namespace) -> tuple[Any, str, int]:
@@ -86,12 +90,19 @@ def _verify(args: argparse.Namespace) -> tuple[Any, str, int]:
 
 
 def _diff(args: argparse.Namespace) -> tuple[Any, str, int]:
-    found = inspection.diff(resolve(args.path), resolve(args.other))
-    same = not (found["positions"] or found["tensors"] or found["tables"]) and found["step"][0] == found["step"][1]
-    lines = [f"step: {found['step'][0]}, {found['step'][1]}"]
+    differences = inspection.diff(resolve(args.path), resolve(args.other))
+    same = (
+        not (differences["positions"] or differences["tensors"] or differences["tables"])
+        and differences["step"][0] == differences["step"][1]
+    )
+    lines = [f"step: {differences['step'][0]}, {differences['step'][1]}"]
     for part in ("positions", "tensors", "tables"):
-        lines += [f"{part}:", *(f"  {name}: {value}" for name, value in found[part].items())] if found[part] else []
-    return found, "equal" if same else "\n".join(lines), 0 if same else 1
+        lines += (
+            [f"{part}:", *(f"  {name}: {value}" for name, value in differences[part].items())]
+            if differences[part]
+            else []
+        )
+    return differences, "equal" if same else "\n".join(lines), 0 if same else 1
 
 
 def _export(args: argparse.Namespace) -> tuple[Any, str, int]:
@@ -99,9 +110,9 @@ def _export(args: argparse.Namespace) -> tuple[Any, str, int]:
         # Only this action needs models, and what serves them.
         answer: tuple[Any, str, int] = importlib.import_module("monolith.cli._export").export_for_serving(args)
         return answer
-    given = [name for name in OF_SERVING if getattr(args, name)]
-    if given:
-        raise ValueError(f"export: --{given[0]} is about a model to serve; give --serving, too")
+    unused = [name for name in OF_SERVING if getattr(args, name)]
+    if unused:
+        raise ValueError(f"export: --{unused[0]} is about a model to serve; give --serving, too")
     files = inspection.export(resolve(args.path), args.target)
     return {"target": args.target, "files": files}, "\n".join(f"{args.target}/{name}" for name in files), 0
 

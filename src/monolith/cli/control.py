@@ -58,15 +58,15 @@ def _show_row(args: argparse.Namespace) -> int:
         row = look_up(info, cluster, args.slot, args.id)
     if row is None:
         raise NotFoundError(f"slot {args.slot!r} has no row for id {args.id} on any of {len(info.ps_addrs)} servers")
-    found = {
+    fields = {
         "slot": args.slot,
         "id": args.id,
         "server": row.server,
         "address": info.ps_addrs[row.server],
         "weights": list(row.weights),
     }
-    shown = f"server {row.server} at {found['address']}: {' '.join(f'{each:g}' for each in row.weights)}"
-    sys.stdout.write(f"{json.dumps(found) if args.json else shown}\n")
+    shown = f"server {row.server} at {fields['address']}: {' '.join(f'{weight:g}' for weight in row.weights)}"
+    sys.stdout.write(f"{json.dumps(fields) if args.json else shown}\n")
     return 0
 
 

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _INTERRUPTED = 130
-_FRAMINGS = ", ".join(each.name.lower() for each in Framing)
-_WRITTEN_FRAMINGS = ", ".join(each.name.lower() for each in Framing if each.is_written)
-_COMPRESSIONS = ", ".join(each.name.lower() for each in Compression if each is not Compression.FROM_NAME)
+_FRAMINGS = ", ".join(framing.name.lower() for framing in Framing)
+_WRITTEN_FRAMINGS = ", ".join(framing.name.lower() for framing in Framing if framing.is_written)
+_COMPRESSIONS = ", ".join(
+    compression.name.lower() for compression in Compression if compression is not Compression.FROM_NAME
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
@@ -130,7 +132,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample",
         metavar="NAME",
-        help=f"what the records hold: {', '.join(each.name.lower() for each in SampleFormat)} (default: found out)",
+        help=f"what the records hold: {', '.join(sample.name.lower() for sample in SampleFormat)} (default: found out)",
     )
     parser.add_argument(
         "--compression", default="from_name", metavar="NAME", help=f"of the input: {_COMPRESSIONS} (default: found out)"

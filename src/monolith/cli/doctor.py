@@ -126,13 +126,13 @@ def extras_of(distribution: str) -> dict[str, list[str]]:
         requirements = metadata.requires(distribution) or []
     except metadata.PackageNotFoundError:  # used from its sources, without being installed
         requirements = []
-    found: dict[str, list[str]] = {}
+    needed: dict[str, list[str]] = {}
     for requirement in requirements:
         name = re.match(r"[\w.-]+", requirement)
         extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", requirement)
         if name is not None and extra is not None and name[0] != distribution:  # "test" needs extras of our own
-            found.setdefault(extra[1], []).append(name[0])
-    return found
+            needed.setdefault(extra[1], []).append(name[0])
+    return needed
 
 
 def _examine_extra(name: str, distributions: list[str]) -> Extra:

@@ -40,12 +40,12 @@ def run(args: argparse.Namespace) -> int:
         if args.metrics_port is not None:
             endpoint = stack.enter_context(MetricsEndpoint(args.metrics_port))
             sys.stderr.write(f"metrics on port {endpoint.port}\n")
-        for each in _ENDINGS:
-            stack.callback(signal.signal, each, signal.signal(each, lambda *_: joiner.stop()))
+        for number in _ENDINGS:
+            stack.callback(signal.signal, number, signal.signal(number, lambda *_: joiner.stop()))
         joiner.run(_Teller(stack.enter_context(Progress(unit="examples"))))
     counts = joiner.counts.to_dict()
-    told = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items() if value)
-    sys.stdout.write((json.dumps(counts) if args.json else f"joined: {told or 'nothing came'}") + "\n")
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items() if value)
+    sys.stdout.write((json.dumps(counts) if args.json else f"joined: {shown or 'nothing came'}") + "\n")
     return 0
 
 
@@ -80,6 +80,6 @@ def _config(args: argparse.Namespace) -> JoinerConfig:
 
 def _actions(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(each) for each in text.split(","))
+        return tuple(int(action) for action in text.split(","))
     except ValueError:
         raise ValueError(f"--label_actions takes numbers of actions separated by commas, got '{text}'") from None

@@ -37,14 +37,14 @@ def run(args: argparse.Namespace) -> int:
         foreign = [name for name in names if getattr(args, name) is not None]
         if foreign and scheduler != args.scheduler:
             raise ValueError(f"--{foreign[0]}: is of --print {scheduler}, got --print {args.scheduler}; leave it out")
-    given = without_none({name: getattr(args, name) for name in _ONLY[args.scheduler]})
+    scheduler_options = without_none({name: getattr(args, name) for name in _ONLY[args.scheduler]})
     plan, name = plan_of(options, args), args.name or _name_of(args.task)
     if args.scheduler == "k8s":
-        job = K8sJob(plan=plan, name=name, image=args.image or "", **given)
+        job = K8sJob(plan=plan, name=name, image=args.image or "", **scheduler_options)
         sys.stdout.write(yaml_text(job.documents()))
         sys.stderr.write(job.how_to())
     else:
-        service = YarnService(plan=plan, name=name, image=args.image, **given)
+        service = YarnService(plan=plan, name=name, image=args.image, **scheduler_options)
         sys.stdout.write(f"{json.dumps(service.document(), indent=2)}\n")
         sys.stderr.write(service.how_to())
     return 0

@@ -57,19 +57,19 @@ def _opened(args: argparse.Namespace) -> Iterator[DeltaLog]:
 
 
 def _list(log: DeltaLog, args: argparse.Namespace) -> int:
-    found = listed(log)
-    _print(json.dumps(found, indent=2) if args.json else shown_list(found))
+    contents = listed(log)
+    _print(json.dumps(contents, indent=2) if args.json else shown_list(contents))
     return 0
 
 
 def _show(log: DeltaLog, args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         readers = _readers(log, args, stack)
-        found = [each for reader in readers for each in reader]
+        increments = [increment for reader in readers for increment in reader]
     if args.json:
-        _print(json.dumps([document_of(each) for each in found], indent=2))
+        _print(json.dumps([document_of(increment) for increment in increments], indent=2))
     else:
-        _print("\n".join([HEAD, *map(line_of, found)]))
+        _print("\n".join([HEAD, *map(line_of, increments)]))
     return 0
 
 
@@ -92,13 +92,13 @@ def _follow(log: DeltaLog, args: argparse.Namespace) -> int:
             _print(HEAD)
         since = time.monotonic()
         while not stop.is_set():
-            found = [each for reader in readers if (each := reader.read()) is not None]
-            for each in found:
-                _print(json.dumps(document_of(each)) if args.json else line_of(each))
-            if found:
+            increments = [increment for reader in readers if (increment := reader.read()) is not None]
+            for increment in increments:
+                _print(json.dumps(document_of(increment)) if args.json else line_of(increment))
+            if increments:
                 since = time.monotonic()
                 continue
-            behind = args.until_caught_up and [each for each in readers if each.lag.increments]
+            behind = args.until_caught_up and [reader for reader in readers if reader.lag.increments]
             if args.until_caught_up and not behind:
                 break
             if behind and time.monotonic() - since >= _UNFINISHED_SECONDS:
@@ -140,11 +140,11 @@ def _readers(log: DeltaLog, args: argparse.Namespace, stack: ExitStack) -> list[
     return readers
 
 
-def _parts(log: DeltaLog, wanted: str | None) -> list[str]:
+def _parts(log: DeltaLog, part: str | None) -> list[str]:
     parts = log.parts()
-    if wanted is not None and wanted not in parts:
-        raise ValueError(f"--part: '{log.place}' has no part '{wanted}', but {', '.join(parts) or 'none'}")
-    return parts if wanted is None else [wanted]
+    if part is not None and part not in parts:
+        raise ValueError(f"--part: '{log.place}' has no part '{part}', but {', '.join(parts) or 'none'}")
+    return parts if part is None else [part]
 
 
 def _print(text: str) -> None:
@@ -158,37 +158,37 @@ HEAD = _FORM.format(
 ).rstrip()
 
 
-def document_of(found: Increment) -> dict[str, Any]:
+def document_of(increment: Increment) -> dict[str, Any]:
     """Everything but the payload."""
-    rows, removed = _counts(found)
+    rows, removed = _counts(increment)
     return {
-        "part": found.part,
-        "number": found.number,
-        "generation": found.generation,
-        "kind": found.kind.name.lower(),
-        "step": found.step,
-        "examples": found.examples,
-        "oldest_event_ms": found.oldest_event_ms,
-        "newest_event_ms": found.newest_event_ms,
-        "published_ms": found.published_ms,
+        "part": increment.part,
+        "number": increment.number,
+        "generation": increment.generation,
+        "kind": increment.kind.name.lower(),
+        "step": increment.step,
+        "examples": increment.examples,
+        "oldest_event_ms": increment.oldest_event_ms,
+        "newest_event_ms": increment.newest_event_ms,
+        "published_ms": increment.published_ms,
         "rows": rows,
         "removed": removed,
-        "bytes": len(found.payload),
-        "mark": list(found.mark),
-        "needs": dict(found.needs),
-        "base": found.base,
-        "schema": found.payload.decode(errors="replace") if found.kind is IncrementKind.OPENING else None,
+        "bytes": len(increment.payload),
+        "mark": list(increment.mark),
+        "needs": dict(increment.needs),
+        "base": increment.base,
+        "schema": increment.payload.decode(errors="replace") if increment.kind is IncrementKind.OPENING else None,
     }
 
 
-def line_of(found: Increment) -> str:
+def line_of(increment: Increment) -> str:
     """Describes an increment in one line."""
-    rows, removed = _counts(found)
-    kind = found.kind.name.lower()
-    written = "" if not found.published_ms else time_text(found.published_ms)
-    numbers = (f"{each:,}" for each in (found.step, found.examples, rows, removed, len(found.payload)))
-    line = _FORM.format(found.part, found.number, found.generation, kind, written, *numbers)
-    return line + (f"  begins with base {found.base}" if found.base is not None else "")
+    rows, removed = _counts(increment)
+    kind = increment.kind.name.lower()
+    written = "" if not increment.published_ms else time_text(increment.published_ms)
+    numbers = (f"{number:,}" for number in (increment.step, increment.examples, rows, removed, len(increment.payload)))
+    line = _FORM.format(increment.part, increment.number, increment.generation, kind, written, *numbers)
+    return line + (f"  begins with base {increment.base}" if increment.base is not None else "")
 
 
 def time_text(milliseconds: int) -> str:
@@ -196,16 +196,16 @@ def time_text(milliseconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))
 
 
-def _counts(found: Increment) -> tuple[int, int]:
+def _counts(increment: Increment) -> tuple[int, int]:
     """Rows, and ids that were removed."""
-    if found.kind is not IncrementKind.ROWS or not found.payload:
+    if increment.kind is not IncrementKind.ROWS or not increment.payload:
         return 0, 0
     counts = {BlockKind.SERVING: 0, BlockKind.TOMBSTONE: 0}
     try:
-        for block in PackedBlocks(found.payload):
+        for block in PackedBlocks(increment.payload):
             counts[block.kind] = counts.get(block.kind, 0) + block.count
     except DataLossError as error:
-        raise DataLossError(f"part {found.part!r}, increment {found.number}: {error.message}") from error
+        raise DataLossError(f"part {increment.part!r}, increment {increment.number}: {error.message}") from error
     return counts[BlockKind.SERVING], counts[BlockKind.TOMBSTONE]
 
 
@@ -227,14 +227,14 @@ def listed(log: DeltaLog) -> dict[str, Any]:
     return {"place": log.place, "parts": parts, "bases": [asdict(base) for base in log.bases()]}
 
 
-def shown_list(found: dict[str, Any]) -> str:
+def shown_list(contents: dict[str, Any]) -> str:
     """As lines."""
     form = "{:<24} {:>10} {:>10} {:>10}".format
     lines = [form("part", "first", "last", "generation")]
-    lines += [form(each["part"], each["first"], each["last"], each["generation"]) for each in found["parts"]]
-    if not found["parts"]:
+    lines += [form(part["part"], part["first"], part["last"], part["generation"]) for part in contents["parts"]]
+    if not contents["parts"]:
         lines = ["no parts"]
-    for base in found["bases"]:
+    for base in contents["bases"]:
         numbers = ", ".join(f"{part} {number}" for part, number in sorted(base["numbers"].items()))
         lines.append(f"base {base['name']} ({base['kind']}, {time_text(base['created_ms'])}): up to {numbers}")
     return "\n".join(lines)

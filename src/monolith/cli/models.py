@@ -31,7 +31,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps({"models": models}) + "\n")
     else:
-        sys.stdout.write("".join(f"{line}\n" for each, model in models.items() for line in _lines(each, model)))
+        sys.stdout.write(
+            "".join(f"{line}\n" for model_name, model in models.items() for line in _lines(model_name, model))
+        )
     return 0
 
 
@@ -87,8 +89,8 @@ def _ask(args: argparse.Namespace, path: str, fields: dict[str, Any] | None) -> 
         response = connection.getresponse()
         text = response.read(_LONGEST_ANSWER)
     except (OSError, http.client.HTTPException) as error:
-        told = str(error) or type(error).__name__
-        raise UnavailableError(f"{args.url}: no answer: {told}; is monolith serve there?") from None
+        reason = str(error) or type(error).__name__
+        raise UnavailableError(f"{args.url}: no answer: {reason}; is monolith serve there?") from None
     finally:
         connection.close()
     return _answer(args.url, response.status, text)
@@ -112,22 +114,24 @@ def _answer(url: str, status: int, text: bytes) -> Any:
     except ValueError:
         raise UnknownError(f"{url}: answered {status}, and no JSON; is it monolith serve?") from None
     if status != http.client.OK:
-        told = answer.get("error") if isinstance(answer, dict) else None
-        raise OpError(str(told or f"{url}: answered {status}"))
+        problem = answer.get("error") if isinstance(answer, dict) else None
+        raise OpError(str(problem or f"{url}: answered {status}"))
     return answer
 
 
 def _lines(name: str, model: dict[str, Any]) -> list[str]:
     """Returns a model for people: what answers first, then what was decided."""
     lines = [f"{name}: version {model['answers']} answers"]
-    for each in model["versions"]:
-        notes = [*each["labels"]]
-        notes += ["follows the log"] if each["follows"] else []
-        notes += ["as exported"] if each["as_exported"] else []
-        notes += [] if each["ready"] else [f"not ready: {each['why_not_ready']}"]
-        notes += [] if each["problem"] is None else [each["problem"]]
-        lines.append(f"  version {each['version']}: {each['rows']} rows" + "".join(f"; {note}" for note in notes))
-    waiting = [number for number in model["available"] if number not in {each["version"] for each in model["versions"]}]
+    for version in model["versions"]:
+        notes = [*version["labels"]]
+        notes += ["follows the log"] if version["follows"] else []
+        notes += ["as exported"] if version["as_exported"] else []
+        notes += [] if version["ready"] else [f"not ready: {version['why_not_ready']}"]
+        notes += [] if version["problem"] is None else [version["problem"]]
+        lines.append(f"  version {version['version']}: {version['rows']} rows" + "".join(f"; {note}" for note in notes))
+    waiting = [
+        number for number in model["available"] if number not in {version["version"] for version in model["versions"]}
+    ]
     if waiting:
         lines.append(f"  not loaded: {', '.join(map(str, waiting))}")
     lines += [f"  version {number} is refused: {why}" for number, why in model["refused"].items()]
@@ -184,9 +188,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         epilog="example: monolith models canary ranker 7 --share 0.05 --url http://127.0.0.1:8501",
     )
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    made = {}
+    parsers = {}
     for name, (description, example) in _ACTIONS.items():
-        made[name] = actions.add_parser(
+        parsers[name] = actions.add_parser(
             name,
             help=description,
             allow_abbrev=False,  # or --token would be taken for --token_file
@@ -194,29 +198,29 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
             epilog=f"example: monolith models {example}",
         )
         if name == "list":
-            made[name].add_argument("model", nargs="?", metavar="MODEL", help="name of a model (default: all)")
+            parsers[name].add_argument("model", nargs="?", metavar="MODEL", help="name of a model (default: all)")
         else:
-            made[name].add_argument("model", metavar="MODEL", help="name of the model")
-    _add_fields(made)
-    for action in made.values():
+            parsers[name].add_argument("model", metavar="MODEL", help="name of the model")
+    _add_fields(parsers)
+    for action in parsers.values():
         _add_options(action)
     return parser
 
 
-def _add_fields(made: dict[str, argparse.ArgumentParser]) -> None:
-    made["label"].add_argument("label", metavar="LABEL", help="stable answers requests that name no version")
-    made["label"].add_argument("version", nargs="?", type=int, metavar="VERSION", help="number of a version")
-    made["label"].add_argument("--remove", action="store_true", help="take the label away")
+def _add_fields(parsers: dict[str, argparse.ArgumentParser]) -> None:
+    parsers["label"].add_argument("label", metavar="LABEL", help="stable answers requests that name no version")
+    parsers["label"].add_argument("version", nargs="?", type=int, metavar="VERSION", help="number of a version")
+    parsers["label"].add_argument("--remove", action="store_true", help="take the label away")
     for name in ("canary", "shadow"):
-        made[name].add_argument("target", nargs="?", metavar="VERSION", help="number of a version, or a label")
-        made[name].add_argument("--end", action="store_true", help="end it")
-    made["canary"].add_argument("--share", type=float, metavar="S", help="from 0 to 1, of requests without version")
-    made["rollback"].add_argument("version", type=int, metavar="VERSION", help="number of the version")
-    made["rollback"].add_argument(
+        parsers[name].add_argument("target", nargs="?", metavar="VERSION", help="number of a version, or a label")
+        parsers[name].add_argument("--end", action="store_true", help="end it")
+    parsers["canary"].add_argument("--share", type=float, metavar="S", help="from 0 to 1, of requests without version")
+    parsers["rollback"].add_argument("version", type=int, metavar="VERSION", help="number of the version")
+    parsers["rollback"].add_argument(
         "--follow", action="store_true", help="keep following the delta log (default: rows and weights as exported)"
     )
     for name in ("label", "canary", "rollback"):
-        made[name].add_argument("--force", action="store_true", help=_FORCE)
+        parsers[name].add_argument("--force", action="store_true", help=_FORCE)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

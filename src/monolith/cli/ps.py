@@ -58,14 +58,14 @@ def _run_bare(args: argparse.Namespace) -> int:
         recovery=_recovery(args),
     )
     with server:
-        before = [signal.signal(each, lambda *_: server.stop(args.drain_seconds)) for each in _ENDINGS]
+        before = [signal.signal(number, lambda *_: server.stop(args.drain_seconds)) for number in _ENDINGS]
         try:
             sys.stdout.write(_told(server, as_json=args.json) + "\n")
             sys.stdout.flush()
             server.wait()
         finally:
-            for each, handler in zip(_ENDINGS, before, strict=True):
-                signal.signal(each, handler)
+            for number, handler in zip(_ENDINGS, before, strict=True):
+                signal.signal(number, handler)
     return 0
 
 
@@ -74,7 +74,7 @@ _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 def _told(server: PsServer, *, as_json: bool) -> str:
     if as_json:
-        told = {
+        fields = {
             "index": server.index,
             "num_ps": server.options.num_ps,
             "address": server.address,
@@ -82,7 +82,7 @@ def _told(server: PsServer, *, as_json: bool) -> str:
             "pid": os.getpid(),
             "recovered_rows": None if server.recovered is None else server.recovered.rows,
         }
-        return json.dumps(told)
+        return json.dumps(fields)
     came_back = "" if server.recovered is None else f"; it recovered {server.recovered.rows} rows"
     return (
         f"parameter server {server.index} of {server.options.num_ps} serves on {server.address}"
@@ -91,8 +91,8 @@ def _told(server: PsServer, *, as_json: bool) -> str:
 
 
 def _recovery(args: argparse.Namespace) -> RecoveryConfig | None:
-    given = {"interval_seconds": args.recovery_interval_seconds, "model_dir": args.model_dir}
-    named = without_none(given)
+    options = {"interval_seconds": args.recovery_interval_seconds, "model_dir": args.model_dir}
+    named = without_none(options)
     if args.recovery_dir is None:
         if named:
             raise ValueError("--recovery_interval_seconds and --model_dir need --recovery_dir, where the record goes")

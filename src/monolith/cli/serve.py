@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
             server, called, version = _open_shard(name, path, args, follow=_of_model(name, logs), stack=stack)
             models = [{"name": called, "version": version}]
         _require_used("--follow", logs)
-        for each in _ENDINGS:
-            stack.callback(signal.signal, each, signal.signal(each, lambda *_: server.stop()))
+        for number in _ENDINGS:
+            stack.callback(signal.signal, number, signal.signal(number, lambda *_: server.stop()))
         _tell(server, models, as_json=args.json)
         server.wait()
         sys.stderr.write("ending: requests that are here are answered\n")
@@ -107,19 +107,19 @@ def _add(registry: ModelRegistry, name: str | None, model: ServedModel) -> None:
 
 def _by_model(args: argparse.Namespace, option: str) -> dict[str, str]:
     """Returns the value of an option for each model by name; "" stands for the only model."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in getattr(args, option):
         name, place = _named(text)
         if not name and len(args.models) + (args.task is not None) > 1:
             raise ValueError(f"--{option}: there are several models; write --{option} NAME={place}")
-        if (name or "") in found:
+        if (name or "") in values:
             raise ValueError(f"--{option}: a model has one, got another one: {text}")
-        found[name or ""] = place
-    return found
+        values[name or ""] = place
+    return values
 
 
-def _of_model(name: str | None, given: dict[str, str]) -> str | None:
-    return given.pop(name or "", None) or given.pop("", None)
+def _of_model(name: str | None, values: dict[str, str]) -> str | None:
+    return values.pop(name or "", None) or values.pop("", None)
 
 
 def _require_used(option: str, left: dict[str, str]) -> None:
@@ -170,8 +170,8 @@ def _request_log(args: argparse.Namespace) -> RequestLogConfig | None:
     if args.request_log_kafka:
         options["kafka"] = key_values(args.request_log_kafka, "--request_log_kafka")
     if args.request_log is None and options:
-        given = {"share": "_share", "item_column": "_item", "kafka": "_kafka"}[next(iter(options))]
-        raise ValueError(f"--request_log{given} is for a log of requests; give its place: --request_log PLACE")
+        ending = {"share": "_share", "item_column": "_item", "kafka": "_kafka"}[next(iter(options))]
+        raise ValueError(f"--request_log{ending} is for a log of requests; give its place: --request_log PLACE")
     return None if args.request_log is None else RequestLogConfig(place=args.request_log, **options)
 
 
@@ -217,9 +217,9 @@ def open_task(task: str, model_dir: str | None, *, follow: str | None) -> TaskMo
         )
     # Serving of exports needs no training code.
     importlib.import_module("monolith.cli._run_options").find_tasks_here()
-    found = importlib.import_module("monolith.train").find_task(task)
-    made: TaskModel = importlib.import_module("monolith.serving.task_model").TaskModel(found, model_dir)
-    return made
+    params = importlib.import_module("monolith.train").find_task(task)
+    model: TaskModel = importlib.import_module("monolith.serving.task_model").TaskModel(params, model_dir)
+    return model
 
 
 _GRPC_PORT = 8500
@@ -283,7 +283,7 @@ def _open_entry(
     name: str | None, path: str, args: argparse.Namespace, *, follow: str | None, stack: contextlib.ExitStack
 ) -> RemotePredictor:
     """Returns the entry of an export, with its shards as the command names them; what it needs is left to the stack."""
-    wanted = {each: getattr(args, each) for each in ("max_rpc_deadline_millis", "hedge_millis", "lost_shards")}
+    limits = {option: getattr(args, option) for option in ("max_rpc_deadline_millis", "hedge_millis", "lost_shards")}
     credentials = ClientCredentials(
         token=secret_in(args.shard_token_file),
         tls_ca=args.shard_tls_ca,
@@ -298,7 +298,7 @@ def _open_entry(
         threads=args.threads or 1,
         trial=True,
         credentials=credentials,
-        **without_none(wanted),
+        **without_none(limits),
     )
 
 
@@ -309,7 +309,7 @@ def _open_shard(
     number = ShardNumber.parse(args.shard)
     model = name or open_export(join(path, f"ps_{number.index}")).manifest.name
     options = ServerConfig(
-        **without_none({each: getattr(args, each) for each in _PLACES}),
+        **without_none({option: getattr(args, option) for option in _PLACES}),
         port=args.port,
         grpc_port=_GRPC_PORT if args.grpc_port is None else args.grpc_port,
         metrics_port=args.metrics_port,
@@ -339,7 +339,7 @@ def _open_shard(
 
 def _replicas(name: str | None, path: str, args: argparse.Namespace, stack: contextlib.ExitStack) -> Replicas:
     if args.shards is not None:
-        return ListedReplicas([[each.strip() for each in shard.split(",")] for shard in args.shards.split(";")])
+        return ListedReplicas([[address.strip() for address in shard.split(",")] for shard in args.shards.split(";")])
     manifest = open_export(path).manifest
     if not manifest.shards:
         raise ValueError(f"'{path}': it was not exported for shards; export it with shards=N, or omit --discovery_type")
@@ -357,14 +357,14 @@ def _refuse_staleness(args: argparse.Namespace) -> None:
 def _discovery(args: argparse.Namespace) -> Any:
     settings = DiscoveryConfig(
         discovery_type=ServiceDiscoveryType[args.discovery_type.upper()],
-        **without_none({each: getattr(args, each) for each in _DISCOVERY}),
+        **without_none({option: getattr(args, option) for option in _DISCOVERY}),
     )
     with monolith_discovery(settings) as service:
-        found: ServiceDiscovery | None = service
-        yield found
+        discovery: ServiceDiscovery | None = service
+        yield discovery
 
 
 def _refuse(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
-    given = [each for each in names if getattr(args, each) not in (None, [], False)]
-    if given:
-        raise ValueError(f"--{given[0]}: {why}")
+    unused = [option for option in names if getattr(args, option) not in (None, [], False)]
+    if unused:
+        raise ValueError(f"--{unused[0]}: {why}")

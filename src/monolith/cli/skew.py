@@ -50,15 +50,15 @@ def _requests(args: argparse.Namespace) -> Iterator[LoggedRequest]:
 def _judge(report: SkewReport, limit: float | None) -> int:
     if limit is None or (report.examples and report.skew <= limit):
         return 0
-    told = f"{report.skew:.3%} of the scores differ, at most {limit:.3%} may"
-    sys.stderr.write(f"monolith skew: {told if report.examples else 'nothing could be compared'}\n")
+    verdict = f"{report.skew:.3%} of the scores differ, at most {limit:.3%} may"
+    sys.stderr.write(f"monolith skew: {verdict if report.examples else 'nothing could be compared'}\n")
     return FAILED
 
 
 def _require_sense(args: argparse.Namespace) -> None:
     if (args.task is None) != (args.model_dir is None):
-        given, missing = ("--task", "--model_dir") if args.model_dir is None else ("--model_dir", "--task")
-        raise ValueError(f"{given}: needs {missing}, too; without both, requests are replayed on the export")
+        present, missing = ("--task", "--model_dir") if args.model_dir is None else ("--model_dir", "--task")
+        raise ValueError(f"{present}: needs {missing}, too; without both, requests are replayed on the export")
     if args.params_override is not None and args.task is None:
         raise ValueError("--params_override: are parameters of a task; give --task")
     if args.fail_above is not None and not 0 <= args.fail_above < 1:

@@ -55,15 +55,20 @@ def _erase_from_training(args: argparse.Namespace, ids: list[int], client: Contr
 def _erase_from_checkpoints(args: argparse.Namespace, ids: list[int]) -> dict[str, Any]:
     paths = checkpoints_at(args.path)
     done = "were found" if args.dry_run else "were erased"
-    found = []
+    checkpoints = []
     with ExitStack() as locked:
         for folder in [] if args.dry_run else sorted({split_path(path)[0] for path in paths}):
             locked.enter_context(ModelDirLock(folder))
         for path in paths:
             erased = erase_from_checkpoint(path, args.slot, torch.tensor(ids), dry_run=args.dry_run)
-            found.append({"path": path, "rows": erased.rows})
+            checkpoints.append({"path": path, "rows": erased.rows})
             _say(args, f"{path}: {erased.rows} rows of {len(ids)} ids of slot {args.slot!r} {done}")
-    return {"slot": args.slot, "ids": len(ids), "rows": sum(each["rows"] for each in found), "checkpoints": found}
+    return {
+        "slot": args.slot,
+        "ids": len(ids),
+        "rows": sum(checkpoint["rows"] for checkpoint in checkpoints),
+        "checkpoints": checkpoints,
+    }
 
 
 def _controller(args: argparse.Namespace) -> ControllerClient | None:
@@ -85,16 +90,16 @@ def _checkpoints_or_none(path: str) -> list[str]:
 
 
 def _ids(args: argparse.Namespace) -> list[int]:
-    given = list(args.ids)
+    texts = list(args.ids)
     if args.ids_file is not None:
         lines = Path(args.ids_file).read_text(encoding="utf-8").splitlines()
-        given += [line.strip() for line in lines if line.strip()]
-    if not given:
+        texts += [line.strip() for line in lines if line.strip()]
+    if not texts:
         raise ValueError("erase: give ids by --ids or --ids_file, got none")
     if args.texts is not None:
-        ids: list[int] = text_ids(args.texts or args.slot, given).tolist()
+        ids: list[int] = text_ids(args.texts or args.slot, texts).tolist()
         return ids
-    return [_id(text) for text in given]
+    return [_id(text) for text in texts]
 
 
 def _id(text: str) -> int:

@@ -33,16 +33,16 @@ def run(args: argparse.Namespace) -> int:
     if options.mode == "train":
         return _train(options, args)
     try:
-        found = main(options)
+        metrics = main(options)
     except TypeError as error:
         if options.mode != "train_and_eval":
             raise
         raise ValueError(str(error)) from error
-    assert isinstance(found, dict)  # noqa: S101 - what an evaluation returns
+    assert isinstance(metrics, dict)  # noqa: S101 - what an evaluation returns
     if args.json:
-        sys.stdout.write(f"{json.dumps(found)}\n")
+        sys.stdout.write(f"{json.dumps(metrics)}\n")
     else:
-        sys.stdout.writelines(f"{name}: {value:g}\n" for name, value in sorted(found.items()))
+        sys.stdout.writelines(f"{name}: {value:g}\n" for name, value in sorted(metrics.items()))
     return 0
 
 
@@ -57,10 +57,10 @@ def _train(options: TpuConfig, args: argparse.Namespace) -> int:
                 bar.close()
                 tell(f"resume with: {command_of(args)}")
     assert not isinstance(state, dict)  # noqa: S101 - what training returns
-    rows = sum(each.num_rows for each in state.embeddings.values())
+    rows = sum(embeddings.num_rows for embeddings in state.embeddings.values())
     if args.json:
-        found = {"global_step": state.global_step, "rows": rows, "model_dir": options.model_dir}
-        sys.stdout.write(f"{json.dumps(found)}\n")
+        result = {"global_step": state.global_step, "rows": rows, "model_dir": options.model_dir}
+        sys.stdout.write(f"{json.dumps(result)}\n")
     elif state.global_step and options.model_dir is None:
         tell(f"step {state.global_step:,} with {rows:,} rows was tried, and not saved: there is no --model_dir")
     elif state.global_step:

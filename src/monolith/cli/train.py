@@ -123,7 +123,7 @@ def _train(trainer: Trainer, args: argparse.Namespace, stream: ExampleStream | N
             if stop.received is not None and is_first:
                 bar.close()
                 tell(f"resume with: {command_of(args)}")
-    rows = sum(each.num_rows for each in state.embeddings.values())  # ranks count them together
+    rows = sum(embeddings.num_rows for embeddings in state.embeddings.values())  # ranks count them together
     _tell_result(trainer, state, rows, as_json=args.json, stream=stream, was_stopped=stop.received is not None)
     return 0 if stop.received is None else _INTERRUPTED
 
@@ -137,7 +137,7 @@ def _tell_result(
     trainer: Trainer, state: TrainState, rows: int, *, as_json: bool, stream: ExampleStream | None, was_stopped: bool
 ) -> None:
     history = trainer.history
-    found = {
+    result = {
         "global_step": state.global_step,
         "trained_steps": history.num_steps,
         "ended_by": history.ended_by,
@@ -147,9 +147,9 @@ def _tell_result(
         **stream_result(stream),
     }
     if not _is_first(trainer):
-        _log.info("rank %d: %s", trainer.config.worker_index, json.dumps(found))
+        _log.info("rank %d: %s", trainer.config.worker_index, json.dumps(result))
     elif as_json:
-        sys.stdout.write(f"{json.dumps(found)}\n")
+        sys.stdout.write(f"{json.dumps(result)}\n")
     elif trainer.config.only_feature_engineering:
         tell(f"the features of {state.global_step:,} batches are in {trainer.config.model_dir}/features")
     elif state.global_step and history.ended_by == "data" and not history.num_steps and not was_stopped:
@@ -165,13 +165,13 @@ def _tell_result(
 
 
 def _evaluate(trainer: Trainer, args: argparse.Namespace) -> int:
-    found = trainer.evaluate(steps=args.steps)
+    metrics = trainer.evaluate(steps=args.steps)
     if not _is_first(trainer):
-        _log.info("rank %d: %s", trainer.config.worker_index, json.dumps(found))
+        _log.info("rank %d: %s", trainer.config.worker_index, json.dumps(metrics))
     elif args.json:
-        sys.stdout.write(f"{json.dumps(found)}\n")
+        sys.stdout.write(f"{json.dumps(metrics)}\n")
     else:
-        sys.stdout.writelines(f"{name}: {value:g}\n" for name, value in sorted(found.items()))
+        sys.stdout.writelines(f"{name}: {value:g}\n" for name, value in sorted(metrics.items()))
     return 0
 
 
@@ -226,8 +226,12 @@ def _dry_run(trainer: Trainer, *, as_json: bool, plan: LaunchPlan | None = None)
         result = session.run_next(feed)
         assert result is not None  # noqa: S101 - only ranks may have no batch
         parameters = [] if session.state.model is None else weights_of(session.state.model)
-        slots = {name: slot.dim for each in session.state.embeddings.values() for name, slot in each.slots.items()}
-    found: dict[str, Any] = {
+        slots = {
+            name: slot.dim
+            for embeddings in session.state.embeddings.values()
+            for name, slot in embeddings.slots.items()
+        }
+    summary: dict[str, Any] = {
         "task": task.p.name,
         "begins_with": "nothing" if state is None else state.model_checkpoint_path,
         "dense_parameters": sum(parameter.numel() for parameter in parameters),
@@ -236,10 +240,10 @@ def _dry_run(trainer: Trainer, *, as_json: bool, plan: LaunchPlan | None = None)
         "loss": None if result.loss is None else float(result.loss),
     }
     if plan is not None:
-        found["processes"] = {str(role): shlex.join(plan.command(role)) for role in plan.roles}
+        summary["processes"] = {str(role): shlex.join(plan.command(role)) for role in plan.roles}
     if as_json:
-        return f"{json.dumps(found)}\n"
-    return "".join(f"{name.replace('_', ' ')}: {value}\n" for name, value in found.items())
+        return f"{json.dumps(summary)}\n"
+    return "".join(f"{name.replace('_', ' ')}: {value}\n" for name, value in summary.items())
 
 
 def _plain(values: Any) -> Any:
@@ -265,8 +269,8 @@ def role_body() -> Body:
     threads = torch.get_num_threads()
 
     def body(arguments: Sequence[str]) -> int:
-        given = (environment.get(_THREADS) or "").partition(",")[0]
-        torch.set_num_threads(int(given) if given.isdecimal() else threads)  # the thread pool has not started yet
+        number = (environment.get(_THREADS) or "").partition(",")[0]
+        torch.set_num_threads(int(number) if number.isdecimal() else threads)  # the thread pool has not started yet
         np.random.seed()  # noqa: NPY002 - used by users' code; forks would all draw the same
         return main(arguments)
 
@@ -299,14 +303,14 @@ def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> Exam
     _require_alone(options, way)
     if args.deterministic:
         raise ValueError("--deterministic: batches of a stream are cut as examples arrive; omit one of the two")
-    given: dict[str, Any] = {
+    config_values: dict[str, Any] = {
         "partitions": args.stream_partitions,
         "max_lag_seconds": args.stream_max_lag,
         "missing": args.stream_missing,
         "stop_at_end": args.stream_stop_at_end,
         "kafka": None if args.stream_kafka is None else key_values(args.stream_kafka, "--stream_kafka"),
     }
-    return ExampleStream(args.stream, StreamConfig(**without_none(given)))
+    return ExampleStream(args.stream, StreamConfig(**without_none(config_values)))
 
 
 def stream_hooks(stream: ExampleStream | None, args: argparse.Namespace, bar: Progress) -> list[Hook]:

@@ -127,7 +127,7 @@ class LocalLauncher:
             number = signal.Signals(self._signals.pop(0))
             log.tell(f"got {number.name}")
             self._supervision.stop(self._clock.monotonic())
-        for process in [each for each in self._processes.values() if each.has_ended]:
+        for process in [process for process in self._processes.values() if process.has_ended]:
             self._bury(process, log, view)
 
     def _hear(self, process: RoleProcess, descriptor: int, log: MergedLog, view: JobView) -> bool:

@@ -211,11 +211,11 @@ class RoleProcess:
 
     def __init__(self, role: Role, plan: LaunchPlan, body: Body | None = None) -> None:
         self.role = role
-        self._printed, self._told = Lines(), Lines()
+        self._printed, self._message_lines = Lines(), Lines()
         self._listens = False
-        with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
-            self.output, printing = _pipe(kept, given)
-            self.messages, telling = _pipe(kept, given)
+        with contextlib.ExitStack() as child_ends, contextlib.ExitStack() as kept:
+            self.output, printing = _pipe(kept, child_ends)
+            self.messages, telling = _pipe(kept, child_ends)
             variables = {**plan.environment, PROGRESS_FD: str(telling)}
             self._process: ForkedProcess | subprocess.Popen[bytes]
             if body is not None:
@@ -242,7 +242,7 @@ class RoleProcess:
 
     def read_messages(self) -> tuple[list[dict[str, Any]], bool]:
         """Returns the messages since the last call, and whether more may come."""
-        lines, is_open = self._read(self.messages, self._told)
+        lines, is_open = self._read(self.messages, self._message_lines)
         messages = list(_objects(lines))
         self._listens = self._listens or bool(messages)
         return messages, is_open
@@ -294,11 +294,11 @@ def _started(
     )
 
 
-def _pipe(kept: contextlib.ExitStack, given: contextlib.ExitStack) -> tuple[int, int]:
+def _pipe(kept: contextlib.ExitStack, child_ends: contextlib.ExitStack) -> tuple[int, int]:
     """Returns the end that we read without blocking, and the end for the child."""
     ours, theirs = os.pipe()
     kept.callback(os.close, ours)
-    given.callback(os.close, theirs)
+    child_ends.callback(os.close, theirs)
     os.set_blocking(ours, False)
     return ours, theirs
 
@@ -307,6 +307,6 @@ def _objects(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yields the messages among lines; other lines are skipped, since any program may write to a pipe."""
     for line in lines:
         with contextlib.suppress(ValueError):
-            found = json.loads(line)
-            if isinstance(found, dict):
-                yield found
+            message = json.loads(line)
+            if isinstance(message, dict):
+                yield message

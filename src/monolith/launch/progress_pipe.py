@@ -35,15 +35,15 @@ class ProgressPipe:
     @classmethod
     def from_environment(cls) -> ProgressPipe | None:
         """Returns the pipe of the launcher that started this process, or None. A second call returns None."""
-        told = environment.get(PROGRESS_FD) or ""
-        if not told.isdecimal():
+        descriptor = environment.get(PROGRESS_FD) or ""
+        if not descriptor.isdecimal():
             return None
         environment.put(PROGRESS_FD, "")  # child processes have no such pipe
         try:
-            is_pipe = stat.S_ISFIFO(os.fstat(int(told)).st_mode)
+            is_pipe = stat.S_ISFIFO(os.fstat(int(descriptor)).st_mode)
         except OSError:
             is_pipe = False
-        return cls(int(told)) if is_pipe else None
+        return cls(int(descriptor)) if is_pipe else None
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Sends a message if the pipe has room: training never waits for the launcher."""

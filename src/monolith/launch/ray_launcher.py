@@ -182,8 +182,8 @@ class RayLauncher:
             if ref == self._news:
                 news = self._ray.get(ref)
                 self._news = self._job.next_news.remote()
-                for each in news:
-                    self._hear(each, view)
+                for event in news:
+                    self._hear(event, view)
             else:
                 self._bury(ref, log, view)
         while self._signals:
@@ -209,23 +209,23 @@ class RayLauncher:
         view.gone(role)
         exit_code = self._exit_codes.pop(role, None)
         if exit_code is None:
-            self._supervision.ended(role, _DIED, self._clock.monotonic(), told=_GONE)
+            self._supervision.ended(role, _DIED, self._clock.monotonic(), reason=_GONE)
         else:
             self._supervision.ended(role, exit_code, self._clock.monotonic())
 
     def _bury(self, ref: Any, log: MergedLog, view: JobView) -> None:
         """Handles the final end of a role, by itself or by us."""
-        role, told = self._running.pop(ref), None
+        role, reason = self._running.pop(ref), None
         try:
             exit_code = int(self._ray.get(ref))
         except self._ray.exceptions.RayActorError:
-            exit_code, told = _DIED, _GONE
+            exit_code, reason = _DIED, _GONE
             self._actors.pop(role, None)
         except self._ray.exceptions.RayError as error:
             log.tell(f"{role}: {error}")
             exit_code = _FAILED
         view.gone(role)
-        self._supervision.ended(role, exit_code, self._clock.monotonic(), told=told)
+        self._supervision.ended(role, exit_code, self._clock.monotonic(), reason=reason)
 
     def _end_all(self) -> None:
         for actor in self._actors.values():
@@ -236,9 +236,9 @@ class RayLauncher:
         """Receives the remaining messages of roles that have ended."""
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.get(self._job.end.remote(), timeout=_END_SECONDS)
-            for each in self._ray.get(self._news, timeout=_END_SECONDS):
-                if each[0] == "told":
-                    self._hear(each, view)
+            for event in self._ray.get(self._news, timeout=_END_SECONDS):
+                if event[0] == "told":
+                    self._hear(event, view)
 
     def _end_job(self) -> None:
         # Ray would repeat a pending call, and log it.

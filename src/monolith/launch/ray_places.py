@@ -110,8 +110,8 @@ class RayPlaces:
 
 
 def _bundles(plan: LaunchPlan) -> list[dict[str, float]]:
-    asked = [plan.resources_of(role.kind) for role in plan.roles]
-    return [{"CPU": each.cpus, "memory": float(each.memory_bytes)} for each in asked]
+    resources = [plan.resources_of(role.kind) for role in plan.roles]
+    return [{"CPU": resource.cpus, "memory": float(resource.memory_bytes)} for resource in resources]
 
 
 def _sum(bundles: list[dict[str, float]]) -> dict[str, float]:

@@ -57,10 +57,10 @@ def bytes_of(text: str) -> int:
     Raises:
         ValueError: It is not a number with one of their units.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?i?)b?", text.strip().lower())
-    if found is None or found[2] not in _UNITS:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?i?)b?", text.strip().lower())
+    if match is None or match[2] not in _UNITS:
         raise ValueError(f"memory: expected a number of bytes such as 4Gi, 500M or 1073741824, got {text!r}")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 DONE = 0
@@ -98,7 +98,7 @@ def told_ending(exit_code: int) -> str:
     ('was ended by SIGKILL', 'requested a restart (exit code 75)', 'failed (exit code 1)')
     """
     if exit_code < 0:
-        known = {each.value: each.name for each in signal.Signals}
+        known = {number.value: number.name for number in signal.Signals}
         return f"was ended by {known.get(-exit_code, f'signal {-exit_code}')}"
     words = {DONE: "is done", INTERRUPTED: "was stopped", TRY_AGAIN: "requested a restart"}
     return f"{words.get(exit_code, 'failed')} (exit code {exit_code})" if exit_code else words[DONE]

@@ -146,7 +146,7 @@ class Supervision:
 
     def due(self, now: float) -> list[Action]:
         """Returns the actions for now. A role to be started counts as alive from here on."""
-        for deadline in [each for each in self._deadlines if each.at <= now]:
+        for deadline in [deadline for deadline in self._deadlines if deadline.at <= now]:
             self._deadlines.remove(deadline)
             self._end_late(deadline, now)
         for role, life in self._lives.items():
@@ -156,13 +156,13 @@ class Supervision:
         actions, self._actions = self._actions, []
         return actions
 
-    def ended(self, role: Role, exit_code: int, now: float, *, told: str | None = None) -> None:
-        """Records the end of a process; `told` describes it where the exit code does not."""
+    def ended(self, role: Role, exit_code: int, now: float, *, reason: str | None = None) -> None:
+        """Records the end of a process; `reason` describes it where the exit code does not."""
         life, ending = self._lives[role], ending_of(exit_code)
         if ending is Ending.FAILED:
             self._fail(role, exit_code, told_ending(exit_code), now)
         elif self._is_missed(role, ending):
-            self._bring_back(role, exit_code, told_ending(exit_code) if told is None else told, now)
+            self._bring_back(role, exit_code, told_ending(exit_code) if reason is None else reason, now)
         else:
             life.state = _State.OVER
             self._was_stopped |= role.kind == "worker" and ending is not Ending.DONE
@@ -188,30 +188,30 @@ class Supervision:
             return False
         return self._are_workers_left() if role.kind == "ps" else not self._stops
 
-    def _bring_back(self, role: Role, exit_code: int, told: str, now: float) -> None:
+    def _bring_back(self, role: Role, exit_code: int, reason: str, now: float) -> None:
         life = self._lives[role]
         well = now - life.started_at >= self.policy.healthy_seconds
         life.deaths = 1 if well else life.deaths + 1
         if life.deaths > self.policy.limit:
             code = 128 - exit_code if exit_code < 0 else TRY_AGAIN
-            self._fail(role, code, f"{told}, {life.deaths} times in a row", now)
+            self._fail(role, code, f"{reason}, {life.deaths} times in a row", now)
             return
         pause = self.policy.pause_seconds(life.deaths)
         life.state, life.start_at = _State.WAITING, now + pause
         self.restarts += 1
-        self._say(f"{role} {told}; it is started again{f' in {pause:g} s' if pause else ''}")
+        self._say(f"{role} {reason}; it is started again{f' in {pause:g} s' if pause else ''}")
 
-    def _fail(self, role: Role, code: int, told: str, now: float) -> None:
+    def _fail(self, role: Role, code: int, reason: str, now: float) -> None:
         self._lives[role].state = _State.OVER
         if self.failure is not None:
-            self._say(f"{role} {told}")
+            self._say(f"{role} {reason}")
             return
         self.failure = code
         if not self._are_workers_left():
-            self._say(f"{role} {told}")
+            self._say(f"{role} {reason}")
             return
         saving = role.kind == "worker" and role.index != 0  # the chief saves, and ends the servers when it fails
-        self._say(f"{role} {told}: the job ends{', and the other workers save what they can' if saving else ''}")
+        self._say(f"{role} {reason}: the job ends{', and the other workers save what they can' if saving else ''}")
         self._end_workers()
         patience = self.patience.stop_seconds if saving else self.patience.kill_seconds
         self._deadlines.append(_Deadline(now + patience, signal.SIGKILL, ("worker",)))

@@ -68,7 +68,9 @@ class Sides:
     def rows_of(self, table: int, ids: Sequence[Id]) -> list[RowName]:
         """Returns the rows of some ids, which count as used from now on."""
         wide_slots = self.schema.tables[table].wide_slots
-        rows = [name_of_id(each) if isinstance(each, int) else name_of_slot_id(*each, wide_slots) for each in ids]
+        rows = [
+            name_of_id(number) if isinstance(number, int) else name_of_slot_id(*number, wide_slots) for number in ids
+        ]
         self.seen |= {(table, row) for row in rows}
         return rows
 
@@ -83,7 +85,7 @@ class Sides:
         flat = torch.tensor([row.key for row in rows], dtype=torch.int64)
         splits = torch.from_numpy(np.cumsum([0, *map(len, by_table)]))
         buckets = self.buckets_of(rows)
-        engine, reference = (each.plan(flat, splits, stamp=stamp, buckets=buckets) for each in makers)
+        engine, reference = (maker.plan(flat, splits, stamp=stamp, buckets=buckets) for maker in makers)
         for name in ("unique_ids", "splits", "inverse", "counts", "tables"):
             require_same(f"plan: {name}", getattr(engine, name).tolist(), getattr(reference, name).tolist())
         require_same("plan: stamp and size", (engine.stamp, engine.num_values), (stamp, reference.num_values))
@@ -114,7 +116,7 @@ class Sides:
 
     def same(self, what: str, pair: Pair, call: Callable[[Any], T]) -> T:
         """Calls both sides, compares the results and returns one of them."""
-        engine, reference = (call(each) for each in pair)
+        engine, reference = (call(side) for side in pair)
         require_same(what, engine, reference)
         return engine
 
@@ -124,7 +126,9 @@ class Sides:
 
     def compare_reads(self) -> None:
         """Compares all rows ever used, read without training; and the statistics of the stores."""
-        rows_by_table = [sorted(row for table, row in self.seen if table == each) for each in range(len(self.configs))]
+        rows_by_table = [
+            sorted(row for table, row in self.seen if table == index) for index in range(len(self.configs))
+        ]
         plans = self._plan(self.stores, rows_by_table, BatchStamp(worker=0, seq=2**40))
         rows = [
             store.read(plan, step=_STEP).result().values.numpy() for store, plan in zip(self.stores, plans, strict=True)
@@ -212,10 +216,12 @@ class ContractWorker:
     def _join(self) -> None:
         engine, reference = (store.join(self._number) for store in self._sides.stores)
         self._session: tuple[WorkerSession, WorkerSession] = engine, reference
-        stamp = self._sides.same("applied of the joining worker", self._session, lambda each: each.applied)
+        stamp = self._sides.same("applied of the joining worker", self._session, lambda session: session.applied)
         self._last = NOTHING_APPLIED if stamp is None else stamp.seq
-        self._next_seq = self._sides.same("next_seq of the joining worker", self._session, lambda each: each.next_seq)
-        require_same("worker", self._sides.same("worker", self._session, lambda each: each.worker), self._number)
+        self._next_seq = self._sides.same(
+            "next_seq of the joining worker", self._session, lambda session: session.next_seq
+        )
+        require_same("worker", self._sides.same("worker", self._session, lambda session: session.worker), self._number)
 
     # Operations
 
@@ -227,17 +233,17 @@ class ContractWorker:
         """Applies all open batches."""
         if not self._open:
             return
-        given, self._open = self._open, []
+        batches, self._open = self._open, []
         previous = self._last
-        engine, reference = self._push(given, how, previous)
+        engine, reference = self._push(batches, how, previous)
         require_same("applied", engine, reference)
         require_same("applied: duplicate", engine.duplicate, False)
-        self._last = given[-1].stamp.seq
+        self._last = batches[-1].stamp.seq
         self._step += 1
         if how.retry:
-            repeated = [self._read(each.batch, each.stamp) for each in given]
+            repeated = [self._read(batch.batch, batch.stamp) for batch in batches]
             again = self._push(repeated, how, previous)
-            require_same("applied once more: duplicate", [each.duplicate for each in again], [True, True])
+            require_same("applied once more: duplicate", [applied.duplicate for applied in again], [True, True])
 
     def discard(self) -> None:
         """Discards all open batches."""
@@ -248,7 +254,7 @@ class ContractWorker:
         lost = self._read(batch, self._stamp())
         wrong = self._last + 1 if ahead or self._last == NOTHING_APPLIED else self._last - 1
         for side, session in enumerate(self._session):
-            said = refusal("a gap", session, lambda each: self._apply(each, side, [lost], Apply(), wrong))  # noqa: B023
+            said = refusal("a gap", session, lambda handle: self._apply(handle, side, [lost], Apply(), wrong))  # noqa: B023
             if self._last != NOTHING_APPLIED and str(self._last) not in said:
                 raise AssertionError(f"a gap: the error must name the last batch, {self._last}, got {said!r}")
             session.discard(lost.plans[side])
@@ -274,7 +280,9 @@ class ContractWorker:
 
     def compare(self) -> None:
         """Compares the progress of both sides, as the worker sees it."""
-        seen = self._sides.same("flushed", self._session, lambda each: each.flush(timeout_seconds=_TIMEOUT_SECONDS))
+        seen = self._sides.same(
+            "flushed", self._session, lambda session: session.flush(timeout_seconds=_TIMEOUT_SECONDS)
+        )
         require_same("flushed", seen, self._last)
 
     # Inside
@@ -290,26 +298,26 @@ class ContractWorker:
             session.read(plan, after=self._last, step=self._step, train=True).result()
             for session, plan in zip(self._session, plans, strict=True)
         ]
-        engine, reference = (each.values for each in rows)
-        require_same("last batch seen", [each.seen for each in rows], [self._last] * 2)
+        engine, reference = (side.values for side in rows)
+        require_same("last batch seen", [side.seen for side in rows], [self._last] * 2)
         require_close("rows for training", engine.numpy(), reference.numpy(), exact=self._sides.exact)
         return _OpenBatch(batch, stamp, plans, (engine, reference))
 
-    def _push(self, given: Sequence[_OpenBatch], how: Apply, previous: int) -> tuple[Applied, Applied]:
+    def _push(self, batches: Sequence[_OpenBatch], how: Apply, previous: int) -> tuple[Applied, Applied]:
         engine, reference = (
-            self._apply(session, side, given, how, previous) for side, session in enumerate(self._session)
+            self._apply(session, side, batches, how, previous) for side, session in enumerate(self._session)
         )
         return engine, reference
 
     def _apply(
-        self, session: WorkerSession, side: int, given: Sequence[_OpenBatch], how: Apply, previous: int
+        self, session: WorkerSession, side: int, batches: Sequence[_OpenBatch], how: Apply, previous: int
     ) -> Applied:
-        plans = [each.plans[side] for each in given]
+        plans = [batch.plans[side] for batch in batches]
         times: list[int] = []
-        for each, plan in zip(given, plans, strict=True):
-            rng = np.random.default_rng(each.batch.seed)
+        for batch, plan in zip(batches, plans, strict=True):
+            rng = np.random.default_rng(batch.batch.seed)
             times += (how.time + rng.integers(0, 1000, len(plan.inverse))).tolist()
-        latest = [self._sides.latest(each.plans[side], each.values[side]) for each in given]
+        latest = [self._sides.latest(batch.plans[side], batch.values[side]) for batch in batches]
         rule = Update(
             step=self._step,
             learning_rates=self._rates(),
@@ -318,16 +326,16 @@ class ContractWorker:
             scale=how.scale,
             latest=None if None in latest else [rows for rows in latest if rows is not None],
         )
-        gradients = [self._sides.gradient(plan, each.batch) for plan, each in zip(plans, given, strict=True)]
+        gradients = [self._sides.gradient(plan, batch.batch) for plan, batch in zip(plans, batches, strict=True)]
         return session.apply(list(zip(plans, gradients, strict=True)), rule).result()
 
     def _rates(self) -> torch.Tensor:
         return torch.from_numpy(np.linspace(0.05, 0.2, self._sides.schema.num_segments, dtype=np.float32))
 
     def _discard(self, handles: Sequence[WorkerSession]) -> None:
-        given, self._open = self._open, []
-        for each in given:
-            for session, plan in zip(handles, each.plans, strict=True):
+        batches, self._open = self._open, []
+        for batch in batches:
+            for session, plan in zip(handles, batch.plans, strict=True):
                 session.discard(plan)
 
     def _refuse(self, former: tuple[WorkerSession, WorkerSession]) -> None:
@@ -341,9 +349,9 @@ class ContractWorker:
             calls: dict[str, Callable[[WorkerSession], object]] = {
                 "read": partial(_read_for_training, plan=plan),
                 "apply": partial(_apply_nothing, plan=plan, rule=rule),
-                "flush": lambda each: each.flush(timeout_seconds=_TIMEOUT_SECONDS),
-                "cut": lambda each: each.cut().release(),
-                "evict": lambda each: each.evict(now=0),
+                "flush": lambda handle: handle.flush(timeout_seconds=_TIMEOUT_SECONDS),
+                "cut": lambda handle: handle.cut().release(),
+                "evict": lambda handle: handle.evict(now=0),
             }
             for name, call in calls.items():
                 refusal(f"{name} by a handle whose incarnation has ended", session, call)

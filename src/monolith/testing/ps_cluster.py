@@ -53,7 +53,7 @@ class PsProcess:
         self._process: subprocess.Popen[str] = subprocess.Popen(  # noqa: S603 - this program
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._told: dict[str, Any] | None = None
+        self._report: dict[str, Any] | None = None
 
     @property
     def pid(self) -> int:
@@ -67,13 +67,13 @@ class PsProcess:
         Raises:
             UnavailableError: the process ended instead.
         """
-        if self._told is None:
+        if self._report is None:
             assert self._process.stdout is not None  # noqa: S101 - requested above
             line = self._process.stdout.readline()
             if not line:
                 raise UnavailableError(f"parameter server {self.index}: it ended with status {self._process.wait()}")
-            self._told = json.loads(line)
-        return str(self._told["address"])
+            self._report = json.loads(line)
+        return str(self._report["address"])
 
     def pause(self) -> None:
         """Pauses the process until `resume`; its connections stay open."""
@@ -158,7 +158,7 @@ def create_test_ps_cluster(
         tls_certificate: File with their certificate, PEM, which clients trust; enables TLS.
         tls_key: File with its private key.
     """
-    given = {"--token_file": token_file, "--tls_certificate": tls_certificate, "--tls_key": tls_key}
-    options = [str(part) for name, value in given.items() if value is not None for part in (name, value)]
+    files = {"--token_file": token_file, "--tls_certificate": tls_certificate, "--tls_key": tls_key}
+    options = [str(part) for name, value in files.items() if value is not None for part in (name, value)]
     token = None if token_file is None else Path(token_file).read_text(encoding="utf-8").strip()
     return PsProcesses(num_ps, options, token=token, tls_ca=None if tls_certificate is None else str(tls_certificate))

@@ -338,8 +338,8 @@ def load_block(table: DictionaryTable, block: RowBlock, *, epoch: int, keeps_rem
 
 def load_filter(tables: Sequence[DictionaryTable], block: RowBlock) -> None:
     """Loads the admission counts of a bucket."""
-    given = json.loads(block.payload.tobytes())
-    for table, counts in zip(tables, given, strict=True):
+    counts_by_table = json.loads(block.payload.tobytes())
+    for table, counts in zip(tables, counts_by_table, strict=True):
         kept = {name: seen for name, seen in table.contents.counts.items() if name.bucket != block.bucket}
         table.contents.counts = kept | {RowName(block.bucket, int(key)): seen for key, seen in counts.items()}
 

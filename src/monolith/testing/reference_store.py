@@ -142,17 +142,17 @@ class ReferenceStore:
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
         """Loads rows, tombstones and admission counts."""
         bucket_bounds(buckets)
-        given = list(blocks)
-        inside = [block for block in given if block.bucket in buckets]
+        block_list = list(blocks)
+        inside = [block for block in block_list if block.bucket in buckets]
         with self.lock:
-            for block in given:
+            for block in block_list:
                 check_block(self.tables, block)
             self.take(inside, lambda block: block.table, emptied=buckets if replace else None)
         return LoadReport(
             rows=sum(block.count for block in inside if block.kind is BlockKind.FULL),
             tombstones=sum(block.count for block in inside if block.kind is BlockKind.TOMBSTONE),
             filters=sum(block.kind is BlockKind.FILTER for block in inside),
-            ignored=sum(max(1, block.count) for block in given if block.bucket not in buckets),
+            ignored=sum(max(1, block.count) for block in block_list if block.bucket not in buckets),
         )
 
     def take(self, blocks: Sequence[RowBlock], table_of: Callable[[RowBlock], int], *, emptied: range | None) -> None:

@@ -110,10 +110,10 @@ def require_ids(keys: Sequence[tuple[DictionaryTable, int]]) -> None:
 
 
 def _checked(buckets: Tensor, num_ids: int) -> list[int]:
-    given: list[int] = buckets.tolist()
-    if len(given) != num_ids or any(not 0 <= bucket < NUM_BUCKETS for bucket in given):
-        raise InvalidArgumentError(f"buckets must be {num_ids} numbers in [0, {NUM_BUCKETS}), got {given}")
-    return given
+    numbers: list[int] = buckets.tolist()
+    if len(numbers) != num_ids or any(not 0 <= bucket < NUM_BUCKETS for bucket in numbers):
+        raise InvalidArgumentError(f"buckets must be {num_ids} numbers in [0, {NUM_BUCKETS}), got {numbers}")
+    return numbers
 
 
 def merge(
@@ -342,8 +342,8 @@ class ReferenceWorkerSession:
     def _bounded(self, rule: Update) -> tuple[Update, int]:
         """Returns the update with times far ahead bounded, and their number."""
         is_per_id = isinstance(rule.times, torch.Tensor)
-        given = rule.times.tolist() if isinstance(rule.times, torch.Tensor) else [int(rule.times)]
-        times, num_ahead = bounded_times(given, self._store.newest_time)
+        raw_times = rule.times.tolist() if isinstance(rule.times, torch.Tensor) else [int(rule.times)]
+        times, num_ahead = bounded_times(raw_times, self._store.newest_time)
         return replace(rule, times=torch.tensor(times, dtype=torch.int64) if is_per_id else times[0]), num_ahead
 
     def _learn(self, merged: Mapping[Pair, IdContribution], rule: Update) -> Applied:
@@ -351,22 +351,22 @@ class ReferenceWorkerSession:
         rates = self._rates_by_table(rule.learning_rates.numpy())
         _refuse_nonfinite(tables, merged)
         updated = inserted = filtered = skipped = 0
-        for (number, name), given in merged.items():
+        for (number, name), contribution in merged.items():
             table = tables[number]
-            table.contents.newest_time = max(table.contents.newest_time, given.time)
-            gradient = given.gradient * np.float32(rule.scale)
+            table.contents.newest_time = max(table.contents.newest_time, contribution.time)
+            gradient = contribution.gradient * np.float32(rule.scale)
             if table.config.nonfinite == "skip" and not np.isfinite(gradient).all():
                 skipped += 1
                 continue
             row = table.rows.get(name)
             if row is None:
-                if not table.is_admitted(name, given.count):
+                if not table.is_admitted(name, contribution.count):
                     filtered += 1
                     continue
                 row = table.insert(name, epoch)
                 inserted += 1
-            table.update(row, gradient, learning_rates=rates[number], latest=given.latest)
-            row.time, row.epoch = given.time, epoch
+            table.update(row, gradient, learning_rates=rates[number], latest=contribution.latest)
+            row.time, row.epoch = contribution.time, epoch
             updated += 1
         return Applied(updated=updated, inserted=inserted, filtered=filtered, skipped=skipped)
 
@@ -381,7 +381,7 @@ class ReferenceWorkerSession:
 
 
 def _refuse_nonfinite(tables: Sequence[DictionaryTable], merged: Mapping[Pair, IdContribution]) -> None:
-    for (number, name), given in merged.items():
+    for (number, name), contribution in merged.items():
         config = tables[number].config
-        if config.nonfinite == "raise" and not np.isfinite(given.gradient).all():
+        if config.nonfinite == "raise" and not np.isfinite(contribution.gradient).all():
             raise InvalidArgumentError(f"table {config.name!r}: the gradient of id {name.key} is not finite")

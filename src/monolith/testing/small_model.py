@@ -115,12 +115,12 @@ class SmallModel:
     def _score(inputs: Mapping[str, Any]) -> Tensor:
         for name in ("examples", "instances", "example_batch"):
             if name in inputs:
-                return torch.tensor([float(len(each)) for each in inputs[name]])
+                return torch.tensor([float(len(values)) for values in inputs[name]])
         if "vector" in inputs:
             vectors: Tensor = inputs["vector"]
             return vectors.sum(dim=1)
         if "text" in inputs:
-            return torch.tensor([float(len(each)) for each in inputs["text"]])
+            return torch.tensor([float(len(text)) for text in inputs["text"]])
         tags = inputs["tags"]
         weight: Tensor = inputs["weight"]
         if not isinstance(tags, Ragged) or weight.dtype is not torch.float32:

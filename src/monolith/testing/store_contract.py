@@ -183,8 +183,8 @@ class StoreContract:
             cuts = self._cut(released)
             marks = cuts[0].mark, cuts[1].mark
             copies = self._sides.contents(cuts)
-            for each in operation.meanwhile:
-                self._run(each)
+            for nested in operation.meanwhile:
+                self._run(nested)
             if operation.at == "cut":
                 return ContractReader(self._sides, name, at=marks, copies=copies)
             beginning = marks[0]._replace(epoch=0), marks[1]._replace(epoch=0)
@@ -215,8 +215,8 @@ class StoreContract:
         with ExitStack() as ended:
             cuts = self._cut(ended)
             marks.append((cuts[0].mark, cuts[1].mark))
-            for each in operation.meanwhile:
-                self._run(each)
+            for nested in operation.meanwhile:
+                self._run(nested)
             targets = self._sides.stores if operation.in_place else self._sides.new_stores()
             if not operation.in_place:
                 for store in self._sides.stores:
@@ -336,8 +336,8 @@ class ContractReader:
     def refuse(self) -> None:
         """Requires that the reader is rejected: it was closed, or the stores have begun a new run id."""
         for reader in self._readers:
-            refusal("mark of a reader that has ended", reader, lambda each: each.mark)
-            refusal("next mark of a reader that has ended", reader, lambda each: each.next_mark())
-            refusal("changes of a reader that has ended", reader, lambda each: each.changes(state=True))
-            refusal("packed changes of a reader that has ended", reader, lambda each: each.packed_changes(state=True))
+            refusal("mark of a reader that has ended", reader, lambda side: side.mark)
+            refusal("next mark of a reader that has ended", reader, lambda side: side.next_mark())
+            refusal("changes of a reader that has ended", reader, lambda side: side.changes(state=True))
+            refusal("packed changes of a reader that has ended", reader, lambda side: side.packed_changes(state=True))
             reader.close()

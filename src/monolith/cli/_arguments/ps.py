@@ -21,9 +21,9 @@ MEANT = {
 }
 
 
-def form_of(given: Sequence[str]) -> Arguments | None:
+def form_of(words: Sequence[str]) -> Arguments | None:
     """Returns the other form of the command, ``monolith ps TASK``: a server of a job; None: a bare server."""
-    if not given or given[0].startswith("-"):
+    if not words or words[0].startswith("-"):
         return None
     return ServerOfAJob()
 

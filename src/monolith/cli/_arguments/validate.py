@@ -58,10 +58,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 
 def seconds(text: str) -> float:
     """Returns a time as it is written on the command line."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|)", text.strip())
+    if match is None:
         raise argparse.ArgumentTypeError(f"expected a time such as 90s, 30min, 5h or 2d, got {text!r}")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def interval(text: str) -> float:

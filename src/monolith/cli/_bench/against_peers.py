@@ -41,7 +41,11 @@ def measure_lookup(setting: Setting) -> list[Measurement]:
 
 def _both_sizes(setting: Setting, measure: Callable[[Setting, int], list[Measurement]]) -> list[Measurement]:
     ours.use_threads(setting.threads)
-    return [found for num_rows in (setting.small_rows, setting.large_rows) for found in measure(setting, num_rows)]
+    return [
+        measurement
+        for num_rows in (setting.small_rows, setting.large_rows)
+        for measurement in measure(setting, num_rows)
+    ]
 
 
 def _training(setting: Setting, num_rows: int) -> list[Measurement]:
@@ -49,7 +53,7 @@ def _training(setting: Setting, num_rows: int) -> list[Measurement]:
     batches = workload.zipf_batches(setting, num_rows)
     contestants = _enter(setting, num_rows, batches)
     rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)
-    thousands = {name: [rate * setting.examples / 1e3 for rate in each] for name, each in rates.items()}
+    thousands = {name: [rate * setting.examples / 1e3 for rate in rounds] for name, rounds in rates.items()}
     name = f"lookup + apply_gradients, A, {num_rows:,} rows"
     return [
         _compare(name + suffix, thousands[form], peer, thousands.get(peer), TRAINING_LIMITS[peer])
@@ -120,7 +124,7 @@ def _lookup(setting: Setting, num_rows: int) -> list[Measurement]:
         steps["FBGEMM"] = peers.FbgemmBag(weights, gradient, features=setting.features).lookup
     contestants = {name: Contestant(step, batches) for name, step in steps.items()}
     rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)
-    figures = {name: [rate * setting.examples / 1e3 for rate in each] for name, each in rates.items()}
+    figures = {name: [rate * setting.examples / 1e3 for rate in rounds] for name, rounds in rates.items()}
     return [
         Measurement(
             row="lookup",

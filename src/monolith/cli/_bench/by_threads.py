@@ -85,13 +85,13 @@ def _turn(table: HashTable, batches: list[workload.Batch], gradient: Tensor, *, 
         for step, start, end in zip(STEPS, (begun, *ends[:-1]), ends, strict=True):
             times[step].append(end - start)
         taken += 1
-    return {step: statistics.median(each[WARM_UP_STEPS:]) for step, each in times.items()}
+    return {step: statistics.median(durations[WARM_UP_STEPS:]) for step, durations in times.items()}
 
 
 def _step(step: str, num_rows: int, count: int, seconds: dict[int, Seconds]) -> Measurement:
     first = next(iter(seconds))
-    rates = [1 / each for each in seconds[count][step]]
-    base = [1 / each for each in seconds[first][step]]
+    rates = [1 / duration for duration in seconds[count][step]]
+    base = [1 / duration for duration in seconds[first][step]]
     compared = count != first
     return Measurement(
         row="steps",
@@ -172,12 +172,12 @@ def _threads_of_table(setting: Setting, name: str, num_rows: int, counts: Sequen
     ours.fill(table.table, num_rows)
     batches = (workload.zipf_batches if name == "A" else workload.uniform_batches)(setting, num_rows)
     steps = {"lookup": table.lookup, "lookup + apply_gradients": table.train}
-    found = []
+    measurements = []
     for step_name, step in steps.items():
         rates = _rates(setting, counts, Contestant(step, batches))
         measure = f"threads: {step_name}, {name}, {num_rows:,} rows"
-        found += [_compare(f"{measure}, {more}", name, rates, (fewer, more)) for fewer, more in pairwise(counts)]
-    return found
+        measurements += [_compare(f"{measure}, {more}", name, rates, (fewer, more)) for fewer, more in pairwise(counts)]
+    return measurements
 
 
 def _rates(setting: Setting, counts: Sequence[int], contestant: Contestant[workload.Batch]) -> dict[int, list[float]]:
@@ -185,9 +185,9 @@ def _rates(setting: Setting, counts: Sequence[int], contestant: Contestant[workl
     rates: dict[int, list[float]] = {count: [] for count in counts}
     with quiet_collector():
         for _ in range(setting.rounds):
-            for count, found in rates.items():
+            for count, figures in rates.items():
                 ours.use_threads(count)
-                found.append(contestant.turn(setting.seconds) * setting.examples / 1e3)
+                figures.append(contestant.turn(setting.seconds) * setting.examples / 1e3)
     return rates
 
 

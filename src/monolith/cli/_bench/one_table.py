@@ -202,8 +202,8 @@ def measure_one_id(setting: Setting) -> list[Measurement]:
     figures: dict[str, list[float]] = {name: [] for name in inputs}
     with quiet_collector():
         for _ in range(setting.rounds):
-            for name, each in inputs.items():
-                figures[name].append(_microseconds(table, each, setting.seconds))
+            for name, batch in inputs.items():
+                figures[name].append(_microseconds(table, batch, setting.seconds))
     return [
         Measurement(
             row="one_id",

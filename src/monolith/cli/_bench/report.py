@@ -34,7 +34,7 @@ _MANY = 4
 def as_ratios(measurements: Sequence[Measurement], machine: dict[str, str]) -> str:
     """Returns head, table without verdicts, and each ratio in words."""
     lines = [*_head(machine), *_columns(MEASURED, measurements), "", "What it means"]
-    lines += [f"- {each}" for each in summary_in_words(measurements)]
+    lines += [f"- {sentence}" for sentence in summary_in_words(measurements)]
     lines += ["", _HOW_TO_READ]
     return "\n".join(lines) + "\n"
 
@@ -43,7 +43,9 @@ def as_text(measurements: Sequence[Measurement], machine: dict[str, str]) -> str
     """Returns head and table with the limits, notes below the table."""
     lines = [*_head(machine), *_columns(HEADINGS, measurements), "", summarize(measurements)]
     # Measurements against several peers share their note.
-    lines += dict.fromkeys(f"- {each.measure}: {each.note}" for each in measurements if each.note)
+    lines += dict.fromkeys(
+        f"- {measurement.measure}: {measurement.note}" for measurement in measurements if measurement.note
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -52,7 +54,7 @@ def _head(machine: dict[str, str]) -> list[str]:
 
 
 def _columns(headings: Sequence[str], measurements: Sequence[Measurement]) -> list[str]:
-    table = [headings, *(_cells(each)[: len(headings)] for each in measurements)]
+    table = [headings, *(_cells(measurement)[: len(headings)] for measurement in measurements)]
     widths = [max(len(row[column]) for row in table) for column in range(len(headings))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
@@ -61,7 +63,10 @@ def as_markdown(measurements: Sequence[Measurement], machine: dict[str, str]) ->
     """Returns the table for RESULTS.md, with a note as the last column."""
     lines = [f"- {name}: {value}" for name, value in machine.items()]
     lines += ["", "| " + " | ".join((*HEADINGS, "note")) + " |", "|" + "---|" * (len(HEADINGS) + 1)]
-    lines += ["| " + " | ".join((*_cells(each), each.note.replace("|", "/"))) + " |" for each in measurements]
+    lines += [
+        "| " + " | ".join((*_cells(measurement), measurement.note.replace("|", "/"))) + " |"
+        for measurement in measurements
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -77,7 +82,7 @@ def as_json(measurements: Sequence[Measurement], machine: dict[str, str], settin
 
 def summarize(measurements: Sequence[Measurement]) -> str:
     """Returns how many requirements were met."""
-    judged = [each.ok for each in measurements if each.ok is not None]
+    judged = [measurement.ok for measurement in measurements if measurement.ok is not None]
     return f"{sum(judged)} of {len(judged)} requirements met"
 
 
@@ -98,29 +103,33 @@ def _number(value: float | None) -> str:
 def summary_in_words(measurements: Sequence[Measurement]) -> list[str]:
     """Returns a sentence for each measurement, and one for a row that has many against the same peer."""
     lines = []
-    for _, found in itertools.groupby(measurements, key=lambda each: (each.row, each.peer, each.unit)):
-        group = list(found)
-        ratios = [each.ratio for each in group if each.ratio is not None]
+    for _, members in itertools.groupby(
+        measurements, key=lambda measurement: (measurement.row, measurement.peer, measurement.unit)
+    ):
+        group = list(members)
+        ratios = [measurement.ratio for measurement in group if measurement.ratio is not None]
         if len(group) > _MANY and len(ratios) == len(group):
             what = f"{group[0].row}, {len(group)} measures"
             lines.append(f"{what}: {min(ratios):.3g} to {max(ratios):.3g} times {group[0].peer}, {_better(group[0])}")
         else:
-            lines += [in_words(each) for each in group]
+            lines += [in_words(measurement) for measurement in group]
     return list(dict.fromkeys(lines))
 
 
 def in_words(measurement: Measurement) -> str:
     """Returns a measurement as a sentence, with its note."""
-    found = _figure(measurement) if measurement.ratio is None else _comparison(measurement, measurement.ratio)
+    sentence = _figure(measurement) if measurement.ratio is None else _comparison(measurement, measurement.ratio)
     note = f" ({measurement.note})" if measurement.note else ""
-    return f"{measurement.measure}: {found}{note}"
+    return f"{measurement.measure}: {sentence}{note}"
 
 
 def _figure(measurement: Measurement) -> str:
     if measurement.figure is None:
         return "not measured"
-    found = f"{measurement.figure:.3g} {measurement.unit}".rstrip()
-    return f"{found}, not compared with {measurement.peer}" if measurement.peer else f"{found}, {_better(measurement)}"
+    figure = f"{measurement.figure:.3g} {measurement.unit}".rstrip()
+    return (
+        f"{figure}, not compared with {measurement.peer}" if measurement.peer else f"{figure}, {_better(measurement)}"
+    )
 
 
 def _comparison(measurement: Measurement, ratio: float) -> str:

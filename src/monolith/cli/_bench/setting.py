@@ -51,7 +51,7 @@ class Setting:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             numbers = value if isinstance(value, tuple) else (value,)
-            if any(isinstance(each, int | float) and each <= 0 for each in numbers):
+            if any(isinstance(number, int | float) and number <= 0 for number in numbers):
                 raise ValueError(f"bench setting {field.name!r}: expected a number above 0, got {value}")
 
     @property

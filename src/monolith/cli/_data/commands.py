@@ -207,7 +207,7 @@ def _kind_of(batch: Batch, name: str) -> str:
 def _clicks(batch: Batch) -> Iterator[Example]:
     columns = {name: batch[name] for name in _SLOTS}
     rows = {
-        name: values.to_lists() if isinstance(values, Ragged) else [[each] for each in values.tolist()]  # type: ignore[union-attr]
+        name: values.to_lists() if isinstance(values, Ragged) else [[value] for value in values.tolist()]  # type: ignore[union-attr]
         for name, values in columns.items()
     }
     labels, times = batch["label"].reshape(-1).tolist(), batch["req_time"].tolist()  # type: ignore[union-attr]
@@ -216,5 +216,5 @@ def _clicks(batch: Batch) -> Iterator[Example]:
         example.line_id.req_time = times[row]
         for name, slot in _SLOTS.items():
             ids = example.named_feature.add(name=name, id=slot).feature.fid_v2_list.value
-            ids.extend([(slot << SIGNATURE_BITS_V2) | each for each in rows[name][row]])
+            ids.extend([(slot << SIGNATURE_BITS_V2) | number for number in rows[name][row]])
         yield example

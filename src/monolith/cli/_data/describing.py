@@ -28,9 +28,9 @@ def plain(example: Example) -> dict[str, Any]:
     if example.data_source_key:
         values["data_source_key"] = example.data_source_key
     values["features"] = {
-        each.name: {kind: _feature_values(each.feature, kind)}
-        for each in example.named_feature
-        if (kind := each.feature.WhichOneof("type")) is not None
+        feature.name: {kind: _feature_values(feature.feature, kind)}
+        for feature in example.named_feature
+        if (kind := feature.feature.WhichOneof("type")) is not None
     }
     return values
 
@@ -43,7 +43,7 @@ def lines(place: str, example: Example, *, is_row: bool = False) -> list[str]:
     values = plain(example)
     rows = []
     if values["label"] or not (is_row or "label" in values["features"]):  # a feature of that name is a label, too
-        rows.append(("label", ", ".join(f"{each:g}" for each in values["label"]) or "none"))
+        rows.append(("label", ", ".join(f"{label:g}" for label in values["label"]) or "none"))
     if "instance_weight" in values:
         rows.append(("weight", f"{values['instance_weight']:g}"))
     if "data_source_key" in values:
@@ -51,8 +51,8 @@ def lines(place: str, example: Example, *, is_row: bool = False) -> list[str]:
     rows += [(f"line_id.{name}", _short(value)) for name, value in values.get("line_id", {}).items()]
     rows += [
         (name, _feature_text(kind, content))
-        for name, each in values["features"].items()
-        for kind, content in each.items()
+        for name, feature in values["features"].items()
+        for kind, content in feature.items()
     ]
     width = max((len(name) for name, _ in rows), default=0)
     return [place, *(f"  {name:<{width}}  {value}" for name, value in rows)]
@@ -96,9 +96,9 @@ def _in_a_batch(kind: pa.DataType) -> str:
 def _feature_values(feature: Any, kind: str) -> Any:
     content = getattr(feature, kind)
     if kind.endswith("_lists"):
-        return [[_json(each) for each in part.value] for part in content.list]
+        return [[_json(value) for value in part.value] for part in content.list]
     if kind.endswith("_list"):
-        return [_json(each) for each in content.value]
+        return [_json(value) for value in content.value]
     return _json(content)
 
 
@@ -108,13 +108,13 @@ def _json(value: Any) -> Any:
             return value.decode()
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode()}
-    return value if isinstance(value, bool | int | float | str) else [_json(each) for each in value]
+    return value if isinstance(value, bool | int | float | str) else [_json(item) for item in value]
 
 
 def _feature_text(kind: str, content: Any) -> str:
     if kind in {"fid_v1_list", "fid_v2_list"}:
         version = 1 if kind == "fid_v1_list" else 2
-        shown = _short([_id_text(each, version) for each in content])
+        shown = _short([_id_text(number, version) for number in content])
         return f"{len(content)} v{version} id{'' if len(content) == 1 else 's'}: {shown}".rstrip(" :")
     name = kind.removesuffix("s").removesuffix("_list").removesuffix("_value")
     many = f"{len(content)} " if isinstance(content, list) else ""
@@ -129,7 +129,7 @@ def _id_text(value: int, version: int) -> str:
 def _short(value: Any) -> str:
     if not isinstance(value, list):
         return f"{value:g}" if isinstance(value, float) else str(value)
-    shown = ", ".join(_short(each) for each in value[:_MOST_SHOWN])
+    shown = ", ".join(_short(item) for item in value[:_MOST_SHOWN])
     return f"{shown}, ..." if len(value) > _MOST_SHOWN else shown
 
 
@@ -143,16 +143,18 @@ def report_lines(report: dict[str, Any]) -> list[str]:
         out.append(f"req_time  {report['req_time']['first']} to {report['req_time']['last']}")
     table = report["table"]
     rows = [("feature", "kind", "samples", "per sample", "longest", "unique", "slots", "table")]
-    for name, each in report["features"].items():
-        unique = f"{'' if each.get('unique_is_exact', True) else '~'}{each['unique']:,}" if "unique" in each else ""
-        slots = ", ".join(each.get("slots", {})) + (
-            ", ..." if each.get("num_slots", 0) > len(each.get("slots", {})) else ""
+    for name, feature in report["features"].items():
+        unique = (
+            f"{'' if feature.get('unique_is_exact', True) else '~'}{feature['unique']:,}" if "unique" in feature else ""
         )
-        size = _size(each["table_bytes"]) if "table_bytes" in each else ""
+        slots = ", ".join(feature.get("slots", {})) + (
+            ", ..." if feature.get("num_slots", 0) > len(feature.get("slots", {})) else ""
+        )
+        size = _size(feature["table_bytes"]) if "table_bytes" in feature else ""
         rows.append(
             (
-                *(name, each["kind"], f"{each['samples_with']:,}", f"{each['values_per_sample']:g}"),
-                *(f"{each['longest']:,}", unique, slots, size),
+                *(name, feature["kind"], f"{feature['samples_with']:,}", f"{feature['values_per_sample']:g}"),
+                *(f"{feature['longest']:,}", unique, slots, size),
             )
         )
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]

@@ -58,14 +58,14 @@ def fits(payload: bytes, sample: SampleFormat) -> bool:
 
 def _has_names(message: Any, sample: SampleFormat) -> bool:
     if sample is SampleFormat.EXAMPLE:
-        return all(each.name and each.feature.WhichOneof("type") for each in message.named_feature)
+        return all(feature.name and feature.feature.WhichOneof("type") for feature in message.named_feature)
     if sample is SampleFormat.EXAMPLE_BATCH:
-        return bool(message.batch_size > 0) and all(each.name for each in message.named_feature_list)
+        return bool(message.batch_size > 0) and all(feature.name for feature in message.named_feature_list)
     if sample is SampleFormat.TF_EXAMPLE:
         return bool(message.features.feature) and all(
-            name and each.WhichOneof("kind") for name, each in message.features.feature.items()
+            name and feature.WhichOneof("kind") for name, feature in message.features.feature.items()
         )
-    return all(each.name for each in message.feature)
+    return all(feature.name for feature in message.feature)
 
 
 def examples_of(payload: bytes, sample: SampleFormat, *, ids: Collection[str] = ()) -> Iterator[Example]:
@@ -178,8 +178,8 @@ def _found_out(
     """Framing and format, as given or as the head shows."""
     if framing is not None and (sample is not None or not len(head)):
         return framing, sample or SampleFormat.EXAMPLE
-    if (found := _fitting(head, framing, sample)) is not None:
-        return found
+    if (fitting := _fitting(head, framing, sample)) is not None:
+        return fitting
     if not len(head):
         raise InvalidArgumentError(f"{name}: it is empty; give its --framing and --sample")
     said = " of ".join([*([] if sample is None else [sample.name]), *([] if framing is None else [framing.name])])

@@ -136,7 +136,7 @@ class FeatureStatistics:
     def add(self, column: ColumnValues) -> None:
         """Adds a column of a batch."""
         if isinstance(column, list):
-            lengths = np.array([bool(each) for each in column], np.int64)
+            lengths = np.array([bool(value) for value in column], np.int64)
         elif isinstance(column, Ragged):
             lengths = _lengths(column)
             self._add_values(column.flat_values)
@@ -183,8 +183,8 @@ class Statistics:
         columns: dict[str, Column] = {}
         width, parser = 1, None
         for number, block in enumerate(blocks):
-            found, labels = self._discover(block, sample, _LOOKED_AT_LATER if number else _LOOKED_AT_FIRST)
-            new = {name: column for name, column in found.items() if name not in columns}
+            discovered, labels = self._discover(block, sample, _LOOKED_AT_LATER if number else _LOOKED_AT_FIRST)
+            new = {name: column for name, column in discovered.items() if name not in columns}
             if parser is None or new or labels > width:
                 self.late |= new.keys() if number else set()
                 columns |= new
@@ -209,9 +209,9 @@ class Statistics:
     def report(self, *, dim: int, optimizer: str) -> dict[str, Any]:
         """Everything as plain values, and what a table of the ids would take."""
         bytes_per_id = table_bytes_per_id(dim, optimizer)
-        features = {name: self._of_feature(each, bytes_per_id) for name, each in sorted(self.features.items())}
-        id_features = [each for each in features.values() if each["kind"] == _IDS]
-        unique = sum(each["unique"] for each in id_features)
+        features = {name: self._of_feature(feature, bytes_per_id) for name, feature in sorted(self.features.items())}
+        id_features = [feature for feature in features.values() if feature["kind"] == _IDS]
+        unique = sum(feature["unique"] for feature in id_features)
         return {
             "samples": self.samples,
             "labels": [_of_label(*self._labels[task]) for task in sorted(self._labels)],

@@ -187,7 +187,7 @@ def _row_of(example: Example, *, drop: bool) -> dict[str, tuple[str, Any]]:
             raise InvalidArgumentError(f"feature {named.name!r} occurs twice in one Example; a row has one value of it")
         # Arrow's ids are signed, as tensors have them.
         values = getattr(named.feature, kind).value
-        row[named.name] = (kind, [_signed(each) for each in values] if kind.startswith("fid") else list(values))
+        row[named.name] = (kind, [_signed(value) for value in values] if kind.startswith("fid") else list(values))
     return row | _typed_fields(example)
 
 
@@ -297,12 +297,12 @@ def _example_of(row: dict[str, Any], kinds: dict[str, str]) -> Example:
 
 def _feature_values(values: list[Any], kind: str) -> list[Any]:
     if kind.startswith("fid"):
-        return [each % (1 << 64) for each in values]
+        return [value % (1 << 64) for value in values]
     if kind == "bytes_list":
-        return [each.encode() if isinstance(each, str) else each for each in values]
+        return [value.encode() if isinstance(value, str) else value for value in values]
     if kind == "int64_list":
-        return [_whole(each) for each in values]
-    return [float(each) for each in values] if kind in {"float_list", "double_list"} else values
+        return [_whole(value) for value in values]
+    return [float(value) for value in values] if kind in {"float_list", "double_list"} else values
 
 
 def _whole(value: Any) -> int:

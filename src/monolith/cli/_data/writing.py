@@ -49,7 +49,7 @@ def finish_output(args: argparse.Namespace) -> None:
     # A dot in front of digits belongs to a name, as in part.0007.
     ending = "" if path.suffix[1:].isdigit() else path.suffix.lower()
     if ending not in _FORMAT_OF_ENDING:
-        known = ", ".join(f"{each} ({name})" for each, name in _FORMAT_OF_ENDING.items() if each)
+        known = ", ".join(f"{extension} ({name})" for extension, name in _FORMAT_OF_ENDING.items() if extension)
         raise InvalidArgumentError(
             f"file '{args.out}': no format to write has the extension '{ending}'; use one of {known}, or"
             f" give --to {{{','.join(FORMATS)}}}"

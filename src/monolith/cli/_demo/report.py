@@ -277,8 +277,8 @@ def _settings(progress: RaceProgress) -> str:
 
 def _command(progress: RaceProgress) -> str:
     limits = progress.limits
-    given = {"examples": limits.examples, "seconds": limits.seconds, "seed": progress.seed}
-    flags = [f"--{name} {value}" for name, value in given.items() if value is not None]
+    values = {"examples": limits.examples, "seconds": limits.seconds, "seed": progress.seed}
+    flags = [f"--{name} {value}" for name, value in values.items() if value is not None]
     return " ".join(["monolith demo", *flags])
 
 

@@ -162,7 +162,7 @@ class K8sJob:
         if self.volume_claim is not None:
             mounts.append({"name": "model", "mountPath": self.plan.options.model_dir})
         memory = str(resources.memory_bytes)
-        found = {
+        container = {
             "name": "monolith",
             "image": self.image,
             "command": ["monolith"],
@@ -171,7 +171,7 @@ class K8sJob:
             "resources": {"requests": {"cpu": f"{resources.cpus:g}", "memory": memory}, "limits": {"memory": memory}},
             "volumeMounts": mounts,
         }
-        return found | (self._probes() if self._has_fixed_ports else {})
+        return container | (self._probes() if self._has_fixed_ports else {})
 
     def _probes(self) -> dict[str, Any]:
         """Returns the probes. A process listens before it restores, so that a long start does not look dead."""
@@ -200,7 +200,10 @@ class K8sJob:
 
     def _tf_config(self, kind: RoleKind) -> str:
         kinds: tuple[RoleKind, ...] = ("ps", "worker")
-        cluster = {each: [self._address(each, role.index) for role in self.plan.roles_of(each)] for each in kinds}
+        cluster = {
+            role_kind: [self._address(role_kind, role.index) for role in self.plan.roles_of(role_kind)]
+            for role_kind in kinds
+        }
         return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{kind}", "index": {_INDEX}}}}}'
 
     def _address(self, kind: RoleKind, index: int) -> str:
@@ -226,23 +229,23 @@ def yaml_text(documents: Iterable[dict[str, Any]]) -> str:
         - "yes"
         - 3
     """
-    return "---\n".join("".join(f"{line}\n" for line in _lines(each)) for each in documents)
+    return "---\n".join("".join(f"{line}\n" for line in _lines(document)) for document in documents)
 
 
 def _lines(value: Any) -> Iterator[str]:
     """Yields the lines of a non-empty map or list."""
-    items = value.items() if isinstance(value, dict) else ((None, each) for each in value)
-    for name, each in items:
+    items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
+    for name, item in items:
         head = "-" if name is None else f"{_scalar(name)}:"
-        if not isinstance(each, dict | list) or not each:
-            yield f"{head} {_scalar(each)}"
+        if not isinstance(item, dict | list) or not item:
+            yield f"{head} {_scalar(item)}"
         elif name is None:
-            first, *others = _lines(each)
+            first, *others = _lines(item)
             yield f"- {first}"
             yield from (f"  {line}" for line in others)
         else:
             yield head
-            yield from (f"  {line}" for line in _lines(each))
+            yield from (f"  {line}" for line in _lines(item))
 
 
 def _scalar(value: Any) -> str:
