@@ -50,7 +50,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Watched]]:
 
     def make(*, polls: bool = True) -> Watched:
         served = Served()
-        made.append(VersionWatch("model", wanted=served.wanted, activate=served.activate, polls=polls))
+        made.append(VersionWatch("model", next_version=served.wanted, activate=served.activate, polls=polls))
         made[-1].start()
         return served, made[-1]
 
@@ -149,7 +149,7 @@ def test_one_that_does_not_poll_asks_storage_again_that_was_away(watch: Callable
 
 def test_one_that_never_started_can_be_closed() -> None:
     served = Served()
-    found = VersionWatch("model", wanted=served.wanted, activate=served.activate)
+    found = VersionWatch("model", next_version=served.wanted, activate=served.activate)
     found.close()
     found.close()
     assert found.stopped.is_set()

@@ -78,7 +78,7 @@ class LiveRows:
     def leave(self, model: LiveModel) -> None:
         """Stops passing weights to a model; when the last one leaves, the follower is closed."""
         with self._lock:
-            self._models = [each for each in self._models if each is not model]
+            self._models = [other for other in self._models if other is not model]
             is_last = not self._models
         if model.gate is not None:
             model.gate.close()
@@ -117,11 +117,11 @@ class LiveModel:
 
     def take(self, weights: Mapping[str, Tensor], number: int) -> None:
         """Serves these weights from now on, or once they pass the gate; their rows must already be applied."""
-        found = self.model.with_weights(weights), number
+        candidate = self.model.with_weights(weights), number
         if self.gate is None:
-            self.current = found
+            self.current = candidate
         else:
-            self.gate.offer(found)
+            self.gate.offer(candidate)
 
     @property
     def awaits_gate(self) -> bool:
@@ -232,9 +232,9 @@ class DenseGate:
             self.problem = None
             return
         _, served = self._live.current
-        told = "those of the export" if served < 0 else f"those of increment {served}"
+        current = "those of the export" if served < 0 else f"those of increment {served}"
         self.problem = (
-            f"dense weights of increment {number} of the delta log did not pass the gate, {told} are served:"
+            f"dense weights of increment {number} of the delta log did not pass the gate, {current} are served:"
             f" {verdict.refused}"
         )
         _log.error("predictor: %s", self.problem)

@@ -75,15 +75,15 @@ class LoadedModel:
         Raises:
             NotFoundError: there is no signature of this name.
         """
-        found = self._models.get(name)
-        if found is None:
+        model = self._models.get(name)
+        if model is None:
             raise NotFoundError(
                 f"model {self.export.manifest.name!r} has no signature {str(name)[:80]!r}, it has"
                 f" {', '.join(sorted(self._models))}"
             )
-        return found
+        return model
 
-    def with_weights(self, found: Mapping[str, Tensor]) -> Weights:
+    def with_weights(self, replacements: Mapping[str, Tensor]) -> Weights:
         """Returns the weights of this model, replaced by those given.
 
         Raises:
@@ -91,7 +91,7 @@ class LoadedModel:
         """
         weights = dict(self.weights)
         for name, old in self.weights.items():
-            new = found.get(name)
+            new = replacements.get(name)
             if new is None:
                 continue
             if new.shape != old.shape or new.dtype != old.dtype:
@@ -114,27 +114,27 @@ class _SignatureModel:
         self._graph: LoadedGraph = export.graph(name, joins_rows=True)
         self._constants = export.constants(name)
         export.verify(name, self._graph, weights)
-        alone = {each.name for each in self._graph.inputs if each.kind == "rows"}
-        wanted = alone | {cut.feature for parts in self._graph.joined.values() for cut in parts.cuts}
-        numbers = {each.name for each in self._graph.inputs if each.kind in {"column", "values", "row_splits"}}
-        features = [each for each in export.features if each.name in wanted]
-        outputs = _outputs(self._graph, [each for each in features if each.name in alone])
+        alone = {entry.name for entry in self._graph.inputs if entry.kind == "rows"}
+        looked_up = alone | {cut.feature for parts in self._graph.joined.values() for cut in parts.cuts}
+        numbers = {entry.name for entry in self._graph.inputs if entry.kind in {"column", "values", "row_splits"}}
+        features = [feature for feature in export.features if feature.name in looked_up]
+        outputs = _outputs(self._graph, [feature for feature in features if feature.name in alone])
         self._layout = Layout(features, stores, outputs=outputs)
-        clash = sorted(numbers & wanted)
+        clash = sorted(numbers & looked_up)
         self._not_encoded = f"column {clash[0]!r} is read as ids and as numbers" if clash else None
-        dense = [] if clash else [each for each in export.dense_columns if each.name in numbers]
+        dense = [] if clash else [column for column in export.dense_columns if column.name in numbers]
         self._encoded = Layout(features, stores, dense=dense, outputs=outputs)
 
     def keys(self, inputs: Mapping[str, Any] | bytes) -> list[LookupKeys]:
         """Returns the keys that `answer` looks up for a request, by feature, for callers that fetch the rows first."""
         samples = self._samples(inputs)
         if samples is not None:
-            found = self._encoded.keys_of_bytes(samples.data, samples.form)
+            by_feature = self._encoded.keys_of_bytes(samples.data, samples.form)
         else:
-            found = self._layout.keys_of_columns(request_columns(_columns(inputs), self.signature, name=self.name))
+            by_feature = self._layout.keys_of_columns(request_columns(_columns(inputs), self.signature, name=self.name))
         return [
             LookupKeys(feature, keys, buckets)
-            for feature, (keys, buckets, _) in zip(self._layout.features, found, strict=True)
+            for feature, (keys, buckets, _) in zip(self._layout.features, by_feature, strict=True)
         ]
 
     def answer(self, inputs: Mapping[str, Any] | bytes, weights: Mapping[str, Tensor]) -> GraphResult:
@@ -174,12 +174,12 @@ class _SignatureModel:
             "rows": rows,
             "joined": rows,
         }
-        given = [
+        arguments = [
             known[kind][name] if kind in known else _part(kind, columns[name], num_rows)
             for kind, name in self._graph.inputs
         ]
         with torch.inference_mode():
-            outputs = self._graph.call(*given)
+            outputs = self._graph.call(*arguments)
         counts = (0, 0) if laid_out is None else (laid_out.num_ids, laid_out.num_found)
         return GraphResult(dict(zip(self._graph.outputs, outputs, strict=True)), *counts)
 

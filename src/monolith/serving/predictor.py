@@ -83,7 +83,7 @@ class Predictor:
         self._follow = follow
         self._gate = gate
         self._versions = ExportVersions(path)
-        self._watch = VersionWatch("predictor", wanted=self._newer, activate=self._activate)
+        self._watch = VersionWatch("predictor", next_version=self._newer, activate=self._activate)
         self._live: LiveModel = self._load([other._live.rows for other in beside], trial=trial)  # noqa: SLF001 - others of its kind
         self._live.rows.serve(self._live)
         if not self._versions.is_fixed:
@@ -215,38 +215,38 @@ class Predictor:
 
     def _load(self, beside: Sequence[LiveRows], *, trial: bool) -> LiveModel:
         """Loads the newest version; shares loaded rows if they are the same."""
-        found = self._versions.newest(trial=trial, is_stopped=self._watch.stopped.is_set)
-        live = self._live_model(found, beside)
-        found.export.folder.release()
+        newest = self._versions.newest(trial=trial, is_stopped=self._watch.stopped.is_set)
+        live = self._live_model(newest, beside)
+        newest.export.folder.release()
         return live
 
-    def _live_model(self, found: FoundExport, beside: Sequence[LiveRows]) -> LiveModel:
+    def _live_model(self, newest: FoundExport, beside: Sequence[LiveRows]) -> LiveModel:
         for rows in beside:
-            if self._would_have(rows, found):
-                return LiveModel(LoadedModel(found.export, rows.stores), rows, self._gate)
-        stores = found.with_rows.new_stores()
+            if self._would_have(rows, newest):
+                return LiveModel(LoadedModel(newest.export, rows.stores), rows, self._gate)
+        stores = newest.with_rows.new_stores()
         log = DeltaLog(self._follow) if isinstance(self._follow, str) else self._follow
-        version = found.with_rows.manifest.version
+        version = newest.with_rows.manifest.version
         if log is not None and has_base_of_all(log, stores):
             rows = LiveRows(stores, log, self._clock, export=version)
-            live = LiveModel(LoadedModel(found.export, stores), rows, self._gate)
+            live = LiveModel(LoadedModel(newest.export, stores), rows, self._gate)
             if rows.begin(live):
                 return live
             rows.leave(live)
-            stores = found.with_rows.new_stores()  # the base of the log is incomplete
-        found.with_rows.load_rows(stores)
+            stores = newest.with_rows.new_stores()  # the base of the log is incomplete
+        newest.with_rows.load_rows(stores)
         rows = LiveRows(stores, log, self._clock, export=version)
-        return LiveModel(LoadedModel(found.export, stores), rows, self._gate)
+        return LiveModel(LoadedModel(newest.export, stores), rows, self._gate)
 
-    def _would_have(self, rows: LiveRows, found: FoundExport) -> bool:
+    def _would_have(self, rows: LiveRows, newest: FoundExport) -> bool:
         """Returns whether these rows are the ones that an export would load.
 
         With a log this holds for an export with only weights. A complete export loads its own, since its tables may
         differ.
         """
         if self._follow is None:
-            return rows.follower is None and rows.export == found.with_rows.manifest.version
-        return rows.follower is not None and found.export is not found.with_rows
+            return rows.follower is None and rows.export == newest.with_rows.manifest.version
+        return rows.follower is not None and newest.export is not newest.with_rows
 
     def _newer(self) -> int | None:
         newest = self._versions.newest_number()
@@ -304,28 +304,30 @@ def import_saved_model(
         InvalidArgumentError: there are several outputs, and none is named.
     """
     with Predictor(path) as predictor:
-        asked = _signature(predictor.signatures, signature, path)
-        wanted = _output(predictor.signatures[asked], output_name, f"export '{path}', signature {asked!r}")
+        name = _signature(predictor.signatures, signature, path)
+        output = _output(predictor.signatures[name], output_name, f"export '{path}', signature {name!r}")
 
         def call(inputs: Any) -> Tensor:
-            given = inputs if isinstance(inputs, Mapping) else {input_name: inputs}
-            return predictor.predict(given, asked).outputs[wanted]
+            columns = inputs if isinstance(inputs, Mapping) else {input_name: inputs}
+            return predictor.predict(columns, name).outputs[output]
 
         yield call
 
 
-def _signature(found: Mapping[str, Signature], name: str | None, path: str) -> str:
-    wanted = name or (DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in found or len(found) > 1 else next(iter(found)))
-    if wanted not in found:
-        raise NotFoundError(f"export '{path}': there is no signature {wanted!r}, it has {', '.join(sorted(found))}")
-    return wanted
+def _signature(signatures: Mapping[str, Signature], name: str | None, path: str) -> str:
+    is_default = DEFAULT_SIGNATURE in signatures or len(signatures) > 1
+    chosen = name or (DEFAULT_SIGNATURE if is_default else next(iter(signatures)))
+    if chosen not in signatures:
+        known = ", ".join(sorted(signatures))
+        raise NotFoundError(f"export '{path}': there is no signature {chosen!r}, it has {known}")
+    return chosen
 
 
 def _output(signature: Signature, name: str | None, subject: str) -> str:
     there = ", ".join(sorted(signature.outputs))
     if name is None and len(signature.outputs) > 1:
         raise InvalidArgumentError(f"{subject}: it answers with {there}; give one as output_name")
-    wanted = next(iter(signature.outputs)) if name is None else name
-    if wanted not in signature.outputs:
-        raise NotFoundError(f"{subject}: there is no output {wanted!r}, it has {there}")
-    return wanted
+    chosen = next(iter(signature.outputs)) if name is None else name
+    if chosen not in signature.outputs:
+        raise NotFoundError(f"{subject}: there is no output {chosen!r}, it has {there}")
+    return chosen

@@ -87,11 +87,11 @@ class RemotePredictor:
             raise InvalidArgumentError(f"RemotePredictor: threads must be >= 1, got {threads}")
         self._threads = threads
         self._versions = ExportVersions(path)
-        found = self._versions.newest(trial=trial)
-        self._remote = RemoteRows(model or found.export.manifest.name, {}, shards, **options)
+        newest = self._versions.newest(trial=trial)
+        self._remote = RemoteRows(model or newest.export.manifest.name, {}, shards, **options)
         self._dense = None if follow is None else DenseSets()
-        self._live = EntryModel(found, self._remote, self._dense, threads=threads)
-        found.export.folder.release()
+        self._live = EntryModel(newest, self._remote, self._dense, threads=threads)
+        newest.export.folder.release()
         self._next: EntryModel | None = None
         """Newer version whose rows the shards do not have yet."""
         self._waits_for: str | None = None
@@ -102,7 +102,7 @@ class RemotePredictor:
         if follow is not None:
             self._follower = Follower({}, follow, on_dense=self._take_weights, rows_elsewhere=True)
             self._follower.start()
-        self._watch = VersionWatch("entry", wanted=self._look, activate=self._open)
+        self._watch = VersionWatch("entry", next_version=self._look, activate=self._open)
         self._watch.start()
 
     # Predictions
@@ -201,9 +201,9 @@ class RemotePredictor:
         """Adds weights of the follower, which stalls at weights that this rejects."""
         if self._dense is None or self._follower is None:
             return
-        found = DenseSet(weights, self._follower.dense_number, self._follower.dense_needs)
-        self._live.require_fitting(found)
-        self._dense.add(found)
+        dense = DenseSet(weights, self._follower.dense_number, self._follower.dense_needs)
+        self._live.require_fitting(dense)
+        self._dense.add(dense)
 
     def _look(self) -> int | None:
         """Checks the shards and a newer version that waits for them; returns the number of an even newer version."""
@@ -215,9 +215,9 @@ class RemotePredictor:
         return newest if newest > (self._next or self._live).manifest.version else None
 
     def _open(self, _: int) -> None:
-        found = self._versions.newest(trial=True, is_stopped=self._watch.stopped.is_set)
-        entry = EntryModel(found, self._remote, self._dense, threads=self._threads)
-        found.export.folder.release()
+        newest = self._versions.newest(trial=True, is_stopped=self._watch.stopped.is_set)
+        entry = EntryModel(newest, self._remote, self._dense, threads=self._threads)
+        newest.export.folder.release()
         if not self._watch.is_given_up:
             self._next = entry
 
@@ -244,7 +244,7 @@ class EntryModel:
     """Model whose rows are looked up at shards for each request. Thread-safe.
 
     Args:
-        found: The entry, and the version of its rows.
+        version: The entry, and the version of its rows.
         remote: The shards.
         dense: Weights of a log, which replace those of the export; None: no log is followed.
         threads: Number of requests whose graphs run concurrently; each has its own memory for rows.
@@ -253,10 +253,10 @@ class EntryModel:
         FailedPreconditionError: the export is for another number of shards.
     """
 
-    def __init__(self, found: FoundExport, remote: RemoteRows, dense: DenseSets | None, *, threads: int) -> None:
-        self.export = found.export
-        self.manifest = found.export.manifest
-        _require_shards(found, remote)
+    def __init__(self, version: FoundExport, remote: RemoteRows, dense: DenseSets | None, *, threads: int) -> None:
+        self.export = version.export
+        self.manifest = version.export.manifest
+        _require_shards(version, remote)
         self._schemas = self.export.schemas()
         self._names = wire_names({name: schema.names for name, schema in self._schemas.items()})
         dims = {
@@ -266,12 +266,12 @@ class EntryModel:
         }
         # Shards that follow a log have one set of rows for all versions; others keep the rows of each version
         # separately.
-        self.remote = remote.of_version(found.with_rows.manifest.version if dense is None else None, dims)
+        self.remote = remote.of_version(version.with_rows.manifest.version if dense is None else None, dims)
         self._dense = dense
         self._merged: dict[int, Weights] = {}
         """Number of a set of weights -> all weights for the graphs."""
         self._models = [
-            LoadedModel(self.export, {name: _scratch(each) for name, each in self._schemas.items()})
+            LoadedModel(self.export, {name: _scratch(schema) for name, schema in self._schemas.items()})
             for _ in range(threads)
         ]
         self._idle: queue.SimpleQueue[LoadedModel] = queue.SimpleQueue()
@@ -293,13 +293,13 @@ class EntryModel:
         num_found = sum(int(rows.any(dim=1).sum()) for rows in fetched.rows.values())
         return Prediction(answer.outputs, version, answer.num_ids, min(answer.num_ids, num_found))
 
-    def require_fitting(self, found: DenseSet) -> None:
+    def require_fitting(self, dense: DenseSet) -> None:
         """Rejects weights of another model.
 
         Raises:
             FailedPreconditionError: one has another shape or type.
         """
-        self._models[0].with_weights(found.weights)
+        self._models[0].with_weights(dense.weights)
 
     @property
     def memory_bytes(self) -> int:
@@ -311,7 +311,7 @@ class EntryModel:
     def _fetch(self, keys: Keys, deadline_millis: float | None) -> FetchedRows:
         try:
             return self.remote.lookup(
-                {table: torch.from_numpy(found) for table, (found, _) in keys.items()},
+                {table: torch.from_numpy(ids) for table, (ids, _) in keys.items()},
                 buckets={table: torch.from_numpy(buckets.astype(np.int32)) for table, (_, buckets) in keys.items()},
                 deadline_millis=deadline_millis,
             )
@@ -329,7 +329,7 @@ class EntryModel:
             kept = self._dense.numbers
             merged = self._models[0].with_weights(chosen.weights)
             self._merged = {
-                **{number: each for number, each in self._merged.items() if number in kept},
+                **{number: weights for number, weights in self._merged.items() if number in kept},
                 chosen.number: merged,
             }
         return merged, chosen.number
@@ -346,29 +346,32 @@ class EntryModel:
         finally:
             self._idle.put(model)
 
-    def _keys(self, asked: Sequence[LookupKeys]) -> Keys:
+    def _keys(self, lookups: Sequence[LookupKeys]) -> Keys:
         """Returns table name at the shards -> the keys of the ids of a request, and their buckets."""
-        found: dict[str, list[LookupKeys]] = {}
-        for each in asked:
-            found.setdefault(self._wire_name(each.feature), []).append(each)
+        by_table: dict[str, list[LookupKeys]] = {}
+        for lookup in lookups:
+            by_table.setdefault(self._wire_name(lookup.feature), []).append(lookup)
         return {
-            table: (np.concatenate([each.keys for each in some]), np.concatenate([each.buckets for each in some]))
-            for table, some in found.items()
+            table: (
+                np.concatenate([lookup.keys for lookup in some]),
+                np.concatenate([lookup.buckets for lookup in some]),
+            )
+            for table, some in by_table.items()
         }
 
-    def _fill(self, model: LoadedModel, asked: Keys, fetched: FetchedRows) -> None:
+    def _fill(self, model: LoadedModel, keys: Keys, fetched: FetchedRows) -> None:
         """Writes the rows of a request to the tables that its graph reads."""
         for name, store in model.stores.items():
             if store.stats().rows > _MOST_ROWS:
                 store.load([], buckets=ALL_BUCKETS, replace=True)
-            own = [table for table in self._names[name] if table in asked]
+            own = [table for table in self._names[name] if table in keys]
             if not own:
                 continue
-            splits = np.cumsum([0, *(len(asked[table][0]) if table in asked else 0 for table in self._names[name])])
+            splits = np.cumsum([0, *(len(keys[table][0]) if table in keys else 0 for table in self._names[name])])
             known = KeyedRows(
-                np.concatenate([asked[table][0] for table in own]),
+                np.concatenate([keys[table][0] for table in own]),
                 splits,
-                np.concatenate([asked[table][1] for table in own]),
+                np.concatenate([keys[table][1] for table in own]),
                 told=False,
             )
             write_keyed(
@@ -376,11 +379,11 @@ class EntryModel:
             )
 
 
-def _require_shards(found: FoundExport, remote: RemoteRows) -> None:
-    wanted = found.with_rows.manifest.shards
-    if wanted and remote.num_shards != wanted:
+def _require_shards(version: FoundExport, remote: RemoteRows) -> None:
+    num_shards = version.with_rows.manifest.shards
+    if num_shards and remote.num_shards != num_shards:
         raise FailedPreconditionError(
-            f"export of {found.export.manifest.name!r}: it is for {wanted} shards, got the addresses of"
+            f"export of {version.export.manifest.name!r}: it is for {num_shards} shards, got the addresses of"
             f" {remote.num_shards}"
         )
 

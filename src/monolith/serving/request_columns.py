@@ -74,7 +74,7 @@ def encoded_samples(inputs: object, signature: Signature) -> EncodedSamples | No
         return None
     data = inputs[name]
     samples = [data] if isinstance(data, bytes) else data
-    if not isinstance(samples, Sequence) or not samples or not all(isinstance(each, bytes) for each in samples):
+    if not isinstance(samples, Sequence) or not samples or not all(isinstance(sample, bytes) for sample in samples):
         raise InvalidArgumentError(f"input {name!r}: samples as bytes expected, at least one")
     return EncodedSamples(samples, name)
 
@@ -119,12 +119,12 @@ def _unknown(column: object, signature: Signature, name: str) -> str:
 
 def _ids_of_texts(column: str, values: list[Any] | tuple[Any, ...], texts: TextColumn) -> Any:
     """Converts texts, or lists of texts, to ids; ids are unchanged."""
-    has_lists = any(isinstance(each, list | tuple) for each in values)
-    rows = [each if isinstance(each, list | tuple) else [each] for each in values] if has_lists else [values]
+    has_lists = any(isinstance(value, list | tuple) for value in values)
+    rows = [value if isinstance(value, list | tuple) else [value] for value in values] if has_lists else [values]
     flat = list(chain.from_iterable(rows))
-    if not any(isinstance(each, str | bytes) for each in flat):
+    if not any(isinstance(value, str | bytes) for value in flat):
         return values
-    wrong = next((each for each in flat if not isinstance(each, str | bytes)), None)
+    wrong = next((value for value in flat if not isinstance(value, str | bytes)), None)
     if wrong is not None:
         raise InvalidArgumentError(
             f"input {column!r}: has texts, so that all values must be texts, got {type(wrong).__name__}"
@@ -154,7 +154,7 @@ def _ids(column: str, values: Any) -> Column:
 
 def _ids_of_list(column: str, values: list[Any] | tuple[Any, ...]) -> Any:
     try:
-        if any(isinstance(each, list | tuple) for each in values):
+        if any(isinstance(value, list | tuple) for value in values):
             return Ragged.from_lists(values)
         array = np.array(values)
     except (TypeError, ValueError, OverflowError) as error:
@@ -163,18 +163,18 @@ def _ids_of_list(column: str, values: list[Any] | tuple[Any, ...]) -> Any:
 
 
 def _numbers(column: str, values: Any, spec: InputSpec) -> Column:
-    wanted: torch.dtype = getattr(torch, spec.dtype)
+    dtype: torch.dtype = getattr(torch, spec.dtype)
     if spec.ragged:
-        return _ragged_numbers(column, values, wanted)
+        return _ragged_numbers(column, values, dtype)
     is_list = isinstance(values, list | tuple)
     tensor = _tensor(column, _array(column, values) if is_list else values)
-    if tensor.dtype != wanted:
-        if not is_list or tensor.dtype.is_complex or (tensor.dtype.is_floating_point and not wanted.is_floating_point):
+    if tensor.dtype != dtype:
+        if not is_list or tensor.dtype.is_complex or (tensor.dtype.is_floating_point and not dtype.is_floating_point):
             raise InvalidArgumentError(f"input {column!r}: {spec.dtype} expected, got {tensor.dtype}")
-        tensor = tensor.to(wanted)
+        tensor = tensor.to(dtype)
     shape = spec.shape
     if tensor.ndim != len(shape) or any(
-        size is not None and size != found for size, found in zip(shape[1:], tensor.shape[1:], strict=True)
+        size is not None and size != actual for size, actual in zip(shape[1:], tensor.shape[1:], strict=True)
     ):
         wanted_shape = ", ".join("examples" if size is None else str(size) for size in shape)
         raise InvalidArgumentError(f"input {column!r}: shape [{wanted_shape}] expected, got {list(tensor.shape)}")
@@ -182,15 +182,15 @@ def _numbers(column: str, values: Any, spec: InputSpec) -> Column:
     return tensor
 
 
-def _ragged_numbers(column: str, values: Any, wanted: torch.dtype) -> Ragged:
+def _ragged_numbers(column: str, values: Any, dtype: torch.dtype) -> Ragged:
     if isinstance(values, list | tuple):
         try:
-            values = Ragged.from_lists(values, dtype=wanted)
+            values = Ragged.from_lists(values, dtype=dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(f"input {column!r}: a list for each example expected: {error}") from error
-    if not isinstance(values, Ragged) or values.dtype != wanted:
+    if not isinstance(values, Ragged) or values.dtype != dtype:
         raise InvalidArgumentError(
-            f"input {column!r}: rows of {wanted} expected, got {getattr(values, 'dtype', type(values).__name__)}"
+            f"input {column!r}: rows of {dtype} expected, got {getattr(values, 'dtype', type(values).__name__)}"
         )
     _require_finite(column, values.flat_values)
     return values
@@ -242,7 +242,7 @@ def _same_length(columns: dict[str, Column]) -> dict[str, Column]:
         raise InvalidArgumentError("the request has no examples")
     for name, length in lengths.items():
         if length not in {1, longest}:
-            other = max(lengths, key=lambda each: lengths[each])
+            other = max(lengths, key=lambda column: lengths[column])
             raise InvalidArgumentError(
                 f"input {name!r}: {longest} examples expected, as of {other!r}, or one for all, got {length}"
             )

@@ -81,7 +81,7 @@ class TaskModel:
         self._changed = threading.Condition()
         self._users: dict[TaskSession, int] = {}
         """Active session -> number of its running calls."""
-        self._watch = VersionWatch("task", wanted=self._other, activate=self._activate)
+        self._watch = VersionWatch("task", next_version=self._other, activate=self._activate)
         self._watch.start()
 
     # Predictions
@@ -235,7 +235,7 @@ def _shaped(values: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragged:
     return flat if len(spec.shape) == 1 else flat.reshape(values.num_rows, width)
 
 
-class _Asked(NamedTuple):
+class _QueuedBatch(NamedTuple):
     """A queued batch."""
 
     batch: Batch
@@ -261,7 +261,7 @@ class TaskSession:
         self._trainer = Trainer(task, config)
         self.name = str(self._trainer.task.p.name)
         self.checkpoint = checkpoint
-        self._waiting: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._waiting: SimpleQueue[_QueuedBatch | None] = SimpleQueue()
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self.signatures: dict[str, Signature] = {}
         self._thread = threading.Thread(target=self._run, name="monolith-task", daemon=True)
@@ -294,7 +294,7 @@ class TaskSession:
         Raises:
             BaseException: the error raised by `model_fn`.
         """
-        queued = _Asked(batch, SimpleQueue())
+        queued = _QueuedBatch(batch, SimpleQueue())
         self._waiting.put(queued)
         outcome = queued.done.get()
         if isinstance(outcome, BaseException):
@@ -374,12 +374,15 @@ def _noting(batch: WatchedBatch, ids: set[str]) -> Iterator[None]:
 
     def look_up(module: Embeddings, columns: Mapping[str, Any]) -> EmbeddingOutputs:
         by_slot = {
-            slot: columns.unwatched(slot) if isinstance(columns, WatchedBatch) else columns.get(slot) for slot in module.slots
+            slot: columns.unwatched(slot) if isinstance(columns, WatchedBatch) else columns.get(slot)
+            for slot in module.slots
         }
         known = {id(batch.unwatched(name)): name for name in batch}
         ids.update(known[id(values)] for values in by_slot.values() if id(values) in known)
         with BatchContext({}):
-            looked_up: EmbeddingOutputs = module({slot: values for slot, values in by_slot.items() if values is not None})
+            looked_up: EmbeddingOutputs = module(
+                {slot: values for slot, values in by_slot.items() if values is not None}
+            )
         return looked_up
 
     with BatchContext(batch, lookup_override=look_up):

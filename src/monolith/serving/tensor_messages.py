@@ -124,10 +124,10 @@ def strings_of(message: messages.TensorProto, *, name: str = "tensor") -> list[b
     Raises:
         InvalidArgumentError: shape and values do not fit, or the message has more dimensions or numbers.
     """
-    shape, given = message.tensor_shape, message.string_val
+    shape, strings = message.tensor_shape, message.string_val
     is_plain = message.dtype == messages.DT_STRING and not shape.unknown_rank and not message.tensor_content
-    if is_plain and len(shape.dim) == 1 and shape.dim[0].size == len(given):
-        return list(given)
+    if is_plain and len(shape.dim) == 1 and shape.dim[0].size == len(strings):
+        return list(strings)
     values = value_of(message, name=name)
     if isinstance(values, torch.Tensor):
         raise InvalidArgumentError(f"{name}: bytes expected, got {dtype_name(message.dtype)}")
@@ -216,18 +216,18 @@ def _content_items(message: messages.TensorProto, shape: tuple[int, ...], name: 
 def _list_items(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
     """Returns all items of the list; missing ones repeat the last item, or are zero if the list is empty."""
     field, kind = _LISTS[message.dtype]
-    given = np.array(getattr(message, field), "<i4" if field in ("int_val", "half_val") else kind)
-    items = given.astype(kind)
-    if field == "int_val" and (items != given).any():
+    numbers = np.array(getattr(message, field), "<i4" if field in ("int_val", "half_val") else kind)
+    items = numbers.astype(kind)
+    if field == "int_val" and (items != numbers).any():
         raise InvalidArgumentError(f"{name}: {field} has a value that {dtype_name(message.dtype)} cannot hold")
     width = 2 if DTYPES[message.dtype].is_complex else 1
     if len(items) % width:
         raise InvalidArgumentError(f"{name}: pairs of numbers expected in {field}, got {len(items)} numbers")
-    wanted = math.prod(shape)
-    _require_fit(len(items) // width, wanted, DTYPES[message.dtype].itemsize, name)
-    if len(items) == wanted * width:
+    count = math.prod(shape)
+    _require_fit(len(items) // width, count, DTYPES[message.dtype].itemsize, name)
+    if len(items) == count * width:
         return items
-    expanded = np.zeros((wanted, width), kind)
+    expanded = np.zeros((count, width), kind)
     rows = items.reshape(-1, width)
     if len(rows):
         expanded[: len(rows)] = rows
@@ -237,32 +237,32 @@ def _list_items(message: messages.TensorProto, shape: tuple[int, ...], name: str
 
 def _strings_in(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> Strings:
     values = _split_strings(message.tensor_content, shape, name) if message.tensor_content else list(message.string_val)
-    wanted = math.prod(shape)
-    _require_fit(len(values), wanted, 8, name)
-    values += [values[-1] if values else b""] * (wanted - len(values))
+    count = math.prod(shape)
+    _require_fit(len(values), count, 8, name)
+    values += [values[-1] if values else b""] * (count - len(values))
     return _strings(values).reshape(shape)
 
 
-def _require_fit(given: int, wanted: int, item_bytes: int, name: str) -> None:
-    if given > wanted:
-        raise InvalidArgumentError(f"{name}: {wanted} values expected by its shape, got {given}")
-    if given < wanted and wanted * item_bytes > _EXPANDED_BYTES:
+def _require_fit(actual: int, expected: int, item_bytes: int, name: str) -> None:
+    if actual > expected:
+        raise InvalidArgumentError(f"{name}: {expected} values expected by its shape, got {actual}")
+    if actual < expected and expected * item_bytes > _EXPANDED_BYTES:
         raise InvalidArgumentError(
-            f"{name}: {wanted} values expected by its shape, got {given}; one value stands for others up to"
+            f"{name}: {expected} values expected by its shape, got {actual}; one value stands for others up to"
             f" {_EXPANDED_BYTES >> 20} MiB alone"
         )
 
 
 def _split_strings(content: bytes, shape: tuple[int, ...], name: str) -> list[bytes]:
     """Splits TensorFlow's packed strings: the length of each as a varint, then the bytes of all."""
-    wanted = math.prod(shape)
+    count = math.prod(shape)
     ends = [0]
     at = 0
-    for _ in range(min(wanted, len(content))):
+    for _ in range(min(count, len(content))):
         length, at = _varint(content, at)
         ends.append(ends[-1] + length)
-    if len(ends) != wanted + 1 or at + ends[-1] != len(content):
-        raise InvalidArgumentError(f"{name}: tensor_content does not hold the {wanted} strings of its shape")
+    if len(ends) != count + 1 or at + ends[-1] != len(content):
+        raise InvalidArgumentError(f"{name}: tensor_content does not hold the {count} strings of its shape")
     return [content[at + begin : at + end] for begin, end in pairwise(ends)]
 
 

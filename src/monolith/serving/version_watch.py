@@ -38,7 +38,7 @@ class VersionWatch(Generic[Version]):
 
     Args:
         subject: Name of the served object, for logs.
-        wanted: Returns the version to load next, whether rejected or not; None: none.
+        next_version: Returns the version to load next, whether rejected or not; None: none.
         activate: Loads and serves a version. An error rejects the version; `UnavailableError` is retried.
         polls: Whether to poll periodically; else it checks only when woken.
     """
@@ -47,12 +47,12 @@ class VersionWatch(Generic[Version]):
         self,
         subject: str,
         *,
-        wanted: Callable[[], Version | None],
+        next_version: Callable[[], Version | None],
         activate: Callable[[Version], None],
         polls: bool = True,
     ) -> None:
         self._subject = subject
-        self._wanted = wanted
+        self._next_version = next_version
         self._activate = activate
         self._polls = polls
         self._lock = threading.Lock()
@@ -147,7 +147,7 @@ class VersionWatch(Generic[Version]):
         """Loads wanted versions until there is none, or only one already tried."""
         tried: Version | None = None
         while not self.stopped.is_set():
-            version = self._wanted()
+            version = self._next_version()
             kept_out = None if version is None else self.refused.get(version)
             self._kept_out = kept_out
             if version is None or version == tried or kept_out is not None:
@@ -162,9 +162,9 @@ class VersionWatch(Generic[Version]):
             self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
             raise
         except Exception as error:  # noqa: BLE001 - a task may raise anything; serving continues
-            told = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
-            _log.error("%s: version %s is not served, what was served before is: %s", self._subject, version, told)
-            self.refuse(version, told)
+            reason = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
+            _log.error("%s: version %s is not served, what was served before is: %s", self._subject, version, reason)
+            self.refuse(version, reason)
 
     def _take_up_in_time(self, version: Version) -> None:
         """Loads a version in a thread that is abandoned if it hangs.

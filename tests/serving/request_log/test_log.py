@@ -147,7 +147,7 @@ def test_what_cannot_be_encoded_is_counted_and_the_next_is_written(
 
 def test_trouble_is_said_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logged = Logged(place=str(tmp_path))
-    told = logged.log._told
+    told = logged.log._note_outcome
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             told(2, OSError("no space"))

@@ -110,4 +110,4 @@ def test_a_slow_looker_costs_notes_and_no_memory() -> None:
     value = watched.value("score_mean")
     assert value is not None
     assert 0 < value < 1
-    assert len(watched.watch._noted) == 0
+    assert len(watched.watch._recorded) == 0

@@ -53,10 +53,10 @@ def id_column(columns: Mapping[str, object], name: str) -> IdColumn:
     Raises:
         InvalidArgumentError: the column is missing, or does not hold ids.
     """
-    given = columns.get(name)
-    if isinstance(given, Ragged):
-        return _of_ragged(given, name)
-    ids = given if isinstance(given, Tensor) else _id_tensor(columns, name)
+    column = columns.get(name)
+    if isinstance(column, Ragged):
+        return _of_ragged(column, name)
+    ids = column if isinstance(column, Tensor) else _id_tensor(columns, name)
     if isinstance(ids, Ragged):
         return _of_ragged(ids, name)
     _require_ids(ids, name)
@@ -77,8 +77,8 @@ def num_examples_of(rows: Mapping[str, int]) -> int:
     """
     counts = {count for count in rows.values() if count != 1}
     if len(counts) > 1:
-        told = ", ".join(f"{name!r} {count}" for name, count in rows.items() if count != 1)
-        raise InvalidArgumentError(f"columns must have as many examples as the others, or one for all; got {told}")
+        counted = ", ".join(f"{name!r} {count}" for name, count in rows.items() if count != 1)
+        raise InvalidArgumentError(f"columns must have as many examples as the others, or one for all; got {counted}")
     return counts.pop() if counts else 1
 
 
@@ -93,28 +93,28 @@ def _of_ragged(ids: Ragged, name: str) -> IdColumn:
 
 
 def _id_tensor(columns: Mapping[str, object], name: str) -> Tensor | Ragged:
-    given = columns.get(name)
-    if given is None:
+    column = columns.get(name)
+    if column is None:
         close = difflib.get_close_matches(name, map(str, columns), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, columns)) or 'nothing'}"
         raise InvalidArgumentError(f"column {name!r}: the request has no ids for it; {hint}")
-    if isinstance(given, np.ndarray):
-        return _of_array(given, name)
-    if isinstance(given, list | tuple):
-        return _of_list(given, name)
+    if isinstance(column, np.ndarray):
+        return _of_array(column, name)
+    if isinstance(column, list | tuple):
+        return _of_list(column, name)
     raise InvalidArgumentError(
-        f"column {name!r}: ids must be a tensor, Ragged, array or list, got {type(given).__name__}"
+        f"column {name!r}: ids must be a tensor, Ragged, array or list, got {type(column).__name__}"
     )
 
 
-def _of_array(given: NDArray[np.generic], name: str) -> Tensor:
-    if given.dtype != np.int64:
-        raise InvalidArgumentError(f"column {name!r}: ids must be int64, got {given.dtype}")
-    return torch.from_numpy(np.ascontiguousarray(given))
+def _of_array(array: NDArray[np.generic], name: str) -> Tensor:
+    if array.dtype != np.int64:
+        raise InvalidArgumentError(f"column {name!r}: ids must be int64, got {array.dtype}")
+    return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def _of_list(given: Sequence[object], name: str) -> Tensor | Ragged:
-    rows = [each if isinstance(each, list | tuple) else [each] for each in given]
+def _of_list(column: Sequence[object], name: str) -> Tensor | Ragged:
+    rows = [row if isinstance(row, list | tuple) else [row] for row in column]
     for row in rows:
         for number in row:
             if isinstance(number, bool) or not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
@@ -175,12 +175,12 @@ def given_number(columns: Mapping[str, object], spec: DenseSpec) -> Tensor | Loo
     """
     if spec.name not in columns:
         raise InvalidArgumentError(f"column {spec.name!r}: the request has no values for it")
-    given = columns[spec.name]
+    column = columns[spec.name]
     if spec.dtype == "bytes":
-        return _texts(given, spec)
-    if isinstance(given, Ragged):
-        return given
-    values = _number_tensor(given, spec)
+        return _texts(column, spec)
+    if isinstance(column, Ragged):
+        return column
+    values = _number_tensor(column, spec)
     if values.ndim == 0:
         raise InvalidArgumentError(f"column {spec.name!r}: a value for each example is expected, got a single one")
     if spec.width is not None and values.ndim == 2 and values.shape[1] != spec.width:
@@ -207,23 +207,23 @@ def for_all(value: Tensor | LooseColumn, num_examples: int) -> Tensor | LooseCol
     return value * num_examples
 
 
-def _number_tensor(given: object, spec: DenseSpec) -> Tensor:
-    wanted = getattr(torch, spec.dtype, None)
-    if isinstance(given, Tensor | np.ndarray):
-        values = given if isinstance(given, Tensor) else torch.from_numpy(given)
-        if values.dtype is not wanted:
+def _number_tensor(column: object, spec: DenseSpec) -> Tensor:
+    dtype = getattr(torch, spec.dtype, None)
+    if isinstance(column, Tensor | np.ndarray):
+        values = column if isinstance(column, Tensor) else torch.from_numpy(column)
+        if values.dtype is not dtype:
             raise InvalidArgumentError(f"column {spec.name!r}: {spec.dtype} is expected, got {values.dtype}")
         return values
     try:
-        return torch.tensor(given, dtype=wanted)
+        return torch.tensor(column, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InvalidArgumentError(f"column {spec.name!r}: {spec.dtype} is expected; {error}") from error
 
 
-def _texts(given: object, spec: DenseSpec) -> list[bytes]:
-    if not isinstance(given, list | tuple) or not all(isinstance(each, bytes) for each in given):
-        raise InvalidArgumentError(f"column {spec.name!r}: a list of bytes is expected, got {type(given).__name__}")
-    return list(given)
+def _texts(column: object, spec: DenseSpec) -> list[bytes]:
+    if not isinstance(column, list | tuple) or not all(isinstance(text, bytes) for text in column):
+        raise InvalidArgumentError(f"column {spec.name!r}: a list of bytes is expected, got {type(column).__name__}")
+    return list(column)
 
 
 def _ragged(values: Any, splits: Any, rows: int) -> Iterator[Ragged]:

@@ -74,13 +74,13 @@ def outputs_of_configs(features: Sequence[FeatureSpec], configs: FeatureConfigs)
     for name in sorted(configs.out_configs):
         config = configs.out_configs[name]
         cuts = _cuts_of(name, config, features)
-        made = (
+        own = (
             [_output(f"{name}/{place}", _CONCAT, (cut,), features) for place, cut in enumerate(cuts)]
             if config.out_type == _NONE
             else [_output(name, config.out_type, cuts, features)]
         )
-        _check_shapes(name, config, made)
-        outputs += made
+        _check_shapes(name, config, own)
+        outputs += own
     return outputs
 
 
@@ -128,13 +128,13 @@ def num_places(feature: FeatureSpec) -> int:
     return feature.max_sequence_length if feature.pooling == "firstn" else 0
 
 
-def _check_shapes(name: str, config: OutConfig, made: Sequence[LayoutOutput]) -> None:
+def _check_shapes(name: str, config: OutConfig, outputs: Sequence[LayoutOutput]) -> None:
     """Checks the declared shapes; the batch dimension is not declared, or any number."""
     declared = [tuple(shape.dims) for shape in config.shape]
-    if declared and [shape[1:] for shape in declared] != [output.shape for output in made]:
+    if declared and [shape[1:] for shape in declared] != [output.shape for output in outputs]:
         raise InvalidArgumentError(
             f"output {name!r}: the declared shapes {declared} are not those of its slices,"
-            f" {[(-1, *output.shape) for output in made]}"
+            f" {[(-1, *output.shape) for output in outputs]}"
         )
 
 

@@ -161,8 +161,8 @@ class Layout:
         for name, value in numbers.items():
             rows[name] = num_rows_of(value)
         num_examples = num_examples_of(rows)
-        given = [read[feature.source].for_core() for feature in self.features]
-        *counts, floats, _ = self._core.from_columns(given, num_examples, self._groups, step)
+        columns_by_feature = [read[feature.source].for_core() for feature in self.features]
+        *counts, floats, _ = self._core.from_columns(columns_by_feature, num_examples, self._groups, step)
         for name, value in numbers.items():
             if rows[name] != num_examples:
                 numbers[name] = for_all(value, num_examples)
@@ -246,8 +246,8 @@ def slice_name(name: str, features: Iterable[str]) -> str:
 def _feature(name: str, config: FeatureConfig, stores: Mapping[str, LocalStore]) -> FeatureSpec:
     having = [store for store, rows in stores.items() if config.table in rows.native.names]
     if len(having) != 1:
-        told = f"stores {', '.join(having)} have" if having else "no store has"
-        raise InvalidArgumentError(f"feature {name!r}: {told} a table {config.table!r}, one is expected")
+        holders = f"stores {', '.join(having)} have" if having else "no store has"
+        raise InvalidArgumentError(f"feature {name!r}: {holders} a table {config.table!r}, one is expected")
     if config.pooling_type not in _POOLING:
         raise InvalidArgumentError(f"feature {name!r}: pooling_type must be SUM, MEAN or FIRSTN")
     return FeatureSpec(
@@ -312,8 +312,8 @@ def _core_feature(feature: FeatureSpec, stores: Mapping[str, LocalStore]) -> _co
 
 def key_bits(feature: FeatureSpec) -> tuple[int, int, int, int]:
     """Returns four masks: upper key bits taken from the id, set, and forbidden in the id, and the bits of wide keys."""
-    given = (feature.number or 0) << SIGNATURE_BITS_V2
-    carried = given if feature.id_layout == "v2" else 0
+    slot_bits = (feature.number or 0) << SIGNATURE_BITS_V2
+    carried = slot_bits if feature.id_layout == "v2" else 0
     forbidden = 0 if feature.number is None else _ABOVE_SIGNATURE
     wide = 0 if feature.wide_index is None else 1 << 63 | feature.wide_index << 54
-    return carried, given, forbidden, wide
+    return carried, slot_bits, forbidden, wide

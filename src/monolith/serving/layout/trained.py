@@ -152,7 +152,7 @@ def feature_gradients(
 
     If all examples share one list, the first row holds the sum over them, and the others are zero.
     """
-    found = [
+    by_feature = [
         np.zeros((num_examples, max(1, num_places(feature)), feature.dim), np.float32) for feature in layout.features
     ]
     for output, gradient in zip(layout.outputs, gradients, strict=True):
@@ -161,19 +161,19 @@ def feature_gradients(
         rest = gradient.detach().contiguous().numpy()
         first = 0
         for place, cut in enumerate(output.cuts):
-            own = found[cut.feature]
+            own = by_feature[cut.feature]
             if output.form == OutType.STACK:
                 part = rest[:, place]
             else:
                 part = rest[..., first : first + cut.dim]
                 first += 0 if output.form == OutType.ADDN else cut.dim
             own[:, :, cut.start : cut.end] += part.reshape(num_examples, own.shape[1], cut.dim)
-    for own, (_, _, splits) in zip(found, keys, strict=True):
+    for own, (_, _, splits) in zip(by_feature, keys, strict=True):
         if len(splits) == 2 and num_examples > 1:
             total = np.add.reduce(own, axis=0)
             own[:] = 0.0
             own[0] = total
-    return [own.reshape(num_examples, -1) for own in found]
+    return [own.reshape(num_examples, -1) for own in by_feature]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _pooled_layout(
     """Returns the concatenated layout of the store's features in which the core sums their gradients."""
     features = [layout.features[number] for number in own]
     places = [num_places(feature) for feature in features]
-    widths = [feature.dim * max(1, each) for feature, each in zip(features, places, strict=True)]
+    widths = [feature.dim * max(1, length) for feature, length in zip(features, places, strict=True)]
     owners = [(feature.table, feature.number) for feature in features]
     return _core.PooledLayout(
         tables=[tables[number] for number in own],

@@ -54,8 +54,8 @@ class GateConfig(Config):
                 continue
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not 0 <= value <= (math.inf if high is None else high) or math.isinf(value):
-                told = ">= 0" if high is None else f"from 0 to {high}"
-                raise ValueError(f"GateConfig: {name} must be {told}, got {value!r}")
+                allowed = ">= 0" if high is None else f"from 0 to {high}"
+                raise ValueError(f"GateConfig: {name} must be {allowed}, got {value!r}")
         low, high_end = self.min_calibration, self.max_calibration
         if low is not None and high_end is not None and low > high_end:
             raise ValueError(f"GateConfig: min_calibration {low} is above max_calibration {high_end}")
@@ -185,7 +185,7 @@ class PromotionGate:
         try:
             for columns in self._examples.batches(signature):
                 outputs = model.predict(columns, name).outputs
-                not_finite += sum(int((~torch.isfinite(each)).sum()) for each in outputs.values())
+                not_finite += sum(int((~torch.isfinite(values)).sum()) for values in outputs.values())
                 scores.append(self._score_of(outputs))
             labels = self._examples.labels
             if not_finite:
@@ -200,29 +200,29 @@ class PromotionGate:
             return _NOTHING, f"{self._examples.origin} cannot be scored: {type(error).__name__}: {error}"
 
     def _score_of(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        wanted = self.options.output
-        if wanted is None and len(outputs) == 1:
-            wanted = next(iter(outputs))
-        if wanted is None or wanted not in outputs:
-            told = "the gate names no output" if wanted is None else f"there is no output {wanted!r}"
-            raise InvalidArgumentError(f"{told}; outputs are: {', '.join(outputs)}")
-        return outputs[wanted].reshape(-1)
+        output = self.options.output
+        if output is None and len(outputs) == 1:
+            output = next(iter(outputs))
+        if output is None or output not in outputs:
+            problem = "the gate names no output" if output is None else f"there is no output {output!r}"
+            raise InvalidArgumentError(f"{problem}; outputs are: {', '.join(outputs)}")
+        return outputs[output].reshape(-1)
 
     def _problem_of(self, figures: Figures, served: Figures | None) -> str | None:
-        asked = self.options
+        options = self.options
         if figures.not_finite:
             return str(figures)
-        if asked.min_auc is not None and not figures.auc >= asked.min_auc:
-            return f"AUC {figures.auc:.6g} is below {asked.min_auc:g} ({figures})"
-        if asked.max_auc_fall is not None and served is not None and figures.auc < served.auc - asked.max_auc_fall:
+        if options.min_auc is not None and not figures.auc >= options.min_auc:
+            return f"AUC {figures.auc:.6g} is below {options.min_auc:g} ({figures})"
+        if options.max_auc_fall is not None and served is not None and figures.auc < served.auc - options.max_auc_fall:
             return (
-                f"AUC {figures.auc:.6g} is more than {asked.max_auc_fall:g} below the {served.auc:.6g} of what is"
+                f"AUC {figures.auc:.6g} is more than {options.max_auc_fall:g} below the {served.auc:.6g} of what is"
                 f" served ({figures})"
             )
-        if asked.min_calibration is not None and not figures.calibration >= asked.min_calibration:
-            return f"calibration {figures.calibration:.6g} is below {asked.min_calibration:g} ({figures})"
-        if asked.max_calibration is not None and not figures.calibration <= asked.max_calibration:
-            return f"calibration {figures.calibration:.6g} is above {asked.max_calibration:g} ({figures})"
+        if options.min_calibration is not None and not figures.calibration >= options.min_calibration:
+            return f"calibration {figures.calibration:.6g} is below {options.min_calibration:g} ({figures})"
+        if options.max_calibration is not None and not figures.calibration <= options.max_calibration:
+            return f"calibration {figures.calibration:.6g} is above {options.max_calibration:g} ({figures})"
         return None
 
 
@@ -280,8 +280,8 @@ class LabelledExamples:
         """
         for begin in range(0, len(self.rows), _AT_A_TIME):
             rows = self.rows[begin : begin + _AT_A_TIME]
-            wanted = [{name: value for name, value in row.items() if name in signature.inputs} for row in rows]
-            columns = parse_request(json.dumps({"instances": wanted}).encode(), LimitsConfig()).columns(signature)
+            instances = [{name: value for name, value in row.items() if name in signature.inputs} for row in rows]
+            columns = parse_request(json.dumps({"instances": instances}).encode(), LimitsConfig()).columns(signature)
             yield fit(columns, signature, max_examples=_AT_A_TIME).columns
 
 

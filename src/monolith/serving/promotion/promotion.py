@@ -117,7 +117,7 @@ class Promotion:
         """Returns the status of one model or all, including those that accept no commands."""
         known = self._keepers.keys() | {entry.name for entry in self._registry.entries()}
         names = sorted(known) if name is None else [name if name in known else self._keeper(name).name]
-        return {"models": {each: self._described(each) for each in names}}
+        return {"models": {model: self._described(model) for model in names}}
 
     def command(self, name: str, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Executes a command; returns the result of `describe` for the model afterwards.
@@ -138,13 +138,13 @@ class Promotion:
         return self._described(name)
 
     def _keeper(self, name: str) -> VersionManager:
-        found = self._keepers.get(name)
-        if found is None:
+        keeper = self._keepers.get(name)
+        if keeper is None:
             if any(entry.name == name for entry in self._registry.entries()):
                 raise FailedPreconditionError(f"model {name!r}: {_NO_COMMANDS}")
             known = ", ".join(sorted(self._keepers)) or "none"
             raise NotFoundError(f"there is no model {name!r} whose versions can be promoted; those are: {known}")
-        return found
+        return keeper
 
     def _described(self, name: str) -> dict[str, Any]:
         keeper = self._keepers.get(name)
@@ -157,10 +157,10 @@ class Promotion:
         return {
             "answers": registry.default(name).version,
             "versions": [
-                {**_version_json(each, labels), "follows": each.model.staleness is not None, "as_exported": False}
-                for each in entries
+                {**_version_json(entry, labels), "follows": entry.model.staleness is not None, "as_exported": False}
+                for entry in entries
             ],
-            "available": [each.version for each in entries],
+            "available": [entry.version for entry in entries],
             "refused": {},
             "keep_versions": len(entries),
             **{key: value for key, value in ModelState(labels=labels).to_json().items() if key != "frozen"},
@@ -223,7 +223,7 @@ def _label(keeper: VersionManager, fields: Mapping[str, Any]) -> None:
     if label not in labels:
         known = ", ".join(sorted(labels)) or "none"
         raise NotFoundError(f"model {keeper.name!r}: there is no label {label!r}; labels are: {known}")
-    keeper.commit(labels={each: number for each, number in labels.items() if each != label})
+    keeper.commit(labels={other: number for other, number in labels.items() if other != label})
 
 
 def _canary(keeper: VersionManager, fields: Mapping[str, Any]) -> None:

@@ -31,11 +31,11 @@ class ModelState:
     def pinned(self) -> set[int]:
         """Returns the versions that a label, canary or shadow points to, which stay loaded."""
         chosen = [self.shadow, None if self.canary is None else self.canary.target]
-        return {*self.labels.values(), *(each.version for each in chosen if each and each.version is not None)}
+        return {*self.labels.values(), *(choice.version for choice in chosen if choice and choice.version is not None)}
 
     def without(self, number: int) -> ModelState:
         """Returns the decisions without those that point to a version."""
-        labels = {label: each for label, each in self.labels.items() if each != number}
+        labels = {label: version for label, version in self.labels.items() if version != number}
 
         def is_gone(target: Choice) -> bool:
             return target.version == number or target.label not in {None, *labels}
@@ -109,7 +109,7 @@ class PromotionFile:
         with self._lock:
             states = {**self._states, name: state}
             if self._path is not None:
-                models = {each: kept.to_json() for each, kept in sorted(states.items())}
+                models = {model: kept.to_json() for model, kept in sorted(states.items())}
                 text = json.dumps({"format": _FORMAT, "version": _VERSION, "models": models}, indent=2)
                 with replaced_file(self._path) as temporary, named_errors(self._path, "written"):
                     temporary.write_text(f"{text}\n", encoding="utf-8")
@@ -136,7 +136,7 @@ def _states_of(document: Any) -> dict[str, ModelState]:
     models = document.get("models")
     if not isinstance(models, dict):
         raise ValueError("it has no models")  # noqa: TRY004 - a fault of the file, not of the call
-    return {name: _named_state(name, each) for name, each in models.items()}
+    return {name: _named_state(name, state) for name, state in models.items()}
 
 
 def _named_state(name: str, document: Any) -> ModelState:

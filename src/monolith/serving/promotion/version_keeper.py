@@ -72,7 +72,7 @@ class VersionManager:
         self._gate = gate
         self._clock = clock or SystemClock()
         self._watch = VersionWatch(
-            f"model {name!r}", wanted=self._next_wanted, activate=self._activate, polls=not source.is_fixed
+            f"model {name!r}", next_version=self._next_version, activate=self._activate, polls=not source.is_fixed
         )
         self._commands = threading.Lock()
         self._lock = threading.RLock()
@@ -283,10 +283,10 @@ class VersionManager:
             verdict = self._gate.judge(model, kind="export", against=None if against is model else against)
         if verdict.refused is None:
             return
-        told = f"model {self.name!r}: version {number} did not pass the gate: {verdict.refused}"
+        problem = f"model {self.name!r}: version {number} did not pass the gate: {verdict.refused}"
         if not force:
-            raise FailedPreconditionError(told)
-        _log.warning("%s; it is served all the same, as it was forced", told)
+            raise FailedPreconditionError(problem)
+        _log.warning("%s; it is served all the same, as it was forced", problem)
 
     def _require_ready(self, number: int, model: ServedModel) -> None:
         end = self._clock.monotonic() + COMMAND_SECONDS
@@ -301,7 +301,7 @@ class VersionManager:
         while getattr(model, "is_catching_up", False) and not self._watch.stopped.wait(_LOOK_SECONDS):
             pass
 
-    def _wanted(self, numbers: set[int]) -> set[int]:
+    def _kept(self, numbers: set[int]) -> set[int]:
         """Returns which versions stay: the active one, the newest others, and those with a pointer."""
         stable = self._state.labels.get(STABLE)
         newest = sorted(numbers - (self._watch.refused.keys() - self._models.keys()) - {stable}, reverse=True)
@@ -309,7 +309,7 @@ class VersionManager:
         return ((self._state.pinned() | self._reserved) & numbers) | set(newest[:others])
 
     def _release(self) -> None:
-        for number in self._models.keys() - self._wanted(set(self._models)):
+        for number in self._models.keys() - self._kept(set(self._models)):
             self._registry.remove(self.name, number)
             del self._models[number]
             self._frozen.discard(number)
@@ -330,14 +330,14 @@ class VersionManager:
 
     # Newer versions
 
-    def _next_wanted(self) -> int | None:
+    def _next_version(self) -> int | None:
         """Returns the newest wanted version that is not loaded; once all are loaded, unwanted ones are freed.
 
         Frozen versions that are to follow the log again come last.
         """
         numbers = self.source.numbers()
         with self._lock:
-            missing = self._wanted({*numbers, *self._models}) - self._models.keys()
+            missing = self._kept({*numbers, *self._models}) - self._models.keys()
             if not missing:
                 self._release()
             thawed = self._frozen - self._state.frozen
@@ -371,6 +371,6 @@ class VersionManager:
 
     def _is_due(self, number: int) -> bool:
         with self._lock:
-            is_wanted = number in self._wanted({number, *self._models})
+            is_wanted = number in self._kept({number, *self._models})
             is_here = number in self._models and (number not in self._frozen or number in self._state.frozen)
             return is_wanted and not is_here and not self._watch.stopped.is_set()

@@ -87,7 +87,7 @@ class ExportVersionSource:
     def open(self, number: int, *, frozen: bool, beside: Sequence[Any]) -> Predictor:
         """Opens a predictor fixed to this version."""
         path = self._versions.path_of(number)
-        others = [each for each in beside if isinstance(each, Predictor)]
+        others = [other for other in beside if isinstance(other, Predictor)]
         follow = None if frozen else self._follow
         predictor = Predictor(path, follow=follow, gate=self._gate, beside=others, trial=True)
         if predictor.version.export != number:

@@ -82,14 +82,14 @@ class ParameterSyncClient:
         **options: Any,
     ) -> None:
         number = ShardNumber.parse(shard) if isinstance(shard, str) else shard
-        self._wanted = PushConfig(**options)
-        self._clock = self._wanted.clock or SystemClock()
+        self._config = PushConfig(**options)
+        self._clock = self._config.clock or SystemClock()
         self._log = log if isinstance(log, DeltaLog) else DeltaLog(log)
-        self._rows = LogRows(self._log, buckets=number.buckets, tables=self._wanted.tables)
+        self._rows = LogRows(self._log, buckets=number.buckets, tables=self._config.tables)
         self.model = shard_model(model, number.index)
         """Model name at the receivers."""
-        self._positions = PushPositions(self._wanted.positions, log=self._log.place)
-        self._channels = ShardChannels(self._wanted.credentials)
+        self._positions = PushPositions(self._config.positions, log=self._log.place)
+        self._channels = ShardChannels(self._config.credentials)
         self._targets: list[str] = []
         self.set_targets(targets)
 
@@ -137,9 +137,9 @@ class ParameterSyncClient:
             Sending(
                 self._channels,
                 self.model,
-                self._wanted.signature,
-                self._wanted.part_bytes,
-                self._wanted.timeout_seconds,
+                self._config.signature,
+                self._config.part_bytes,
+                self._config.timeout_seconds,
             ),
             positions=self._positions,
             deadline=deadline,
@@ -209,13 +209,13 @@ class DiscoverySyncBackend:
             InvalidArgumentError: the name is not that of a shard.
             UnavailableError: the discovery service is unreachable.
         """
-        found = _SUB_GRAPH.fullmatch(sub_graph)
-        if found is None or int(found[1]) >= self.num_shards:
+        match = _SUB_GRAPH.fullmatch(sub_graph)
+        if match is None or int(match[1]) >= self.num_shards:
             raise InvalidArgumentError(
                 f"push: a sub-graph from ps_0 to ps_{self.num_shards - 1} expected, got {sub_graph!r}"
             )
         try:
-            replicas = self._discovery.query(shard_role(self._model, int(found[1])))
+            replicas = self._discovery.query(shard_role(self._model, int(match[1])))
         except Exception as error:  # services raise their own error types
             raise UnavailableError(f"push: the receivers of {sub_graph} cannot be resolved: {error}") from error
         return [address for _, address in sorted(replicas.items())]

@@ -60,7 +60,7 @@ class LogRows:
     ) -> None:
         self.log = log
         self._own = buckets
-        self._given = tables
+        self._tables = tables
         self._stores: dict[str, LocalStore] = {}
         self._names: dict[str, list[str]] = {}
         self.num_left_out = 0
@@ -100,12 +100,12 @@ class LogRows:
             finally:
                 store.load([], buckets=some, replace=True)
 
-    def of_increment(self, found: Increment) -> StoreRows | None:
+    def of_increment(self, increment: Increment) -> StoreRows | None:
         """Returns the rows that an increment changed, zeros for removed ones; None if it has no rows."""
-        if found.kind is not IncrementKind.ROWS or not found.payload:
+        if increment.kind is not IncrementKind.ROWS or not increment.payload:
             return None
-        name, own = self._store_name(found.part), self._buckets(found.part)
-        store, packed = self._stores[name], PackedBlocks(found.payload)
+        name, own = self._store_name(increment.part), self._buckets(increment.part)
+        store, packed = self._stores[name], PackedBlocks(increment.payload)
         try:
             store.load(packed, buckets=own, replace=False)
             return self._rows(name, [block for block in packed if block.bucket in own])
@@ -120,11 +120,11 @@ class LogRows:
     # Internals
 
     def _open_stores(self) -> None:
-        if self._given is None:
+        if self._tables is None:
             schemas = schemas_of(self.log)
             configs = {store: readable_tables(schema, store=store) for store, schema in schemas.items()}
         else:
-            configs = {store: dict(tables) for store, tables in self._given.items()}
+            configs = {store: dict(tables) for store, tables in self._tables.items()}
         self._stores = {store: self._stores.get(store) or LocalStore(tables) for store, tables in configs.items()}
         self._names = wire_names({name: store.schema.names for name, store in self._stores.items()})
 
@@ -147,28 +147,28 @@ class LogRows:
             keys, buckets = _keys_of(by_table.get(number, []))
             splits = np.zeros(len(self._names[name]) + 1, np.int64)
             splits[number + 1 :] = len(keys)
-            told = not store.schema.tables[number].wide_slots
-            flat = read_keyed(store, KeyedRows(keys, splits, buckets, told))
+            follows_keys = not store.schema.tables[number].wide_slots
+            flat = read_keyed(store, KeyedRows(keys, splits, buckets, follows_keys))
             rows = flat.reshape(len(keys), store.schema.dims[number])
             tables.append(self._finite(TableRows(table, keys, buckets, rows)))
         return StoreRows(name, tables)
 
-    def _finite(self, found: TableRows) -> TableRows:
+    def _finite(self, table_rows: TableRows) -> TableRows:
         """Removes rows that are not finite: receivers keep their previous values."""
-        good = np.isfinite(found.rows).all(axis=1)
+        good = np.isfinite(table_rows.rows).all(axis=1)
         if good.all():
-            return found
+            return table_rows
         self.num_left_out += int((~good).sum())
-        _log.error("push: skipped %d rows of table %r that are NaN or infinite", (~good).sum(), found.table)
-        return TableRows(found.table, found.keys[good], found.buckets[good], found.rows[good])
+        _log.error("push: skipped %d rows of table %r that are NaN or infinite", (~good).sum(), table_rows.table)
+        return TableRows(table_rows.table, table_rows.keys[good], table_rows.buckets[good], table_rows.rows[good])
 
 
 def _keys_of(blocks: Iterable[RowBlock]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
     """Returns the distinct keys of blocks of one table, and their buckets."""
-    found: dict[int, list[npt.NDArray[np.int64]]] = {}
+    by_bucket: dict[int, list[npt.NDArray[np.int64]]] = {}
     for block in blocks:
-        found.setdefault(block.bucket, []).append(block.keys)
-    distinct = {bucket: np.unique(np.concatenate(keys)) for bucket, keys in found.items()}
+        by_bucket.setdefault(block.bucket, []).append(block.keys)
+    distinct = {bucket: np.unique(np.concatenate(keys)) for bucket, keys in by_bucket.items()}
     keys = np.concatenate([np.empty(0, np.int64), *distinct.values()])
-    buckets = np.repeat(np.array(list(distinct), np.uint16), [len(each) for each in distinct.values()])
+    buckets = np.repeat(np.array(list(distinct), np.uint16), [len(keys) for keys in distinct.values()])
     return keys, buckets

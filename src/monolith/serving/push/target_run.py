@@ -82,7 +82,7 @@ class TargetRun:
         self._target = target
         self._deadline = deadline
         self._life = ""
-        self._tells_keys = True  # until the receiver does not support it
+        self._reports_keys = True  # until the receiver does not support it
         self.num_ids = 0
         """Number of rows that the receiver has acknowledged."""
 
@@ -132,32 +132,32 @@ class TargetRun:
         self._reach(part, position, base.numbers[part])
 
     def _give_base(self, part: str, base: Base) -> None:
-        for found in self._rows.of_base(part, base):
-            self._give(found.rows)
-            self._remove(found)
+        for piece in self._rows.of_base(part, base):
+            self._give(piece.rows)
+            self._remove(piece)
 
-    def _remove(self, found: BaseRows) -> None:
+    def _remove(self, piece: BaseRows) -> None:
         """Pushes zeros for ids that the receiver has and the base does not."""
-        if not self._tells_keys:
+        if not self._reports_keys:
             return
-        request = keys_request(found.rows.store, found.buckets, model=self._sending.model)
+        request = keys_request(piece.rows.store, piece.buckets, model=self._sending.model)
         try:
-            gone = removed_rows(found.rows, found.known, self._ask(request).response)
+            gone = removed_rows(piece.rows, piece.known, self._ask(request).response)
         except (NotFoundError, InvalidArgumentError, UnimplementedError, InternalError) as error:
             _log.warning("push to %s: ids that were removed before its base may stay: %s", self._target, error)
-            self._tells_keys = False
+            self._reports_keys = False
             return
         self._give(gone)
 
     def _push_increments(self, part: str, position: TargetPosition) -> None:
         with closing(self._rows.open_reader(part, position.numbers[part])) as reader:
-            for found in reader:
-                if found.kind is IncrementKind.OPENING and found.base is not None:
-                    self._give_base(part, self._named_base(found.base))
-                rows = self._rows.of_increment(found)
+            for increment in reader:
+                if increment.kind is IncrementKind.OPENING and increment.base is not None:
+                    self._give_base(part, self._named_base(increment.base))
+                rows = self._rows.of_increment(increment)
                 if rows is not None:
                     self._give(rows)
-                self._reach(part, position, found.number)
+                self._reach(part, position, increment.number)
 
     def _named_base(self, name: str) -> Base:
         try:
@@ -216,10 +216,10 @@ class PushPositions:
 
     def of(self, target: str, *, life: str) -> TargetPosition:
         """Returns the position of a receiver with this incarnation; an empty one if the incarnation differs."""
-        found = self._targets.get(target)
-        if found is None or found.life != life:
-            found = self._targets[target] = TargetPosition(life)
-        return found
+        position = self._targets.get(target)
+        if position is None or position.life != life:
+            position = self._targets[target] = TargetPosition(life)
+        return position
 
     def forget(self, target: str) -> None:
         """Discards the position of a receiver, which then starts at a base."""
@@ -228,10 +228,10 @@ class PushPositions:
 
     def keep(self, targets: Iterable[str]) -> None:
         """Discards the positions of all other receivers."""
-        wanted = set(targets)
-        gone = self._targets.keys() - wanted
+        kept = set(targets)
+        gone = self._targets.keys() - kept
         if gone:
-            self._targets = {target: found for target, found in self._targets.items() if target in wanted}
+            self._targets = {target: position for target, position in self._targets.items() if target in kept}
             self.save()
 
     def save(self) -> None:
@@ -242,7 +242,7 @@ class PushPositions:
             "format": _FORMAT,
             "version": 1,
             "log": self._log,
-            "targets": {target: asdict(found) for target, found in self._targets.items()},
+            "targets": {target: asdict(position) for target, position in self._targets.items()},
         }
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(self._path) as place:
@@ -260,9 +260,9 @@ class PushPositions:
                 return {}
             return {
                 str(target): TargetPosition(
-                    str(each["life"]), {str(part): int(number) for part, number in each["numbers"].items()}
+                    str(fields["life"]), {str(part): int(number) for part, number in fields["numbers"].items()}
                 )
-                for target, each in document["targets"].items()
+                for target, fields in document["targets"].items()
             }
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             # Pushing the same rows again costs time, but is harmless.

@@ -66,7 +66,7 @@ _IDLE_SECONDS = 0.5
 """Interval at which the sink is flushed while idle."""
 _CLOSE_SECONDS = 5.0
 """Time to write waiting requests at shutdown."""
-_SAY_AGAIN_SECONDS = 600.0
+_WARN_AGAIN_SECONDS = 600.0
 """Interval after which the same warning is repeated."""
 
 
@@ -97,8 +97,8 @@ class RequestLog:
         self._metrics = MetricClient() if metrics is None else metrics
         self._clock = clock or SystemClock()
         self._waiting: BoundedBuffer[_Waiting] = BoundedBuffer(options.queue_bytes)
-        self._said: dict[str, float] = {}
-        self._said_lock = threading.Lock()
+        self._warned_at: dict[str, float] = {}
+        self._warned_lock = threading.Lock()
         self._sink = self._open_sink()
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
         self._thread.start()
@@ -119,17 +119,17 @@ class RequestLog:
         """Writes waiting requests, for a few seconds at most, and stops the thread. Idempotent."""
         self._waiting.close()
         self._thread.join(_CLOSE_SECONDS + _IDLE_SECONDS)
-        for each in self._waiting.drop():
-            self._lose(each.request.num_examples, "closed", "the writer was stuck when the server ended")
+        for waiting in self._waiting.drop():
+            self._lose(waiting.request.num_examples, "closed", "the writer was stuck when the server ended")
 
     def _open_sink(self) -> RecordSink:
         options = self.options
         topic = kafka_place(options.place)
         if topic is not None:
-            return Topic(topic, self._told, most_bytes=options.queue_bytes, settings=options.kafka)
+            return Topic(topic, self._note_outcome, most_bytes=options.queue_bytes, settings=options.kafka)
         return RolledFiles(
             options.place,
-            self._told,
+            self._note_outcome,
             roll_bytes=options.roll_bytes,
             roll_seconds=options.roll_seconds,
             clock=self._clock,
@@ -137,8 +137,8 @@ class RequestLog:
 
     def _run(self) -> None:
         while (taken := self._waiting.take(_IDLE_SECONDS)) is not None:
-            for each in taken:
-                self._write(each)
+            for waiting in taken:
+                self._write(waiting)
             try:
                 self._sink.flush()
             except Exception as error:  # noqa: BLE001 - the thread must outlive any error
@@ -154,23 +154,23 @@ class RequestLog:
             return
         self._sink.append(request.request_id, records)
 
-    def _told(self, count: int, error: Exception | None) -> None:
+    def _note_outcome(self, count: int, error: Exception | None) -> None:
         if error is not None:
             self._lose(count, "not_written", str(error))
             return
         self._metrics.emit_counter("request_log_records", count)
-        with self._said_lock:
-            was_away = self._said.pop("not_written", None)
+        with self._warned_lock:
+            was_away = self._warned_at.pop("not_written", None)
         if was_away is not None:
             _log.warning("request log: records are written again to %s", self.options.place)
 
     def _lose(self, count: int, reason: str, why: str) -> None:
         self._metrics.emit_counter("request_log_dropped", count, {"reason": reason})
         now = self._clock.monotonic()
-        with self._said_lock:
-            is_new = now - self._said.get(reason, -_SAY_AGAIN_SECONDS) >= _SAY_AGAIN_SECONDS
+        with self._warned_lock:
+            is_new = now - self._warned_at.get(reason, -_WARN_AGAIN_SECONDS) >= _WARN_AGAIN_SECONDS
             if is_new:
-                self._said[reason] = now
+                self._warned_at[reason] = now
         if is_new:
             _log.warning(
                 "request log: %d records are lost, and further ones are counted as request_log_dropped: %s", count, why
@@ -235,10 +235,10 @@ LONGEST_ID = 256
 _SCALE = 1 << 64
 
 
-def request_id_of(given: bytes | None) -> bytes:
+def request_id_of(client_id: bytes | None) -> bytes:
     """Returns the id given by the client, or a unique generated one."""
-    if given and len(given) <= LONGEST_ID:
-        return given
+    if client_id and len(client_id) <= LONGEST_ID:
+        return client_id
     return secrets.token_hex(16).encode()
 
 

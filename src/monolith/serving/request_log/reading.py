@@ -94,8 +94,8 @@ def _sources(place: str, bad: BadRecords, settings: Mapping[str, str]) -> Iterab
     is_folder = Path(place).is_dir()
     paths = sorted(glob.glob(f"{glob.escape(place)}/*{SUFFIX}" if is_folder else place))  # noqa: PTH207 - it is a pattern
     if not paths:
-        told = f"has no files *{SUFFIX}" if is_folder else "does not exist"
-        raise NotFoundError(f"request log '{place}': {told}")
+        problem = f"has no files *{SUFFIX}" if is_folder else "does not exist"
+        raise NotFoundError(f"request log '{place}': {problem}")
     return [FileInput(path, Framing.PLAIN, bad) for path in paths]
 
 
@@ -112,22 +112,22 @@ def _requests_of(source: JoinInput, bad: BadRecords) -> Iterator[LoggedRequest]:
             except DataLossError as error:
                 bad.add(f"{source.name}: request {request_of(key)!r}: {error.message}")
                 continue
-            made = LoggedRequest(request_of(key), *said, time_ms, [example])
-            if request is not None and _continues(request, made):
+            begun = LoggedRequest(request_of(key), *said, time_ms, [example])
+            if request is not None and _continues(request, begun):
                 request.examples.append(example)
                 continue
             if request is not None:
                 yield request
-            request = made
+            request = begun
         if not came.records and source.is_at_end():
             break
     if request is not None:
         yield request
 
 
-def _continues(request: LoggedRequest, made: LoggedRequest) -> bool:
-    is_same = request._replace(examples=[]) == made._replace(examples=[])
-    return is_same and made.examples[0].number > request.examples[-1].number
+def _continues(request: LoggedRequest, following: LoggedRequest) -> bool:
+    is_same = request._replace(examples=[]) == following._replace(examples=[])
+    return is_same and following.examples[0].number > request.examples[-1].number
 
 
 def _logged(sample: bytes) -> tuple[tuple[str, str, int, int, dict[str, int]], LoggedExample]:
@@ -159,8 +159,8 @@ def _served(values: Any) -> dict[str, Any]:
                 raise TypeError(name)  # noqa: TRY301 - one handler reports every fault
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataLossError(f"its feature {SERVED} is not that of a request log: {error!r}") from error
-    found: dict[str, Any] = document
-    return found
+    served: dict[str, Any] = document
+    return served
 
 
 _FIELDS = {"model": str, "signature": str, "export": int, "dense": int, "sparse": dict, "example": int}

@@ -101,8 +101,8 @@ def _columns(request: AnsweredRequest, item_column: str | None) -> tuple[list[by
             features.add_texts(name, column)
         else:
             features.add_numbers(name, column, is_ids=request.inputs[name].kind == "ids")
-    found = None if item_column is None else request.columns.get(item_column)
-    items = list(range(count)) if found is None or isinstance(found, list) else _first_ids(found)
+    item_ids = None if item_column is None else request.columns.get(item_column)
+    items = list(range(count)) if item_ids is None or isinstance(item_ids, list) else _first_ids(item_ids)
     return features.rows(), items * count if len(items) == 1 else items
 
 
@@ -117,19 +117,19 @@ def _encoded(request: AnsweredRequest, item_column: str | None) -> tuple[list[by
 
 def _first_ids(column: Tensor | Ragged) -> list[int]:
     if not isinstance(column, Ragged):
-        return [int(each) for each in column.reshape(column.shape[0], -1)[:, 0].tolist()]
+        return [int(first) for first in column.reshape(column.shape[0], -1)[:, 0].tolist()]
     values = column.flat_values
     starts, lengths = column.row_splits[:-1], column.lengths()
     if not len(values):
         return [0] * column.num_rows
     firsts = values[starts.clamp(max=len(values) - 1)]
-    return [int(each) for each in torch.where(lengths > 0, firsts, torch.zeros_like(firsts)).tolist()]
+    return [int(first) for first in torch.where(lengths > 0, firsts, torch.zeros_like(firsts)).tolist()]
 
 
 def _answers(request: AnsweredRequest) -> list[bytes]:
     """Returns the encoded answer of each example; an output that is not per example is repeated in each."""
     count, version = request.num_examples, request.version
-    told = json.dumps(
+    metadata = json.dumps(
         {
             "request": request.request_id.decode("latin-1"),
             "model": request.model,
@@ -141,7 +141,7 @@ def _answers(request: AnsweredRequest) -> list[bytes]:
         },
         separators=(",", ":"),
     )
-    head = told.removesuffix("}").encode()
+    head = metadata.removesuffix("}").encode()
     features = ExampleFeatures(count)
     features.add_texts(SERVED, [b'%b,"example":%d}' % (head, number) for number in range(count)])
     for name, values in request.outputs.items():
@@ -166,22 +166,22 @@ def requested_examples(form: str, samples: Sequence[bytes]) -> list[Example]:
     """
     try:
         if form == "example_batch":
-            batches = [ExampleBatch.FromString(each) for each in samples]
-            examples = [each for batch in batches for each in examples_of_batch(batch, FeaturePruning.AS_IS)]
+            batches = [ExampleBatch.FromString(data) for data in samples]
+            examples = [example for batch in batches for example in examples_of_batch(batch, FeaturePruning.AS_IS)]
         elif form == "instances":
-            examples = [example_of_instance(Instance.FromString(each)) for each in samples]
+            examples = [example_of_instance(Instance.FromString(data)) for data in samples]
         else:
-            examples = [with_typed_fields(Example.FromString(each)) for each in samples]
+            examples = [with_typed_fields(Example.FromString(data)) for data in samples]
     except DecodeError as error:
         raise DataLossError(f"{form}: the bytes are no such message") from error
     for example in examples:
         example.ClearField("label")
-        kept = [each for each in example.named_feature if not each.name.startswith((SERVED, LABEL_FEATURE))]
+        kept = [feature for feature in example.named_feature if not feature.name.startswith((SERVED, LABEL_FEATURE))]
         if len(kept) < len(example.named_feature):
-            features = [each.SerializeToString() for each in kept]
+            features = [feature.SerializeToString() for feature in kept]
             example.ClearField("named_feature")
-            for each in features:
-                example.named_feature.add().MergeFromString(each)
+            for feature in features:
+                example.named_feature.add().MergeFromString(feature)
     return examples
 
 
@@ -257,7 +257,7 @@ class ExampleFeatures:
         return [b"".join(parts) for parts in zip(*columns, strict=True)] if columns else [b""] * self._count
 
     def _add_loose(self, heads: _Heads, values: list[bytes]) -> None:
-        rows = [heads[len(each)] + each for each in values]
+        rows = [heads[len(value)] + value for value in values]
         self._loose.append(rows * self._count if len(rows) == 1 else rows)
 
 
@@ -292,9 +292,9 @@ def _packed_values(values: Tensor, *, is_ids: bool) -> tuple[bytes, NDArray[np.g
 def _varint(value: int) -> bytes:
     """Encodes a number as a protobuf varint; a negative one as its 64-bit two's complement."""
     value &= (1 << 64) - 1
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.online.joiner.endpoints import KafkaPlace
 
-Told: TypeAlias = "Callable[[int, Exception | None], None]"
+OutcomeCallback: TypeAlias = "Callable[[int, Exception | None], None]"
 """Called with a number of records and None when they are written, or the error if they are lost."""
 
 
@@ -32,7 +32,7 @@ class RecordSink(Protocol):
     """Destination of records. The outcome of each record is reported once, immediately or later. Not thread-safe."""
 
     def append(self, request_id: bytes, records: Sequence[bytes]) -> None:
-        """Writes the records of a request. Does not raise: errors are reported to `Told`."""
+        """Writes the records of a request. Does not raise: errors are reported to `OutcomeCallback`."""
         ...
 
     def flush(self) -> None:
@@ -54,7 +54,7 @@ class RolledFiles:
 
     Args:
         folder: Folder of the files, created if missing.
-        told: Called with the outcome of records.
+        report: Called with the outcome of records.
         roll_bytes: Size at which a new file is started.
         roll_seconds: Age at which a new file is started.
         clock: Clock of this machine; None: the system clock.
@@ -66,14 +66,14 @@ class RolledFiles:
     def __init__(
         self,
         folder: str,
-        told: Told,
+        report: OutcomeCallback,
         *,
         roll_bytes: int,
         roll_seconds: float,
         clock: Clock | None = None,
     ) -> None:
         self._folder = Path(folder)
-        self._told = told
+        self._report = report
         self._roll_bytes, self._roll_seconds = roll_bytes, roll_seconds
         self._clock = clock or SystemClock()
         host = re.sub(r"[^A-Za-z0-9.]+", "-", socket.gethostname())[:_LONGEST_HOST] or "host"
@@ -98,9 +98,9 @@ class RolledFiles:
             with named_errors(str(self._folder), "written"):
                 self._write(framed)
         except Exception as error:  # noqa: BLE001 - reported; the next write may succeed
-            self._told(len(records), error)
+            self._report(len(records), error)
         else:
-            self._told(len(records), None)
+            self._report(len(records), None)
 
     def flush(self) -> None:
         """Closes a file that is due for rotation; records are already visible to readers."""
@@ -176,7 +176,7 @@ class Topic:
 
     Args:
         place: Topic and brokers.
-        told: Called with the outcome of records, within `append`, `flush` and `close`.
+        report: Called with the outcome of records, within `append`, `flush` and `close`.
         most_bytes: Maximum size of records that wait for the brokers; further ones are lost.
         settings: Further settings of librdkafka.
 
@@ -185,9 +185,11 @@ class Topic:
         ValueError: librdkafka rejects a setting.
     """
 
-    def __init__(self, place: KafkaPlace, told: Told, *, most_bytes: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, place: KafkaPlace, report: OutcomeCallback, *, most_bytes: int, settings: Mapping[str, str]
+    ) -> None:
         self._place = place
-        self._told = told
+        self._report = report
         library = confluent_kafka()
         try:
             self._producer: Any = library.Producer(
@@ -214,10 +216,10 @@ class Topic:
                 self._producer.produce(self._place.topic, record, request_id, on_delivery=self._delivered)
             except BufferError:
                 self._producer.poll(0)
-                self._told(len(records) - number, self._refusal("more records wait for the brokers than may"))
+                self._report(len(records) - number, self._refusal("more records wait for the brokers than may"))
                 break
             except Exception as error:  # noqa: BLE001 - such as a record too large; later ones may succeed
-                self._told(1, self._refusal(str(error)))
+                self._report(1, self._refusal(str(error)))
         self._producer.poll(0)
 
     def flush(self) -> None:
@@ -228,8 +230,8 @@ class Topic:
         """Waits up to `seconds` for the brokers; records not acknowledged by then are lost."""
         left = self._producer.flush(seconds)
         if left:
-            self._told(left, UnavailableError(f"{self._name}: the brokers have not taken them in {seconds:g} s"))
-        self._told = partial(_nothing)
+            self._report(left, UnavailableError(f"{self._name}: the brokers have not taken them in {seconds:g} s"))
+        self._report = partial(_nothing)
         self._producer.purge()
 
     @property
@@ -241,9 +243,9 @@ class Topic:
 
     def _delivered(self, error: Any, _: Any) -> None:
         if error is None:
-            self._told(1, None)
+            self._report(1, None)
         else:
-            self._told(1, UnavailableError(f"{self._name}: {error.str()} ({error.name()})"))
+            self._report(1, UnavailableError(f"{self._name}: {error.str()} ({error.name()})"))
 
 
 def _nothing(*_: object) -> None:

@@ -91,10 +91,10 @@ def values_of_texts(name: str, ids: Tensor | Ragged) -> Tensor:
 def _join_pairs(columns: Mapping[str, Column]) -> dict[str, Column]:
     """Joins each pair of tensors ``name/values`` and ``name/row_splits`` to one column."""
     joined = {name: column for name, column in columns.items() if not name.endswith((VALUES, SPLITS))}
-    for given in columns:
-        if not given.endswith((VALUES, SPLITS)):
+    for part_name in columns:
+        if not part_name.endswith((VALUES, SPLITS)):
             continue
-        name = given.rpartition("/")[0]
+        name = part_name.rpartition("/")[0]
         values, splits = columns.get(name + VALUES), columns.get(name + SPLITS)
         if not isinstance(values, Tensor) or not isinstance(splits, Tensor) or name in columns:
             raise InvalidArgumentError(
@@ -113,8 +113,8 @@ def _require_names(columns: Mapping[str, Column], signature: ServedSignature) ->
     missing = [name for name in signature.inputs if name not in columns]
     unknown = [name for name in columns if name not in signature.inputs]
     if missing or unknown:
-        told = f"input {missing[0]!r} is missing" if missing else f"input {unknown[0]!r} is unknown"
-        raise InvalidArgumentError(f"{told}; inputs are: {', '.join(signature.inputs)}")
+        problem = f"input {missing[0]!r} is missing" if missing else f"input {unknown[0]!r} is unknown"
+        raise InvalidArgumentError(f"{problem}; inputs are: {', '.join(signature.inputs)}")
 
 
 def _common_length(columns: Mapping[str, Column]) -> int:
@@ -140,44 +140,44 @@ def _fit_column(name: str, column: Column, spec: ServedInput) -> Column:
         return column if is_single else _as_ragged(name, column)
     if isinstance(column, Ragged):
         raise InvalidArgumentError(f"input {name!r}: must have as many values in every example, got a ragged column")
-    wanted, shape = spec.shape[1:], tuple(column.shape[1:])
-    if wanted == (1,) and shape == ():  # a single value may be sent without a list
+    expected, shape = spec.shape[1:], tuple(column.shape[1:])
+    if expected == (1,) and shape == ():  # a single value may be sent without a list
         return column.reshape(-1, 1)
-    if len(shape) != len(wanted) or any(want not in (None, got) for want, got in zip(wanted, shape, strict=True)):
-        told = ["any" if each is None else each for each in wanted]
-        raise InvalidArgumentError(f"input {name!r}: must have the shape {told} for an example, got {list(shape)}")
+    if len(shape) != len(expected) or any(want not in (None, got) for want, got in zip(expected, shape, strict=True)):
+        shown = ["any" if size is None else size for size in expected]
+        raise InvalidArgumentError(f"input {name!r}: must have the shape {shown} for an example, got {list(shape)}")
     return column
 
 
 def _typed(name: str, column: Tensor | Ragged, spec: ServedInput) -> Tensor | Ragged:
     values = column.flat_values if isinstance(column, Ragged) else column
-    wanted: torch.dtype = getattr(torch, spec.dtype, torch.float32)
-    if values.dtype is not wanted:
+    dtype: torch.dtype = getattr(torch, spec.dtype, torch.float32)
+    if values.dtype is not dtype:
         if (
             values.dtype is torch.bool
             or values.is_complex()
-            or (values.is_floating_point() and not wanted.is_floating_point)
+            or (values.is_floating_point() and not dtype.is_floating_point)
         ):
             raise InvalidArgumentError(f"input {name!r}: must be {spec.dtype}, got {_kind_of(values)}")
-        values = _converted(name, values, wanted, is_id=spec.kind == "ids")
+        values = _converted(name, values, dtype, is_id=spec.kind == "ids")
         column = column.with_values(values) if isinstance(column, Ragged) else values
-    if wanted.is_floating_point and not bool(torch.isfinite(values).all()):
+    if dtype.is_floating_point and not bool(torch.isfinite(values).all()):
         raise InvalidArgumentError(f"input {name!r}: must be finite, got NaN or an infinity")
     return column
 
 
-def _converted(name: str, values: Tensor, wanted: torch.dtype, *, is_id: bool) -> Tensor:
+def _converted(name: str, values: Tensor, dtype: torch.dtype, *, is_id: bool) -> Tensor:
     if values.dtype is torch.uint64 and is_id:
-        return values.view(wanted)  # 64-bit hashes are ids with either sign
-    if not wanted.is_floating_point and wanted is not torch.bool and values.numel():
-        limits, array = torch.iinfo(wanted), values.numpy()  # torch has no extremes of the wider unsigned types
+        return values.view(dtype)  # 64-bit hashes are ids with either sign
+    if not dtype.is_floating_point and dtype is not torch.bool and values.numel():
+        limits, array = torch.iinfo(dtype), values.numpy()  # torch has no extremes of the wider unsigned types
         low, high = int(array.min()), int(array.max())
         if low < limits.min or high > limits.max:
             raise InvalidArgumentError(
                 f"input {name!r}: must be {limits.dtype}, {limits.min} to {limits.max}, got"
                 f" {low if low < limits.min else high}"
             )
-    return values.to(wanted)
+    return values.to(dtype)
 
 
 def _as_ragged(name: str, column: Tensor | Ragged) -> Ragged:

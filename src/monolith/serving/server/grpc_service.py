@@ -24,7 +24,7 @@ from monolith.rpc.credentials import load_grpc
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.server.columns import VALUES, values_of_texts
-from monolith.serving.server.http.json_answer import METHOD, REFUSED_CODE, number_of, told_of, version_text
+from monolith.serving.server.http.json_answer import METHOD, REFUSED_CODE, number_of, status_message, version_text
 from monolith.serving.server.model import DEFAULT_SIGNATURE
 from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import Target, deadline_error
@@ -68,13 +68,14 @@ class GrpcService:
         """Handles Predict."""
         deadline = self._core.deadline_of(context.time_remaining())
         self._core.threads.require_room(deadline)
-        given = _given_id(context)
-        printable = given is not None and given.isascii() and given.isprintable()  # metadata can carry only such ids
-        request_id = self._core.request_id_of(given.encode() if given is not None and printable else None)
+        client_id = _given_id(context)
+        # Metadata can carry only such ids.
+        printable = client_id is not None and client_id.isascii() and client_id.isprintable()
+        request_id = self._core.request_id_of(client_id.encode() if client_id is not None and printable else None)
         request = _parsed(messages.PredictRequest, data)
         outcomes: SimpleQueue[Answer | BaseException] = SimpleQueue()
         self._core.ask(
-            _target_of(request.model_spec, given),
+            _target_of(request.model_spec, client_id),
             request.model_spec.signature_name or DEFAULT_SIGNATURE,
             lambda known: columns_of(request.inputs, known),
             deadline=deadline,
@@ -120,7 +121,7 @@ class GrpcService:
             messages.ModelVersionStatus(
                 version=entry.version,
                 state=messages.ModelVersionStatus.AVAILABLE,
-                status=messages.StatusProto(error_code=0, error_message=told_of(entry)),
+                status=messages.StatusProto(error_code=0, error_message=status_message(entry)),
             )
             for entry in entries
         ]
@@ -238,11 +239,11 @@ def _ids_of_texts(name: str, message: Any, texts: TextColumn) -> Tensor | Ragged
 
 
 def _response(request: messages.PredictRequest, answer: Answer) -> messages.PredictResponse:
-    wanted = list(request.output_filter) or list(answer.outputs)
-    for name in wanted:
+    names = list(request.output_filter) or list(answer.outputs)
+    for name in names:
         if name not in answer.outputs:
             raise InvalidArgumentError(f"output_filter: there is no {name!r}; outputs are: {', '.join(answer.outputs)}")
-    response = messages.PredictResponse(outputs={name: message_of(answer.outputs[name]) for name in wanted})
+    response = messages.PredictResponse(outputs={name: message_of(answer.outputs[name]) for name in names})
     spec = response.model_spec
     spec.name, spec.signature_name = request.model_spec.name, request.model_spec.signature_name
     spec.version.value = answer.version.export
@@ -252,8 +253,8 @@ def _response(request: messages.PredictRequest, answer: Answer) -> messages.Pred
 def _signatures_of(entry: RegisteredModel) -> messages.SignatureDefMap:
     described = {
         name: messages.SignatureDef(
-            inputs={each: _tensor_info(each, spec) for each, spec in signature.inputs.items()},
-            outputs={each: _tensor_info(each, spec) for each, spec in signature.outputs.items()},
+            inputs={column: _tensor_info(column, spec) for column, spec in signature.inputs.items()},
+            outputs={column: _tensor_info(column, spec) for column, spec in signature.outputs.items()},
             method_name=METHOD,
         )
         for name, signature in entry.model.signatures.items()

@@ -173,7 +173,7 @@ HALF_LIFE_SECONDS = 86_400.0
 """Half-life of answers in the reference: a day, so that hours of the day average out, and a sudden change is visible
 for hours."""
 _BUCKETS = 30
-_MOST_NOTED = 4096
+_MOST_RECORDED = 4096
 """Maximum number of recorded calls; the oldest are dropped if the background thread is stuck."""
 
 
@@ -222,7 +222,7 @@ class RecentMean:
             self._old_count = self._old_count * kept + count
 
 
-class _Noted(NamedTuple):
+class _RecordedCall(NamedTuple):
     model: str
     signature: str
     prediction: ServedPrediction
@@ -237,13 +237,13 @@ class TrafficWatch:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._noted: deque[_Noted] = deque(maxlen=_MOST_NOTED)
+        self._recorded: deque[_RecordedCall] = deque(maxlen=_MOST_RECORDED)
         self._unknown: dict[str, RecentMean] = {}
         self._scores: dict[tuple[str, str, str], RecentMean] = {}
 
     def note(self, model: str, signature: str, prediction: ServedPrediction) -> None:
         """Records a call of a model."""
-        self._noted.append(_Noted(model, signature, prediction))
+        self._recorded.append(_RecordedCall(model, signature, prediction))
 
     def show(self, client: MetricClient) -> None:
         """Evaluates the calls since the last time, and emits their metrics."""
@@ -265,8 +265,8 @@ class TrafficWatch:
 
     def _look_at_calls(self, now: float) -> None:
         outputs: dict[tuple[str, str, str], list[Tensor]] = {}
-        while self._noted:
-            model, signature, prediction = self._noted.popleft()
+        while self._recorded:
+            model, signature, prediction = self._recorded.popleft()
             if prediction.num_ids:
                 unknown = prediction.num_ids - prediction.num_found
                 self._unknown.setdefault(model, RecentMean()).add(unknown, prediction.num_ids, now)

@@ -248,7 +248,7 @@ def _kind_of(column: Column) -> Hashable:
 def _join(columns: list[Column]) -> Column:
     first = columns[0]
     if isinstance(first, list):
-        return [each for column in columns if isinstance(column, list) for each in column]
+        return [text for column in columns if isinstance(column, list) for text in column]
     if isinstance(first, Tensor):
         return torch.cat([column for column in columns if isinstance(column, Tensor)])
     return Ragged.concat([column for column in columns if isinstance(column, Ragged)])

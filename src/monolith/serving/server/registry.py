@@ -70,12 +70,12 @@ class ModelRegistry:
             InvalidArgumentError: the name cannot be part of a path.
             AlreadyExistsError: this version is already served under the name.
         """
-        if not name or not all(each.isalnum() or each in "-_." for each in name):
+        if not name or not all(character.isalnum() or character in "-_." for character in name):
             raise InvalidArgumentError(f"model name: must be letters, digits, '-', '_' and '.', got {name!r}")
         entry = RegisteredModel(name, model)
         with self._lock:
             entries = self._entries.setdefault(name, [])
-            if any(each.version == entry.version for each in entries):
+            if any(known.version == entry.version for known in entries):
                 raise AlreadyExistsError(f"model {name!r}: version {entry.version} is served already")
             entries.append(entry)
         return entry.version
@@ -89,7 +89,7 @@ class ModelRegistry:
         """
         with self._lock:
             entry = self._find(name, version)
-            labels = [label for label, each in self._labels.get(name, {}).items() if each is entry]
+            labels = [label for label, labelled in self._labels.get(name, {}).items() if labelled is entry]
             if labels:
                 raise FailedPreconditionError(
                     f"model {name!r}: version {version} has the label {labels[0]!r}; move it to another one first"
@@ -112,8 +112,8 @@ class ModelRegistry:
             old = self._find(name, entry.version)
             entries = self._entries[name]
             entries[entries.index(old)] = entry
-            for label, each in self._labels.get(name, {}).items():
-                if each is old:
+            for label, labelled in self._labels.get(name, {}).items():
+                if labelled is old:
                     self._labels[name][label] = entry
             old.is_leaving = True
             self._close_unused(old)
@@ -224,7 +224,7 @@ class ModelRegistry:
         with self._lock:
             names = sorted(self._entries) if name is None else [name]
             return [
-                entry for each in names for entry in sorted(self._entries_of(each), key=lambda entry: entry.version)
+                entry for model in names for entry in sorted(self._entries_of(model), key=lambda entry: entry.version)
             ]
 
     def labels(self, name: str) -> dict[str, int]:
@@ -318,11 +318,11 @@ class ModelRegistry:
 
     def _labelled(self, name: str, label: str) -> RegisteredModel:
         self._entries_of(name)
-        found = self._labels.get(name, {}).get(label)
-        if found is None:
+        entry = self._labels.get(name, {}).get(label)
+        if entry is None:
             known = ", ".join(sorted(self._labels.get(name, {}))) or "none"
             raise NotFoundError(f"model {name!r}: there is no label {label!r}; labels are: {known}")
-        return found
+        return entry
 
     def _find(self, name: str, version: int) -> RegisteredModel:
         entries = {entry.version: entry for entry in self._entries_of(name)}

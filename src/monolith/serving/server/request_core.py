@@ -66,9 +66,9 @@ class RequestDispatcher:
         limit = self.limits.request_seconds
         return time.monotonic() + (limit if seconds is None else max(0.0, min(seconds, limit)))
 
-    def request_id_of(self, given: bytes | None) -> bytes | None:
+    def request_id_of(self, client_id: bytes | None) -> bytes | None:
         """Returns the id of a request for the log, from the id given by its client; None if there is no log."""
-        return None if self.request_log is None else request_id_of(given)
+        return None if self.request_log is None else request_id_of(client_id)
 
     def ask(
         self,
@@ -114,8 +114,8 @@ class RequestDispatcher:
                 return
             self.shadow.offer(entry.name, signature, fitted, outcome)
             if request_id is not None and self.request_log is not None:
-                asked = (request_id, entry.name, signature, known.inputs, fitted.columns, fitted.num_examples)
-                self.request_log.answered(AnsweredRequest(*asked, outcome.outputs, outcome.version))
+                fields = (request_id, entry.name, signature, known.inputs, fitted.columns, fitted.num_examples)
+                self.request_log.answered(AnsweredRequest(*fields, outcome.outputs, outcome.version))
 
         try:
             self.threads.submit(Job(entry, signature, fitted, deadline, finish))
@@ -133,5 +133,5 @@ def _signature_of(entry: RegisteredModel, name: str) -> ServedSignature:
     known = entry.model.signatures
     if name not in known:
         raise NotFoundError(f"model {entry.name!r}: there is no signature {name!r}; signatures are: {', '.join(known)}")
-    found: ServedSignature = known[name]
-    return found
+    signature: ServedSignature = known[name]
+    return signature

@@ -137,8 +137,8 @@ class ShadowScorer:
     def _score(self, work: _Work) -> None:
         entry = work.entry
         try:
-            found = entry.model.predict(work.fitted.columns, work.signature).outputs
-            compared = _compare(found, work.answer.outputs)
+            outputs = entry.model.predict(work.fitted.columns, work.signature).outputs
+            compared = _compare(outputs, work.answer.outputs)
         except Exception:  # noqa: BLE001 - errors of a shadow are counted and affect no answer
             with self._changed:
                 self._tally_of(entry).failed += 1
@@ -168,15 +168,15 @@ class Compared(NamedTuple):
     difference: float
 
 
-def _compare(found: Mapping[str, Tensor], answered: Mapping[str, Tensor]) -> Compared:
+def _compare(outputs: Mapping[str, Tensor], answered: Mapping[str, Tensor]) -> Compared:
     """Compares outputs; raises a `ValueError` if their names or shapes differ."""
     scores, not_finite, difference = 0, 0, 0.0
     for name, values in answered.items():
         if not values.is_floating_point():
             continue
-        if name not in found or found[name].shape != values.shape:
+        if name not in outputs or outputs[name].shape != values.shape:
             raise ValueError(f"the shadow has no output {name!r} of this shape")
-        mine, theirs = found[name].reshape(-1).to(torch.float64), values.reshape(-1).to(torch.float64)
+        mine, theirs = outputs[name].reshape(-1).to(torch.float64), values.reshape(-1).to(torch.float64)
         apart = (mine - theirs).abs()
         both = torch.isfinite(apart)
         scores += int(both.sum())

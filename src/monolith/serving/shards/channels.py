@@ -57,16 +57,16 @@ class ShardCall:
         who = f"shard at {self.address}"
         try:
             response = self._future.result()
-            told = {key: value for key, value in self._future.trailing_metadata() or () if isinstance(value, str)}
+            metadata = {key: value for key, value in self._future.trailing_metadata() or () if isinstance(value, str)}
         except grpc.RpcError as error:
             raise error_of(error, who=who, timeout_seconds=self._timeout_seconds) from error
         except grpc.FutureCancelledError as error:
             raise CancelledError(f"{who}: the call was cancelled") from error
         try:
-            sparse = {str(part): int(number) for part, number in json.loads(told.get(SPARSE_KEY, "{}")).items()}
+            sparse = {str(part): int(number) for part, number in json.loads(metadata.get(SPARSE_KEY, "{}")).items()}
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InternalError(f"{who}: {SPARSE_KEY} is malformed; is it a shard?") from error
-        return ShardAnswer(response, told.get(LIFE_KEY), sparse)
+        return ShardAnswer(response, metadata.get(LIFE_KEY), sparse)
 
 
 class ShardChannels:
@@ -106,7 +106,7 @@ class ShardChannels:
         if answer.life is not None:
             return answer.life
         available = messages.ModelVersionStatus.AVAILABLE
-        served = [each.version for each in answer.response.model_version_status if each.state == available]
+        served = [status.version for status in answer.response.model_version_status if status.state == available]
         return f"version {max(served, default=None)}"
 
     def _call(self, address: str, method: str, request: Any, timeout_seconds: float) -> ShardCall:

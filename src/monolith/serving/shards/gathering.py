@@ -178,7 +178,7 @@ class HedgedRequest:
     """Time at which `hedge` should be called; None: never."""
     errors: list[OpError] = field(default_factory=list)
     """Errors of the failed replicas, in order."""
-    _asked: int = 0
+    _num_called: int = 0
     _under_way: int = 0
 
     def begin(self, now: float) -> str | None:
@@ -200,19 +200,19 @@ class HedgedRequest:
     @property
     def latest(self) -> str:
         """The replica called last. REQUIRES: one was called."""
-        return self.replicas[self._asked - 1]
+        return self.replicas[self._num_called - 1]
 
     @property
     def is_lost(self) -> bool:
         """Whether no replica is left that could answer."""
-        return self._under_way == 0 and self._asked == len(self.replicas)
+        return self._under_way == 0 and self._num_called == len(self.replicas)
 
     def _ask(self, now: float) -> str | None:
-        if self._asked == len(self.replicas):
+        if self._num_called == len(self.replicas):
             self.next_hedge = None
             return None
-        asked = self.replicas[self._asked]
-        self._asked += 1
+        replica = self.replicas[self._num_called]
+        self._num_called += 1
         self._under_way += 1
-        self.next_hedge = now + self.hedge_seconds if self._asked < len(self.replicas) else None
-        return asked
+        self.next_hedge = now + self.hedge_seconds if self._num_called < len(self.replicas) else None
+        return replica

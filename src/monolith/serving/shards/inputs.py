@@ -59,14 +59,14 @@ def needed_numbers(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: 
     Raises:
         InvalidArgumentError: the input has another type or number of dims.
     """
-    found = inputs[name]
-    kind = str(found.dtype).removeprefix("torch.")
-    if kind != np.dtype(dtype).name or found.ndim != dims:
-        shape = list(found.shape)
+    values = inputs[name]
+    kind = str(values.dtype).removeprefix("torch.")
+    if kind != np.dtype(dtype).name or values.ndim != dims:
+        shape = list(values.shape)
         raise InvalidArgumentError(
             f"{name}: {np.dtype(dtype).name} of {dims} dims expected, got {kind} of shape {shape}"
         )
-    return np.ascontiguousarray(found.numpy() if isinstance(found, torch.Tensor) else found)
+    return np.ascontiguousarray(values.numpy() if isinstance(values, torch.Tensor) else values)
 
 
 def rows_in(inputs: Inputs, name: str, count: int, dim: int) -> npt.NDArray[np.float32]:
@@ -75,8 +75,8 @@ def rows_in(inputs: Inputs, name: str, count: int, dim: int) -> npt.NDArray[np.f
     Raises:
         InvalidArgumentError: the input has another shape.
     """
-    found = numbers_in(inputs, name, np.float32, dims=2)
-    rows = np.empty((0, dim), np.float32) if found is None else found
+    values = numbers_in(inputs, name, np.float32, dims=2)
+    rows = np.empty((0, dim), np.float32) if values is None else values
     if rows.shape != (count, dim):
         raise InvalidArgumentError(f"{name}: [{count}, {dim}] expected, got {list(rows.shape)}")
     return rows
@@ -95,8 +95,8 @@ def table_buckets(
     parts = []
     for name, own in zip(names, keys, strict=True):
         count = 0 if own is None else len(own)
-        found = numbers_in(inputs, f"{name}_bucket", np.int32)
-        parts.append(np.full(count, UNTOLD, np.int32) if found is None else found)
+        buckets = numbers_in(inputs, f"{name}_bucket", np.int32)
+        parts.append(np.full(count, UNTOLD, np.int32) if buckets is None else buckets)
         if len(parts[-1]) != count:
             raise InvalidArgumentError(
                 f"{name}_bucket: {count} buckets expected, one for each key, got {len(parts[-1])}"

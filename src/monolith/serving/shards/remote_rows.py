@@ -79,7 +79,7 @@ class FetchedRows(NamedTuple):
     """Shard that answered -> part of the log -> number of its last applied increment."""
 
 
-class _Asked(NamedTuple):
+class _TableLookup(NamedTuple):
     """Lookup of one table at one shard."""
 
     table: str
@@ -96,7 +96,7 @@ class _ShardPart(NamedTuple):
 
     shard: int
     request: messages.PredictRequest
-    asked: list[_Asked]
+    lookups: list[_TableLookup]
 
 
 class RemoteRows:
@@ -115,12 +115,12 @@ class RemoteRows:
         self._model = model
         self._dims = dict(tables)
         self._replicas: Replicas = ListedReplicas(shards) if isinstance(shards, Sequence) else shards
-        self._wanted = RemoteRowsConfig(**options)
-        self._clock = self._wanted.clock or SystemClock()
-        self._channels = ShardChannels(self._wanted.credentials)
+        self._config = RemoteRowsConfig(**options)
+        self._clock = self._config.clock or SystemClock()
+        self._channels = ShardChannels(self._config.credentials)
         self.ranges = owned_ranges(self._replicas.num_shards)
         """The buckets of each shard."""
-        self._starts = np.array([each.start for each in self.ranges[1:]])
+        self._starts = np.array([buckets.start for buckets in self.ranges[1:]])
         self._version: int | None = None
         self._lock = threading.Lock()
         self._failed_at: dict[str, float] = {}
@@ -149,11 +149,14 @@ class RemoteRows:
         Args:
             timeout_seconds: Timeout of an answer.
         """
-        asked = [
-            (shard, [self._channels.status(each, self._spec(shard), timeout_seconds) for each in self._order(shard)])
+        calls_by_shard = [
+            (
+                shard,
+                [self._channels.status(address, self._spec(shard), timeout_seconds) for address in self._order(shard)],
+            )
             for shard in range(self.num_shards)
         ]
-        for shard, calls in asked:
+        for shard, calls in calls_by_shard:
             problems = []
             for call in calls:
                 problem = _why_not(call)
@@ -183,7 +186,7 @@ class RemoteRows:
             UnavailableError: no replica of a shard can be reached.
             OpError: the last error of a shard.
         """
-        seconds = self._wanted.max_rpc_deadline_millis / 1000
+        seconds = self._config.max_rpc_deadline_millis / 1000
         if deadline_millis is not None:
             seconds = min(seconds, deadline_millis / 1000)
         parts = self._parts(ids, buckets or {})
@@ -191,21 +194,21 @@ class RemoteRows:
             self._channels,
             [self._question(part, seconds) for part in parts],
             seconds=seconds,
-            read=lambda number, answer: self._rows_of(parts[number].shard, parts[number].asked, answer),
+            read=lambda number, answer: self._rows_of(parts[number].shard, parts[number].lookups, answer),
             on_failed=self._note_failed,
             clock=self._clock,
         )
         gathering.run()
-        if gathering.lost and self._wanted.lost_shards == "fail":
+        if gathering.lost and self._config.lost_shards == "fail":
             raise gathering.lost[min(gathering.lost)]
         rows = {table: torch.zeros(len(keys), self._dims[table]) for table, keys in ids.items()}
-        told: dict[int, Mapping[str, int]] = {}
-        for place, (answer, found) in gathering.answers.items():
-            for asked, values in zip(parts[place].asked, found, strict=True):
-                rows[asked.table][torch.from_numpy(asked.places)] = values[torch.from_numpy(asked.inverse)]
-            told[parts[place].shard] = answer.sparse
+        reported: dict[int, Mapping[str, int]] = {}
+        for place, (answer, by_table) in gathering.answers.items():
+            for lookup, values in zip(parts[place].lookups, by_table, strict=True):
+                rows[lookup.table][torch.from_numpy(lookup.places)] = values[torch.from_numpy(lookup.inverse)]
+            reported[parts[place].shard] = answer.sparse
         lost = tuple(sorted(parts[place].shard for place in gathering.lost))
-        return FetchedRows(rows, lost, merged_versions(told, self.ranges), told)
+        return FetchedRows(rows, lost, merged_versions(reported, self.ranges), reported)
 
     def close(self) -> None:
         """Closes connections, and cancels calls in flight."""
@@ -220,23 +223,23 @@ class RemoteRows:
     # Requests
 
     def _parts(self, ids: Mapping[str, torch.Tensor], buckets: Mapping[str, torch.Tensor]) -> list[_ShardPart]:
-        requests: dict[int, tuple[messages.PredictRequest, list[_Asked]]] = {}
-        for table, given in ids.items():
-            keys, own_buckets, sent = self._checked(table, given, buckets.get(table))
+        requests: dict[int, tuple[messages.PredictRequest, list[_TableLookup]]] = {}
+        for table, table_ids in ids.items():
+            keys, own_buckets, sent = self._checked(table, table_ids, buckets.get(table))
             shards = np.searchsorted(self._starts, own_buckets, side="right")
             for shard in np.unique(shards).tolist():
                 places = np.flatnonzero(shards == shard)
                 distinct, inverse = _distinct(keys[places], own_buckets[places])
-                request, asked = requests.setdefault(shard, (self._request(shard), []))
+                request, lookups = requests.setdefault(shard, (self._request(shard), []))
                 request.inputs[table].CopyFrom(message_of(torch.from_numpy(keys[places][distinct])))
                 if sent:
                     own = torch.from_numpy(own_buckets[places][distinct].astype(np.int32))
                     request.inputs[f"{table}_bucket"].CopyFrom(message_of(own))
-                asked.append(_Asked(table, places, inverse, len(distinct)))
+                lookups.append(_TableLookup(table, places, inverse, len(distinct)))
         return [_ShardPart(shard, *requests[shard]) for shard in sorted(requests)]
 
     def _question(self, part: _ShardPart, seconds: float) -> ShardQuestion:
-        hedge = self._wanted.hedge_millis
+        hedge = self._config.hedge_millis
         race = HedgedRequest(self._order(part.shard), seconds / 3 if hedge is None else hedge / 1000)
         return ShardQuestion(f"shard {part.shard} of {self._model}", part.request, race)
 
@@ -252,23 +255,23 @@ class RemoteRows:
         return spec
 
     def _checked(
-        self, table: str, given: torch.Tensor, buckets: torch.Tensor | None
+        self, table: str, ids: torch.Tensor, buckets: torch.Tensor | None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
         """Returns keys and their buckets, and whether the buckets have to be sent."""
         if table not in self._dims:
             raise InvalidArgumentError(f"rows: no table {table!r}; there are {', '.join(self._dims)}")
-        if given.dtype != torch.int64 or given.dim() != 1:
-            raise InvalidArgumentError(f"table {table!r}: ids must be int64 [n], got {given.dtype} {list(given.shape)}")
-        keys = given.contiguous().numpy()
-        told = _core.bucket_of(keys).astype(np.int64)
+        if ids.dtype != torch.int64 or ids.dim() != 1:
+            raise InvalidArgumentError(f"table {table!r}: ids must be int64 [n], got {ids.dtype} {list(ids.shape)}")
+        keys = ids.contiguous().numpy()
+        by_key = _core.bucket_of(keys).astype(np.int64)
         if buckets is None:
-            return keys, told, False
+            return keys, by_key, False
         if len(buckets) != len(keys):
             raise InvalidArgumentError(
                 f"table {table!r}: {len(keys)} buckets expected, one for each id, got {len(buckets)}"
             )
         own = buckets.numpy().astype(np.int64)
-        return keys, own, bool((own != told).any())
+        return keys, own, bool((own != by_key).any())
 
     def _order(self, shard: int) -> list[str]:
         """Returns the replicas of a shard, recently failed ones last."""
@@ -276,34 +279,36 @@ class RemoteRows:
         now = self._clock.monotonic()
         with self._lock:
             self._random.shuffle(replicas)
-            shunned = {each for each in replicas if now - self._failed_at.get(each, float("-inf")) < _SHUN_SECONDS}
+            shunned = {
+                address for address in replicas if now - self._failed_at.get(address, float("-inf")) < _SHUN_SECONDS
+            }
         return sorted(replicas, key=lambda address: address in shunned)
 
     # Answers
 
-    def _rows_of(self, shard: int, asked: Sequence[_Asked], answer: ShardAnswer) -> list[torch.Tensor]:
+    def _rows_of(self, shard: int, lookups: Sequence[_TableLookup], answer: ShardAnswer) -> list[torch.Tensor]:
         """Parses the rows of each table.
 
         Raises:
             InternalError: the answer does not fit the request.
         """
-        found = []
-        for each in asked:
-            expected = [each.num_ids, self._dims[each.table]]
+        by_table = []
+        for lookup in lookups:
+            expected = [lookup.num_ids, self._dims[lookup.table]]
             got = "nothing"
-            if each.table in answer.response.outputs:
+            if lookup.table in answer.response.outputs:
                 try:
-                    rows = value_of(answer.response.outputs[each.table], name=each.table)
+                    rows = value_of(answer.response.outputs[lookup.table], name=lookup.table)
                 except InvalidArgumentError as error:
                     raise InternalError(f"shard {shard} of {self._model}: {error.message}") from error
                 if isinstance(rows, torch.Tensor) and rows.dtype == torch.float32 and list(rows.shape) == expected:
-                    found.append(rows)
+                    by_table.append(rows)
                     continue
                 got = f"{rows.dtype} {list(rows.shape)}"
             raise InternalError(
-                f"shard {shard} of {self._model}, table {each.table!r}: float32 {expected} expected, got {got}"
+                f"shard {shard} of {self._model}, table {lookup.table!r}: float32 {expected} expected, got {got}"
             )
-        return found
+        return by_table
 
     def _note_failed(self, address: str) -> None:
         with self._lock:
@@ -313,13 +318,13 @@ class RemoteRows:
 def _why_not(call: ShardCall) -> str | None:
     """Returns why the replica of a status call is not ready; None if it is."""
     try:
-        found = call.result().response.model_version_status
+        statuses = call.result().response.model_version_status
     except OpError as error:
         return error.message
-    if any(each.state == messages.ModelVersionStatus.AVAILABLE for each in found):
+    if any(status.state == messages.ModelVersionStatus.AVAILABLE for status in statuses):
         return None
-    told = [each.status.error_message for each in found if each.status.error_message]
-    return f"shard at {call.address}: {told[0] if told else 'it serves no version'}"
+    problems = [status.status.error_message for status in statuses if status.status.error_message]
+    return f"shard at {call.address}: {problems[0] if problems else 'it serves no version'}"
 
 
 def _distinct(

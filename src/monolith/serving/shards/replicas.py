@@ -44,7 +44,7 @@ class ListedReplicas:
             split_address(address)
         if not shards or not all(shards):
             raise InvalidArgumentError(
-                f"replicas: an address for every shard expected, got {[list(each) for each in shards]}"
+                f"replicas: an address for every shard expected, got {[list(addresses) for addresses in shards]}"
             )
         self._shards = [tuple(shard) for shard in shards]
 
@@ -102,7 +102,7 @@ class DiscoveredReplicas:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._known: dict[int, tuple[str, ...]] = {}
-        self._asked_at: dict[int, float] = {}
+        self._queried_at: dict[int, float] = {}
 
     @property
     def num_shards(self) -> int:
@@ -114,9 +114,9 @@ class DiscoveredReplicas:
         now = self._clock.monotonic()
         with self._lock:
             known = self._known.get(shard)
-            due = now - self._asked_at.get(shard, float("-inf")) >= self._refresh_seconds
+            due = now - self._queried_at.get(shard, float("-inf")) >= self._refresh_seconds
             if due:
-                self._asked_at[shard] = now
+                self._queried_at[shard] = now
         if not known:
             return self._ask(shard)
         if due:
@@ -125,11 +125,11 @@ class DiscoveredReplicas:
 
     def _ask(self, shard: int) -> tuple[str, ...]:
         try:
-            found = self._discovery.query(self._roles[shard])
+            addresses = self._discovery.query(self._roles[shard])
         except Exception as error:  # noqa: BLE001 - services raise their own error types; keep the last addresses
             _log.warning("replicas of %s cannot be resolved, using the last known: %s", self._roles[shard], error)
             return self._known.get(shard, ())
-        replicas = tuple(address for _, address in sorted(found.items()))
+        replicas = tuple(address for _, address in sorted(addresses.items()))
         with self._lock:
             if replicas or shard not in self._known:
                 self._known[shard] = replicas

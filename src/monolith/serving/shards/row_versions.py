@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def merged_versions(told: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> dict[str, int]:
+def merged_versions(reported: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> dict[str, int]:
     """Returns part -> number: no row of these shards is older than that increment.
 
     Args:
-        told: Shard -> part -> number of its last applied increment.
+        reported: Shard -> part -> number of its last applied increment.
         ranges: The buckets of each shard: a shard without buckets of a part does not follow it.
 
     >>> merged_versions({0: {"m.0000-1024": 7}, 1: {"m.0000-1024": 5}}, [range(512), range(512, 1024)])
     {'m.0000-1024': 5}
     """
-    found = {}
-    for part in sorted({part for each in told.values() for part in each}):
-        numbers = [told[shard].get(part) for shard in _concerned(part, told, ranges)]
+    versions = {}
+    for part in sorted({part for numbers_by_part in reported.values() for part in numbers_by_part}):
+        numbers = [reported[shard].get(part) for shard in _concerned(part, reported, ranges)]
         known = [number for number in numbers if number is not None]
         if known and len(known) == len(numbers):
-            found[part] = min(known)
-    return found
+            versions[part] = min(known)
+    return versions
 
 
-def has_rows(needs: Mapping[str, int], told: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> bool:
+def has_rows(needs: Mapping[str, int], reported: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> bool:
     """Returns whether all these shards have the rows with which dense weights were trained."""
     return all(
-        told[shard].get(part, -1) >= number
+        reported[shard].get(part, -1) >= number
         for part, number in needs.items()
-        for shard in _concerned(part, told, ranges)
+        for shard in _concerned(part, reported, ranges)
     )
 
 
@@ -72,32 +72,32 @@ class DenseSets:
         self._sets: list[DenseSet] = []
         self._chosen: DenseSet | None = None
 
-    def add(self, found: DenseSet) -> None:
+    def add(self, dense: DenseSet) -> None:
         """Adds a newer set.
 
         If there are too many, the oldest is dropped, except for the one in use, whose rows stalled shards have.
         """
         with self._lock:
-            self._sets.append(found)
+            self._sets.append(dense)
             if len(self._sets) > _MOST:
                 del self._sets[1 if self._sets[0] is self._chosen else 0]
 
-    def choose(self, told: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> DenseSet | None:
+    def choose(self, reported: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> DenseSet | None:
         """Returns the newest set whose rows the shards have; None if there is none.
 
         Args:
-            told: Shard -> part of the log -> number of its last applied increment.
+            reported: Shard -> part of the log -> number of its last applied increment.
             ranges: The buckets of each shard.
         """
         with self._lock:
-            for each in reversed(self._sets):
-                if has_rows(each.needs, told, ranges):
-                    self._chosen = each
-                    return each
+            for dense in reversed(self._sets):
+                if has_rows(dense.needs, reported, ranges):
+                    self._chosen = dense
+                    return dense
         return None
 
     @property
     def numbers(self) -> set[int]:
         """Numbers of the kept sets."""
         with self._lock:
-            return {each.number for each in self._sets}
+            return {dense.number for dense in self._sets}

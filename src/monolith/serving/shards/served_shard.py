@@ -269,6 +269,6 @@ def watch_exports(exports: ShardExports, rows: HeldRows) -> VersionWatch[int]:
         if not watch.is_given_up:
             rows.add(version, ShardTables(stores, buckets=exports.number.buckets))
 
-    watch = VersionWatch("shard", wanted=newer, activate=add)
+    watch = VersionWatch("shard", next_version=newer, activate=add)
     watch.start()
     return watch

@@ -81,23 +81,23 @@ class ShardServer:
         why_not_ready: Callable[[], str | None] | None = None,
         **options: Any,
     ) -> None:
-        wanted = ShardServerConfig(**options)
+        settings = ShardServerConfig(**options)
         self._rows = rows
         self.model = shard_model(model, index)
         """Model name in requests."""
         self._sparse = sparse
         self._why = why_not_ready or (lambda: None)
-        self._count = wanted.count or (lambda *_: None)
+        self._count = settings.count or (lambda *_: None)
         self._was_ready = False
         self._is_ending = False
         self.life = secrets.token_hex(8)
         """Incarnation of this process's rows."""
-        self._credentials = wanted.credentials or ServerCredentials()
-        self._threads = ThreadPoolExecutor(wanted.threads, thread_name_prefix="monolith-shard")
+        self._credentials = settings.credentials or ServerCredentials()
+        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="monolith-shard")
         self._limit = ConnectionLimit(self._credentials)
-        self._server = self._built(wanted.threads)
+        self._server = self._built(settings.threads)
         self._health = add_health(self._server, self.why_not_ready)
-        self.address = self._bound(wanted.host, wanted.port)
+        self.address = self._bound(settings.host, settings.port)
         """Address of the server, ``host:port``."""
 
     @property
@@ -165,13 +165,13 @@ class ShardServer:
         sparse = {} if self._sparse is None else dict(self._sparse())  # read before the rows, which are then not older
         inputs = {name: value_of(tensor, name=name) for name, tensor in request.inputs.items()}
         outputs = rows.tables.call(signature, inputs)
-        wanted = list(request.output_filter) or list(outputs)
-        missing = [name for name in wanted if name not in outputs]
+        names = list(request.output_filter) or list(outputs)
+        missing = [name for name in names if name not in outputs]
         if missing:
             raise InvalidArgumentError(f"output_filter: no output {missing[0]!r}; {signature} has {', '.join(outputs)}")
         context.set_trailing_metadata(((LIFE_KEY, self.life), (SPARSE_KEY, json.dumps(sparse))))
         return messages.PredictResponse(
-            model_spec=self._spec(signature, rows.version), outputs={name: message_of(outputs[name]) for name in wanted}
+            model_spec=self._spec(signature, rows.version), outputs={name: message_of(outputs[name]) for name in names}
         )
 
     def _status(self, request: messages.GetModelStatusRequest, context: Any) -> messages.GetModelStatusResponse:
@@ -183,13 +183,13 @@ class ShardServer:
         version = messages.ModelVersionStatus(version=rows.version, state=state, status=status)
         return messages.GetModelStatusResponse(model_version_status=[version])
 
-    def _rows_of(self, asked: messages.ModelSpec) -> VersionRows:
-        if asked.name != self.model:
-            raise NotFoundError(f"no model {asked.name!r}; {self.model!r} is served here")
-        if asked.HasField("version_label"):
-            raise NotFoundError(f"{self.model}: a shard has no labels, got {asked.version_label!r}")
+    def _rows_of(self, spec: messages.ModelSpec) -> VersionRows:
+        if spec.name != self.model:
+            raise NotFoundError(f"no model {spec.name!r}; {self.model!r} is served here")
+        if spec.HasField("version_label"):
+            raise NotFoundError(f"{self.model}: a shard has no labels, got {spec.version_label!r}")
         try:
-            return self._rows.of(asked.version.value if asked.HasField("version") else None)
+            return self._rows.of(spec.version.value if spec.HasField("version") else None)
         except NotFoundError as error:
             raise NotFoundError(f"{self.model}: {error.message}") from None
 
@@ -234,13 +234,13 @@ class ShardServer:
         )
 
     def _bound(self, host: str, port: int) -> str:
-        wanted = concat_ip_and_port(host, port)
+        address = concat_ip_and_port(host, port)
         secure = self._credentials.grpc_credentials()
         try:
             if secure is None:
-                got = self._server.add_insecure_port(wanted)
+                got = self._server.add_insecure_port(address)
             else:
-                got = self._server.add_secure_port(wanted, secure)
+                got = self._server.add_secure_port(address, secure)
         except RuntimeError as error:
-            raise UnavailableError(f"shard: cannot listen on {wanted}; is the port taken? ({error})") from error
+            raise UnavailableError(f"shard: cannot listen on {address}; is the port taken? ({error})") from error
         return concat_ip_and_port(host, got)

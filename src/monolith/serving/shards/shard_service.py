@@ -191,8 +191,8 @@ class HealthApplication:
 
     def begin(self, request: HttpRequest) -> HttpResponse:
         """Answers one request."""
-        status, told = self._respond(request)
-        body = json.dumps({"status": "ok"} if told is None else {"error": told}).encode()
+        status, problem = self._respond(request)
+        body = json.dumps({"status": "ok"} if problem is None else {"error": problem}).encode()
         return HttpResponse(status, body, closes=status not in (200, 503))  # a body may follow that is not read
 
     def answer(self, request: HttpRequest, reply: Reply) -> None:

@@ -125,16 +125,16 @@ class ShardTables:
 
     def _lookup(self, inputs: Inputs) -> dict[str, torch.Tensor]:
         self._require_known(inputs, ("", "_bucket"))
-        found: dict[str, torch.Tensor] = {}
+        rows: dict[str, torch.Tensor] = {}
         for store, names in self.names.items():
             keys = [numbers_in(inputs, name, np.int64) for name in names]
             flat = read_keyed(self._stores[store], self._keyed(store, keys, table_buckets(inputs, names, keys)))
             at = 0
             for name, own, dim in zip(names, keys, self._stores[store].native.dims, strict=True):
                 if own is not None:
-                    found[name] = torch.from_numpy(flat[at : at + len(own) * dim].reshape(-1, dim))
+                    rows[name] = torch.from_numpy(flat[at : at + len(own) * dim].reshape(-1, dim))
                     at += len(own) * dim
-        return found
+        return rows
 
     def _assign(self, inputs: Inputs) -> dict[str, torch.Tensor]:
         self._require_known(inputs, ("_id", "_value", "_bucket"))
@@ -146,13 +146,13 @@ class ShardTables:
                 rows_in(inputs, f"{name}_value", 0 if own is None else len(own), dim)
                 for name, own, dim in zip(names, keys, self._stores[store].native.dims, strict=True)
             ]
-            asked = self._keyed(store, keys, table_buckets(inputs, names, keys))
-            ready.append((self._stores[store], asked, np.concatenate([part.reshape(-1) for part in values])))
+            keyed = self._keyed(store, keys, table_buckets(inputs, names, keys))
+            ready.append((self._stores[store], keyed, np.concatenate([part.reshape(-1) for part in values])))
             for name, own in zip(names, keys, strict=True):
                 if own is not None:
                     results[f"{name}_result"] = torch.tensor(len(own))
-        for place, asked, flat in ready:
-            write_keyed(place, asked, flat)
+        for place, keyed, flat in ready:
+            write_keyed(place, keyed, flat)
         return results
 
     def _keyed(
@@ -175,19 +175,19 @@ class ShardTables:
     def _raw_lookup(self, inputs: Inputs) -> torch.Tensor:
         require_inputs(inputs, ("id", "id_split"), ("bucket",))
         requests = stacked_requests(inputs, self._num_tables)
-        found = []
+        parts = []
         for keys, splits, buckets in requests:
             first = 0
             for store, names in self.names.items():
                 part = splits[first : first + len(names) + 1]
                 own = slice(part[0], part[-1])
-                given = None if buckets is None else buckets[own]
-                asked = buckets_of_keys(
-                    self._stores[store].schema, keys[own], part - part[0], given=given, own=self.buckets
+                own_buckets = None if buckets is None else buckets[own]
+                keyed = buckets_of_keys(
+                    self._stores[store].schema, keys[own], part - part[0], given=own_buckets, own=self.buckets
                 )
-                found.append(read_keyed(self._stores[store], asked))
+                parts.append(read_keyed(self._stores[store], keyed))
                 first += len(names)
-        return torch.from_numpy(np.concatenate([np.empty(0, np.float32), *found]))
+        return torch.from_numpy(np.concatenate([np.empty(0, np.float32), *parts]))
 
     def _raw_assign(self, store: str, inputs: Inputs) -> torch.Tensor:
         require_inputs(inputs, ("id", "id_split", "flat_value"), ("bucket",))
@@ -204,18 +204,18 @@ class ShardTables:
             at += size
         if at != len(flat):
             raise InvalidArgumentError(f"flat_value: {at} floats expected for these ids, got {len(flat)}")
-        return torch.tensor(sum(write_keyed(place, asked, values) for asked, values in ready))
+        return torch.tensor(sum(write_keyed(place, keyed, values) for keyed, values in ready))
 
     def _raw_keys(self, store: str, inputs: Inputs) -> dict[str, torch.Tensor]:
         require_inputs(inputs, ("bucket_range",), ())
-        given = needed_numbers(inputs, "bucket_range", np.int64).tolist()
-        if len(given) != 2 or not 0 <= given[0] <= given[1] <= len(ALL_BUCKETS):
-            raise InvalidArgumentError(f"bucket_range: [first, end] of 0 to {len(ALL_BUCKETS)} expected, got {given}")
-        found = keys_in(self._stores[store], shared_buckets(range(*given), self.buckets))
+        ends = needed_numbers(inputs, "bucket_range", np.int64).tolist()
+        if len(ends) != 2 or not 0 <= ends[0] <= ends[1] <= len(ALL_BUCKETS):
+            raise InvalidArgumentError(f"bucket_range: [first, end] of 0 to {len(ALL_BUCKETS)} expected, got {ends}")
+        keyed = keys_in(self._stores[store], shared_buckets(range(*ends), self.buckets))
         return {
-            "id": torch.from_numpy(found.keys),
-            "id_split": torch.from_numpy(found.splits),
-            "bucket": torch.from_numpy(found.buckets.astype(np.int32)),
+            "id": torch.from_numpy(keyed.keys),
+            "id_split": torch.from_numpy(keyed.splits),
+            "bucket": torch.from_numpy(keyed.buckets.astype(np.int32)),
         }
 
 
@@ -263,8 +263,8 @@ class HeldRows:
         held = self._held
         if version is None or self._is_live:
             return held[-1]
-        for each in held:
-            if each.version == version:
-                return each
-        known = " and ".join(str(each.version) for each in held)
+        for rows in held:
+            if rows.version == version:
+                return rows
+        known = " and ".join(str(rows.version) for rows in held)
         raise NotFoundError(f"no version {version}; served here: {known}")

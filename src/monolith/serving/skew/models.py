@@ -53,10 +53,10 @@ class ReplayModels:
     def __init__(self, export: str, *, model_dir: str | None = None, task: Callable[[], Task] | None = None) -> None:
         if (model_dir is None) != (task is None):
             raise InvalidArgumentError("ReplayModels: model_dir and task are given together, or neither is")
-        found = find_export(export)
-        is_one = found.path == ExportFolder(export).path
-        numbers = [found.manifest().version] if is_one else versions_in(export)
-        self._places = {number: found.path if is_one else join(export, str(number)) for number in numbers}
+        folder = find_export(export)
+        is_one = folder.path == ExportFolder(export).path
+        numbers = [folder.manifest().version] if is_one else versions_in(export)
+        self._places = {number: folder.path if is_one else join(export, str(number)) for number in numbers}
         self._task, self._model_dir = task, model_dir
         self._checkpoints = {} if model_dir is None else _checkpoints_in(model_dir)
         """Step -> base name of its checkpoint."""

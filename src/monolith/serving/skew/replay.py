@@ -71,7 +71,7 @@ def measure_skew(
         else:
             if name not in parsers:
                 parsers[name] = RequestParser(models.signature(*name))
-            batch = parsers[name].batch([each.sample for each in request.examples])
+            batch = parsers[name].batch([example.sample for example in request.examples])
             answer = models.model(version).predict(batch, request.signature)
             counted = report.versions.setdefault(version, VersionSkew(version=version, step=models.step(version)))
             counted.requests += 1
@@ -185,14 +185,14 @@ def _width(spec: InputSpec) -> int:
 
 def _shaped(values: Tensor | Ragged | list[bytes], spec: InputSpec) -> Tensor | Ragged:
     assert not isinstance(values, list)  # noqa: S101 - there is no column of texts
-    wanted = getattr(torch, spec.dtype)
+    dtype = getattr(torch, spec.dtype)
     if isinstance(values, Ragged):
         # Ids are lists, usually of one length, which is that of a dense column of ids.
         width = None if spec.ragged or None in spec.shape[1:] else _width(spec)
         if width is None or not bool((values.lengths() == width).all()):
-            return values.with_values(values.flat_values.to(wanted))
+            return values.with_values(values.flat_values.to(dtype))
         values = values.flat_values
-    return values.to(wanted).reshape(-1, *(size if size is not None else -1 for size in spec.shape[1:]))
+    return values.to(dtype).reshape(-1, *(size if size is not None else -1 for size in spec.shape[1:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,12 +256,12 @@ class SkewReport:
     @property
     def examples(self) -> int:
         """Number of compared examples."""
-        return sum(each.examples for each in self.versions.values())
+        return sum(skew.examples for skew in self.versions.values())
 
     @property
     def differing(self) -> int:
         """Number of examples beyond the tolerance."""
-        return sum(each.differing for each in self.versions.values())
+        return sum(skew.differing for skew in self.versions.values())
 
     @property
     def skew(self) -> float:
@@ -270,7 +270,7 @@ class SkewReport:
 
     def keep(self, difference: Difference, most: int) -> None:
         """Keeps a difference if it is one of the `most` largest."""
-        self.differences = heapq.nlargest(most, [*self.differences, difference], key=lambda each: each.size)
+        self.differences = heapq.nlargest(most, [*self.differences, difference], key=lambda kept: kept.size)
 
     def leave_out(self, reason: str, examples: int) -> None:
         """Counts examples that were not compared."""
@@ -283,37 +283,37 @@ class SkewReport:
             "differing": self.differing,
             "skew": self.skew,
             "tolerance": self.tolerance,
-            "versions": [each.to_dict() for _, each in sorted(self.versions.items())],
+            "versions": [skew.to_dict() for _, skew in sorted(self.versions.items())],
             "not_compared": self.not_compared,
             "differences": [
                 {
-                    "request_id": each.request_id,
-                    "example": each.example,
-                    "version": each.version,
-                    "output": each.output,
-                    "logged": _plain(each.logged),
-                    "replayed": _plain(each.replayed),
-                    "features": each.features,
+                    "request_id": difference.request_id,
+                    "example": difference.example,
+                    "version": difference.version,
+                    "output": difference.output,
+                    "logged": _plain(difference.logged),
+                    "replayed": _plain(difference.replayed),
+                    "features": difference.features,
                 }
-                for each in self.differences
+                for difference in self.differences
             ],
         }
 
     def __str__(self) -> str:
         lines = [
-            f"version {each.version}, step {each.step}: {each.examples:,} examples of {each.requests:,} requests: "
-            f"{each.equal:,} equal, {each.close:,} within {self.tolerance:g}, {each.differing:,} differ"
-            + (f" (largest {each.largest:.4g})" if each.close + each.differing else "")
-            for _, each in sorted(self.versions.items())
+            f"version {skew.version}, step {skew.step}: {skew.examples:,} examples of {skew.requests:,} requests: "
+            f"{skew.equal:,} equal, {skew.close:,} within {self.tolerance:g}, {skew.differing:,} differ"
+            + (f" (largest {skew.largest:.4g})" if skew.close + skew.differing else "")
+            for _, skew in sorted(self.versions.items())
         ]
         lines += [f"not compared: {count:,} examples: {reason}" for reason, count in self.not_compared.items()]
         if self.differences:
             lines.append("largest differences:")
-        for each in self.differences:
-            asked = ", ".join(f"{name} {values}" for name, values in each.features.items())
+        for difference in self.differences:
+            features = ", ".join(f"{name} {values}" for name, values in difference.features.items())
             lines.append(
-                f"  request {each.request_id}, example {each.example}: {each.output} {each.logged:.6g} logged,"
-                f" {each.replayed:.6g} replayed; {asked}"
+                f"  request {difference.request_id}, example {difference.example}: {difference.output}"
+                f" {difference.logged:.6g} logged, {difference.replayed:.6g} replayed; {features}"
             )
         return "\n".join(lines) or "the log has no requests"
 

@@ -71,7 +71,7 @@ def version_text(version: Any) -> str:
     return f'{{"export":{version.export},"dense":{version.dense},"sparse":{sparse}}}'
 
 
-def told_of(entry: RegisteredModel) -> str:
+def status_message(entry: RegisteredModel) -> str:
     """Returns the status message of a version: why it is not ready, or why nothing newer is served."""
     return entry.model.why_not_ready or entry.model.problem or ""
 
@@ -82,7 +82,7 @@ def status_of(entries: list[RegisteredModel], labels: Mapping[str, int], refused
         {
             "version": str(entry.version),
             "state": "AVAILABLE",
-            "status": {"error_code": "OK", "error_message": told_of(entry)},
+            "status": {"error_code": "OK", "error_message": status_message(entry)},
             "labels": sorted(label for label, version in labels.items() if version == entry.version),
         }
         for entry in entries
@@ -97,8 +97,8 @@ def metadata_of(entry: RegisteredModel) -> dict[str, Any]:
     """Returns the signatures of a version."""
     described = {
         name: {
-            "inputs": {each: _tensor_info(each, spec) for each, spec in signature.inputs.items()},
-            "outputs": {each: _tensor_info(each, spec) for each, spec in signature.outputs.items()},
+            "inputs": {column: _tensor_info(column, spec) for column, spec in signature.inputs.items()},
+            "outputs": {column: _tensor_info(column, spec) for column, spec in signature.outputs.items()},
             "method_name": METHOD,
         }
         for name, signature in entry.model.signatures.items()

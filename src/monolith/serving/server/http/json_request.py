@@ -89,18 +89,20 @@ class JsonRequest(NamedTuple):
         if not self.decoded:
             raise InvalidArgumentError(f"inputs must not be empty; inputs are: {', '.join(signature.inputs)}")
         if self.is_named:
-            named = {each.name: each for each in self.decoded}
+            named = {column.name: column for column in self.decoded}
         else:
             named = {_only_name(signature, "instances" if self.is_rows else "inputs"): self.decoded[0]}
         if is_encoded(named, signature):
             require_examples(self.decoded[0].num_rows, self.max_examples)
-            return {name: _bytes_of(name, each) for name, each in named.items()}
+            return {name: _bytes_of(name, column) for name, column in named.items()}
         specs = {name: _spec_of(name, signature) for name in named}
-        counts = [each.num_rows for name, each in named.items() if name in signature.inputs]
+        counts = [column.num_rows for name, column in named.items() if name in signature.inputs]
         require_examples(max(counts, default=0), self.max_examples)
-        halves = {name: _half(name, each, specs[name]) for name, each in named.items() if name not in signature.inputs}
+        halves = {
+            name: _half(name, column, specs[name]) for name, column in named.items() if name not in signature.inputs
+        }
         return halves | {
-            name: _column(name, each, specs[name]) for name, each in named.items() if name in signature.inputs
+            name: _column(name, column, specs[name]) for name, column in named.items() if name in signature.inputs
         }
 
 
@@ -111,7 +113,7 @@ def parse_request(body: bytes, limits: LimitsConfig) -> JsonRequest:
         InvalidArgumentError: the body is not JSON, nested too deeply, or of another form.
     """
     signature, is_rows, is_named, columns = _core.parse_json_request(body, limits.json_depth, MAX_COLUMNS)
-    decoded = [_Decoded(*each) for each in columns]
+    decoded = [_Decoded(*column) for column in columns]
     return JsonRequest(signature or DEFAULT_SIGNATURE, is_rows, is_named, decoded, limits.examples)
 
 
@@ -124,10 +126,10 @@ def _only_name(signature: ServedSignature, key: str) -> str:
 def _spec_of(name: str, signature: ServedSignature) -> ServedInput:
     """Returns the specification of an input, or of the ragged input that it is a half of."""
     whole_name = name.rpartition("/")[0] if name.endswith((VALUES, SPLITS)) else name
-    found: ServedInput | None = signature.inputs.get(name) or signature.inputs.get(whole_name)
-    if found is None:
+    spec: ServedInput | None = signature.inputs.get(name) or signature.inputs.get(whole_name)
+    if spec is None:
         raise InvalidArgumentError(f"input {name[:80]!r} is unknown; inputs are: {', '.join(signature.inputs)}")
-    return found
+    return spec
 
 
 def _half(name: str, decoded: _Decoded, spec: ServedInput) -> Column:
@@ -147,7 +149,7 @@ def _column(name: str, decoded: _Decoded, spec: ServedInput) -> Column:
     values = _numbers(name, decoded, spec)
     is_ragged = spec.ragged or (spec.kind == "ids" and bool(decoded.widths))
     if (is_ragged and len(decoded.widths) > 1) or (not is_ragged and decoded.kinds & _ROW_MIXED):
-        raise InvalidArgumentError(f"input {name!r}: must be {_wanted(spec)}, got a list")
+        raise InvalidArgumentError(f"input {name!r}: must be {_expected(spec)}, got a list")
     if is_ragged:
         splits = torch.arange(decoded.num_rows + 1) if decoded.splits is None else torch.from_numpy(decoded.splits)
         return Ragged(values, splits, validate=False)
@@ -181,7 +183,7 @@ def _is_bool(spec: ServedInput | None) -> bool:
     return spec is not None and spec.dtype == "bool"
 
 
-def _wanted(spec: ServedInput | None) -> str:
+def _expected(spec: ServedInput | None) -> str:
     if spec is not None and spec.texts is not None:
         return "texts, or integer ids"
     if _is_bool(spec):
@@ -197,9 +199,9 @@ def _numbers(name: str, decoded: _Decoded, spec: ServedInput | None) -> Tensor:
         raise InvalidArgumentError(f"input {name!r}: has a number that 64 bits do not hold")
     wrong = _wrong_kind(kinds, _WHOLE | (_BOOL if _is_bool(spec) else 0 if is_whole else _REAL))
     if wrong is not None:
-        raise InvalidArgumentError(f"input {name!r}: must be {_wanted(spec)}, got {wrong}")
-    found = decoded.whole if is_whole or decoded.real is None else decoded.real
-    return torch.zeros(0, dtype=torch.int64) if found is None else torch.from_numpy(found)
+        raise InvalidArgumentError(f"input {name!r}: must be {_expected(spec)}, got {wrong}")
+    numbers = decoded.whole if is_whole or decoded.real is None else decoded.real
+    return torch.zeros(0, dtype=torch.int64) if numbers is None else torch.from_numpy(numbers)
 
 
 def _wrong_kind(kinds: int, allowed: int) -> str | None:

@@ -84,7 +84,7 @@ class HttpApplication(Protocol):
         ...
 
 
-_STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _HEAD = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
 
 
@@ -161,7 +161,7 @@ class HttpError(Exception):
 def error_response(error: BaseException) -> HttpResponse:
     """Returns the response to an error: status, message, and when to retry."""
     if isinstance(error, HttpError):
-        return HttpResponse(error.status, _told(error.sentence), closes=error.closes)
+        return HttpResponse(error.status, _error_body(error.sentence), closes=error.closes)
     refusal = refusal_of(error)
     headers: list[tuple[bytes, bytes]] = []
     if refusal.retry_after_seconds is not None:
@@ -169,8 +169,8 @@ def error_response(error: BaseException) -> HttpResponse:
         headers.append((b"retry-after-ms", b"%d" % math.ceil(refusal.retry_after_seconds * 1e3)))
     if isinstance(error, UnauthenticatedError):
         headers.append((b"www-authenticate", b"Bearer"))
-    return HttpResponse(refusal.http, _told(refusal.sentence), tuple(headers))
+    return HttpResponse(refusal.http, _error_body(refusal.sentence), tuple(headers))
 
 
-def _told(sentence: str) -> bytes:
+def _error_body(sentence: str) -> bytes:
     return json.dumps({"error": sentence}).encode()

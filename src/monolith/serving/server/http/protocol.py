@@ -110,7 +110,7 @@ class HttpConnection(asyncio.Protocol):
         self._since = self._loop.time()
         self._timer = self._loop.call_at(self._since + self._limits.head_seconds, self._look)
         if len(self._connections) > self._most_connections:
-            oldest = next((each for each in self._connections if each.is_idle), self)
+            oldest = next((connection for connection in self._connections if connection.is_idle), self)
             if oldest is self:
                 self._refuse(503, f"more than {self._most_connections} connections are open")
             else:
@@ -265,10 +265,10 @@ class HttpConnection(asyncio.Protocol):
             self._look_by(self._since + self._limits.body_seconds)
 
     def _refused_size(self, request: HttpRequest) -> HttpResponse | None:
-        told = content_length_of(request.headers)
-        if told <= self._limits.body_bytes:
+        length = content_length_of(request.headers)
+        if length <= self._limits.body_bytes:
             return None
-        raise HttpError(413, f"a body may have {self._limits.body_bytes} bytes, got {told}", closes=True)
+        raise HttpError(413, f"a body may have {self._limits.body_bytes} bytes, got {length}", closes=True)
 
     def _answer(self, request: HttpRequest) -> None:
         self._look_by(request.deadline)

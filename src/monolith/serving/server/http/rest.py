@@ -62,21 +62,21 @@ class RestApplication:
             HttpError: the path does not exist.
             OpError: the client is not authorized, or the server is overloaded.
         """
-        asked = parse_path(request.path)
+        route = parse_path(request.path)
         method = "GET" if request.method == "HEAD" else request.method
-        if method != asked.method:
-            raise HttpError(405, f"{asked.action} takes {asked.method}, got {request.method}", closes=True)
-        if asked.action in ("healthz", "readyz"):
-            return self._health(is_readiness=asked.action == "readyz")
+        if method != route.method:
+            raise HttpError(405, f"{route.action} takes {route.method}, got {request.method}", closes=True)
+        if route.action in ("healthz", "readyz"):
+            return self._health(is_readiness=route.action == "readyz")
         headers = request.headers
         if self._credentials.token is not None:
             shown = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()]
             if not self._credentials.accepts(shown):
                 raise UnauthenticatedError("the token is wrong or missing; send: Authorization: Bearer <token>")
-        if asked.action == "predict":
+        if route.action == "predict":
             request.deadline = self._core.deadline_of(_timeout_of(headers))
             self._core.threads.require_room(request.deadline)
-        elif asked.action == "promotion":
+        elif route.action == "promotion":
             require_commander(request.client, headers, knows_callers=self._credentials.knows_callers)
         return None
 
@@ -86,15 +86,15 @@ class RestApplication:
         Raises:
             OpError: the request is invalid; `reply` is not called.
         """
-        asked = parse_path(request.path)
-        if asked.action == "predict" and len(request.body) <= _SMALL_BODY_BYTES:
-            self._predict(asked, request, reply)
-        elif asked.action == "predict":
-            self._decoders.submit(self._predict_large, asked, request, reply)
-        elif asked.action == "promotion":  # in a thread, since it may load versions
-            threading.Thread(target=self._command, args=(asked, request, reply), name="promotion", daemon=True).start()
+        route = parse_path(request.path)
+        if route.action == "predict" and len(request.body) <= _SMALL_BODY_BYTES:
+            self._predict(route, request, reply)
+        elif route.action == "predict":
+            self._decoders.submit(self._predict_large, route, request, reply)
+        elif route.action == "promotion":  # in a thread, since it may load versions
+            threading.Thread(target=self._command, args=(route, request, reply), name="promotion", daemon=True).start()
         else:
-            reply(self._describe(asked))
+            reply(self._describe(route))
 
     def _health(self, *, is_readiness: bool) -> HttpResponse:
         why = self._core.why_not_ready() if is_readiness else None
@@ -102,9 +102,9 @@ class RestApplication:
             raise HttpError(503, why)
         return HttpResponse(200, b'{"status":"ok"}')
 
-    def _describe(self, asked: Route) -> HttpResponse:
-        registry, target = self._core.registry, asked.target
-        if asked.action == "metadata":
+    def _describe(self, route: Route) -> HttpResponse:
+        registry, target = self._core.registry, route.target
+        if route.action == "metadata":
             with registry.using(target.name, version=target.version, label=target.label) as entry:
                 return HttpResponse(200, json.dumps(metadata_of(entry)).encode())
         entries = everything = registry.entries(target.name)
@@ -114,35 +114,35 @@ class RestApplication:
         refused = registry.refused(target.name) if entries == everything else {}
         return HttpResponse(200, json.dumps(status_of(entries, registry.labels(target.name), refused)).encode())
 
-    def _command(self, asked: Route, request: HttpRequest, reply: Reply) -> None:
+    def _command(self, route: Route, request: HttpRequest, reply: Reply) -> None:
         try:
-            reply(HttpResponse(200, json.dumps(self._commanded(asked, request)).encode()))
+            reply(HttpResponse(200, json.dumps(self._commanded(route, request)).encode()))
         except Exception as error:  # noqa: BLE001 - any error becomes a response
             reply(error_response(error))
 
-    def _commanded(self, asked: Route, request: HttpRequest) -> dict[str, Any]:
-        commands, name = self._core.registry.commands, asked.target.name
+    def _commanded(self, route: Route, request: HttpRequest) -> dict[str, Any]:
+        commands, name = self._core.registry.commands, route.target.name
         if commands is None:
             raise UnimplementedError("this server keeps no versions of its models: nothing can be promoted here")
-        if asked.verb is None:
+        if route.verb is None:
             return commands.describe(name or None)
-        return commands.command(name, asked.verb, parse_command(request.body, request.headers))
+        return commands.command(name, route.verb, parse_command(request.body, request.headers))
 
-    def _predict_large(self, asked: Route, request: HttpRequest, reply: Reply) -> None:
+    def _predict_large(self, route: Route, request: HttpRequest, reply: Reply) -> None:
         """Decodes a body that would block the event loop; an expired request is not decoded."""
         if request.is_answered or time.monotonic() >= request.deadline:
             return  # its connection reports the timeout
         try:
-            self._predict(asked, request, reply)
+            self._predict(route, request, reply)
         except Exception as error:  # noqa: BLE001 - any error becomes a response
             reply(error_response(error))
 
-    def _predict(self, asked: Route, request: HttpRequest, reply: Reply) -> None:
-        given = request.headers.get(b"x-request-id")
-        request_id = self._core.request_id_of(given)
+    def _predict(self, route: Route, request: HttpRequest, reply: Reply) -> None:
+        client_id = request.headers.get(b"x-request-id")
+        request_id = self._core.request_id_of(client_id)
         parsed = parse_request(request.body, self._core.limits)
         request.body = b""  # decoded; frees the memory
-        target = asked.target if given is None else asked.target._replace(request_id=given.decode("latin-1"))
+        target = route.target if client_id is None else route.target._replace(request_id=client_id.decode("latin-1"))
 
         def done(outcome: Answer | BaseException) -> None:
             try:
@@ -215,16 +215,16 @@ def parse_path(path: str) -> Route:
     command = _COMMAND.fullmatch(path)
     if command is not None:
         return _command(command["name"], command["verb"])
-    found = _PATH.fullmatch(path)
-    if found is None:
+    match = _PATH.fullmatch(path)
+    if match is None:
         raise HttpError(404, f"there is nothing at this path; models are at {_FORM}")
-    if found["action"] in (":classify", ":regress"):
-        raise HttpError(501, f"{found['action'][1:]} is not answered here; use :predict")
-    version = None if found["version"] is None else int(found["version"])
-    target = Target(found["name"], version, found["label"])
-    if found["action"] == ":predict":
+    if match["action"] in (":classify", ":regress"):
+        raise HttpError(501, f"{match['action'][1:]} is not answered here; use :predict")
+    version = None if match["version"] is None else int(match["version"])
+    target = Target(match["name"], version, match["label"])
+    if match["action"] == ":predict":
         return Route("predict", target, "POST")
-    return Route("metadata" if found["action"] else "status", target, "GET")
+    return Route("metadata" if match["action"] else "status", target, "GET")
 
 
 def _command(name: str | None, verb: str | None) -> Route:
