@@ -120,7 +120,7 @@ def allreduce(tensor: Tensor, *, average: bool = False) -> Tensor:
         average: Whether the sum is divided by the number of ranks; for floating point only.
     """
     if tensor.dtype not in _SUMMED:
-        summed = ", ".join(_name(each) for each in _SUMMED)
+        summed = ", ".join(_name(dtype) for dtype in _SUMMED)
         raise TypeError(f"allreduce: tensor must be of {summed}, got {_name(tensor.dtype)}; convert it first")
     if average and not tensor.is_floating_point():
         raise TypeError(f"allreduce: only floating point has a mean, got {_name(tensor.dtype)}; use average=False")

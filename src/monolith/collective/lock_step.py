@@ -174,16 +174,16 @@ class LockStep:
                 raise RaisedByAllError(self._disagreement(call, numbers, first, rank))
         here = headers.sizes(numbers[first], sizes)
         if call is None or not all(active):
-            call = self._told(call, first, lengths[first])
+            call = self._broadcast_call(call, first, lengths[first])
         return Agreed(call, active, all_flags, list(flags_of_ranks), here)
 
-    def _told(self, call: Call | None, root: int, num_bytes: int) -> Call:
+    def _broadcast_call(self, call: Call | None, root: int, num_bytes: int) -> Call:
         """Returns the call, which the first active rank broadcasts to the idle ones."""
-        told = torch.empty(num_bytes, dtype=torch.uint8)
+        text = torch.empty(num_bytes, dtype=torch.uint8)
         if call is not None:
-            told.copy_(_as_tensor(call.encoded()))
-        self.line.wire.broadcast(told, root)
-        kind, subject, arguments = bytes(told.numpy()).split(b"\0", 2)
+            text.copy_(_as_tensor(call.encoded()))
+        self.line.wire.broadcast(text, root)
+        kind, subject, arguments = bytes(text.numpy()).split(b"\0", 2)
         return Call(kind.decode(), subject.decode(), arguments)
 
     def _disagreement(
@@ -195,7 +195,7 @@ class LockStep:
         calls = [bytes(parts[rank].numpy()).rstrip(b"\0").decode(errors="replace") for rank in (one, other)]
         if calls[0] == calls[1]:
             numbers = (num_sizes[one], num_sizes[other])
-            calls = [f"{told} with {number} sizes" for told, number in zip(calls, numbers, strict=True)]
+            calls = [f"{description} with {number} sizes" for description, number in zip(calls, numbers, strict=True)]
         return InvalidArgumentError(
             f"collective: all ranks must make the same call, but rank {one} makes {calls[0]!r} and rank {other} makes "
             f"{calls[1]!r}"

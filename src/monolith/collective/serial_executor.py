@@ -108,18 +108,18 @@ class SerialExecutor:
             call: The function to call; it may use the wire.
             what: Short description, for messages.
         """
-        made = LineCall(call, what)
+        line_call = LineCall(call, what)
         if self.wire.size == 1 or self._is_inside():
-            self._finish(made, self.run)
-            return made
+            self._finish(line_call, self.run)
+            return line_call
         with self._changed:
             self._require_open()
-            self._waiting.append(made)  # type: ignore[arg-type] # what it returns is nobody's business here
+            self._waiting.append(line_call)  # type: ignore[arg-type] # what it returns is nobody's business here
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name=f"monolith-{self.name}", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-        return made
+        return line_call
 
     def run(self, call: Callable[[], T], what: object) -> T:
         """Makes a call in its order and returns its result; in this thread, if no other call precedes it."""
@@ -171,17 +171,17 @@ class SerialExecutor:
                     if self._end is not None:
                         return
                     self._changed.wait()
-                made = self._waiting.popleft()
+                line_call = self._waiting.popleft()
                 self._running = threading.get_ident()
-            self._finish(made, self._make)
+            self._finish(line_call, self._make)
 
-    def _finish(self, made: LineCall[T], make: Callable[[Callable[[], T], object], T]) -> None:
+    def _finish(self, line_call: LineCall[T], make: Callable[[Callable[[], T], object], T]) -> None:
         try:
-            value = make(made.call, made.what)
+            value = make(line_call.call, line_call.what)
         except BaseException as error:  # noqa: BLE001 - raised by `result`
-            made.finish(None, error)
+            line_call.finish(None, error)
         else:
-            made.finish(value)
+            line_call.finish(value)
 
     def _make(self, call: Callable[[], T], what: object) -> T:
         """Makes the current call, and frees the line."""
@@ -220,8 +220,8 @@ class SerialExecutor:
             self._end = error
         waiting = list(self._waiting)
         self._waiting.clear()
-        for each in waiting:
-            each.finish(None, type(self._end)(self._end.message))
+        for line_call in waiting:
+            line_call.finish(None, type(self._end)(self._end.message))
         self._changed.notify_all()
 
     def _named(self, error: BaseException, what: object) -> BaseException:

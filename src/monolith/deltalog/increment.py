@@ -51,10 +51,10 @@ def store_of(part: str) -> tuple[str, range] | None:
     >>> store_of("model.0000-1024"), store_of("dense")
     (('model', range(0, 1024)), None)
     """
-    found = _ROWS.fullmatch(part)
-    if found is None or not int(found[2]) < int(found[3]) <= len(ALL_BUCKETS):
+    match = _ROWS.fullmatch(part)
+    if match is None or not int(match[2]) < int(match[3]) <= len(ALL_BUCKETS):
         return None
-    return found[1], range(int(found[2]), int(found[3]))
+    return match[1], range(int(match[2]), int(match[3]))
 
 
 def require_part(name: str) -> None:
@@ -267,20 +267,20 @@ def _read_details(text: bytes, origin: str) -> dict[str, Any]:
     """Parses the fields of variable length and the optional ones: part, stamps, needs, base and `follows`."""
     try:
         document = json.loads(text)
-        found = {
+        details = {
             "part": document["part"],
             "stamps": stamps_from_json(document["stamps"]),
             "needs": {str(part): int(number) for part, number in document["needs"].items()},
             "base": document["base"],
             "follows": document.get("follows"),
         }
-        if not isinstance(found["part"], str) or not isinstance(found["base"], str | None):
+        if not isinstance(details["part"], str) or not isinstance(details["base"], str | None):
             raise TypeError("part and base must be texts")  # noqa: TRY301 - one handler reports every fault
-        if not isinstance(found["follows"], int | None):
+        if not isinstance(details["follows"], int | None):
             raise TypeError("follows must be a generation")  # noqa: TRY301 - the same
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataLossError(f"{origin}: not the details of a record: {error!r}") from error
-    return found
+    return details
 
 
 def _crc(data: bytes | memoryview, before: int = 0) -> int:

@@ -96,7 +96,7 @@ class Base:
             base = cls(**document)
             if not all(type(number) is int for number in (*base.numbers.values(), *base.after.values())):
                 raise TypeError(f"numbers are {base.numbers}, {base.after}")  # noqa: TRY301 - the same
-            if not all(is_name(each) for each in base.stores.values()) or type(document["path"]) is not str:
+            if not all(is_name(folder) for folder in base.stores.values()) or type(document["path"]) is not str:
                 raise TypeError(f"folders are {document['path']!r}, {base.stores}")  # noqa: TRY301 - the same
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataLossError(f"{origin}: not the description of a base: {error}") from error
@@ -236,11 +236,11 @@ class DeltaLog:
 
     def bases(self) -> list[Base]:
         """Returns all bases, the oldest first."""
-        found = [
+        bases = [
             Base.from_bytes(text, origin=f"'{self.place}', document {name!r}")
             for name, text in self.transport.documents().items()
         ]
-        return sorted(found, key=lambda base: (base.created_ms, base.name))
+        return sorted(bases, key=lambda base: (base.created_ms, base.name))
 
     def base(self, name: str) -> Base:
         """Returns a base by name.
@@ -248,10 +248,10 @@ class DeltaLog:
         Raises:
             NotFoundError: no base has this name.
         """
-        found = {base.name: base for base in self.bases()}
-        if name not in found:
-            raise NotFoundError(f"delta log '{self.place}': there is no base {name!r}, it has {sorted(found)}")
-        return found[name]
+        by_name = {base.name: base for base in self.bases()}
+        if name not in by_name:
+            raise NotFoundError(f"delta log '{self.place}': there is no base {name!r}, it has {sorted(by_name)}")
+        return by_name[name]
 
     def add_base(self, base: Base) -> None:
         """Adds a state from which readers may start."""
@@ -308,13 +308,13 @@ class DeltaLog:
 
     def remove_base(self, name: str) -> None:
         """Removes a base from the log, and its files if `save_base` wrote them. Checkpoint files stay."""
-        found = {base.name: base for base in self.bases()}.get(name)
+        base = {base.name: base for base in self.bases()}.get(name)
         self.transport.remove_document(f"{name}.json")
-        if self._base_folder is None or found is None or found.kind != "snapshots":
+        if self._base_folder is None or base is None or base.kind != "snapshots":
             return
-        if found.path == join(self._base_folder, name):
-            with named_errors(found.path, "removed"):
-                remove_folder(found.path)
+        if base.path == join(self._base_folder, name):
+            with named_errors(base.path, "removed"):
+                remove_folder(base.path)
 
     def trim(self, *, keep_bases: int = 1) -> Mapping[str, int]:
         """Removes all but the newest bases, and the increments that a reader starting at one of those does not need.
@@ -362,7 +362,7 @@ class DeltaLog:
 
 
 class Kept(NamedTuple):
-    """What is kept."""
+    """The bases that `trim` keeps, and the increments that they need."""
 
     bases: list[Base]
     needed: dict[str, int]
@@ -380,8 +380,8 @@ def kept_by(bases: Sequence[Base], parts: Iterable[str], *, keep: int) -> Kept:
         keep: Number of bases to keep for each part.
     """
     newest = {part: _by_number(bases, part)[-keep:] for part in parts}
-    kept = {base.name for found in newest.values() for base in found}
-    needed = {part: min((base.numbers[part] + 1 for base in found), default=0) for part, found in newest.items()}
+    kept = {base.name for holding in newest.values() for base in holding}
+    needed = {part: min((base.numbers[part] + 1 for base in holding), default=0) for part, holding in newest.items()}
     return Kept([base for base in bases if base.name in kept], needed)
 
 

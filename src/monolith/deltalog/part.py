@@ -96,15 +96,15 @@ class PartReader:
             if outcome.verdict is Verdict.IGNORE:
                 self.ignored += 1
                 continue
-            found = outcome.require()
-            self._published_ms = found.published_ms
-            return found
+            increment = outcome.require()
+            self._published_ms = increment.published_ms
+            return increment
         return None
 
     def __iter__(self) -> Iterator[Increment]:
         """Iterates over the increments available now."""
-        while (found := self.read()) is not None:
-            yield found
+        while (increment := self.read()) is not None:
+            yield increment
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Waits until there may be more, `seconds` have passed, or `stop` is set."""
@@ -204,19 +204,19 @@ class PartWriter:
         """
         if self._appender is None:
             self._open(after_writer=self._writer)
-        made = self._made(
+        increment = self._increment(
             number=self.last_number + 1, generation=self.generation, mark=self.mark if mark is None else mark, **fields
         )
         appender, self._appender = self._appender, None
         assert appender is not None  # noqa: S101 - it was opened
         try:
-            appender.append(made.number, made.encode())
+            appender.append(increment.number, increment.encode())
         except BaseException:
             appender.close()
             raise
         self._appender = appender
-        self.last_number, self.mark = made.number, made.mark
-        return made
+        self.last_number, self.mark = increment.number, increment.mark
+        return increment
 
     def close(self) -> None:
         """Releases files and connections; the log is unchanged."""
@@ -236,7 +236,7 @@ class PartWriter:
         def opening(claim: Claim) -> bytes:
             claimed.append(claim)
             text = b"" if self._schema is None else self._schema.text.encode()
-            return self._made(
+            return self._increment(
                 kind=IncrementKind.OPENING,
                 number=claim.number,
                 generation=claim.generation,
@@ -251,7 +251,7 @@ class PartWriter:
         self.generation, self.last_number = claimed[-1].generation, claimed[-1].number
         self._base = None  # reopened after an error, the part continues from here
 
-    def _made(self, **fields: Any) -> Increment:
+    def _increment(self, **fields: Any) -> Increment:
         return Increment(
             part=self.part,
             writer=self._writer,

@@ -136,50 +136,57 @@ class Replay:
     def _judged(self, record: bytes) -> Outcome:
         expected = "the first record" if self.next_number is None else f"increment {self.next_number}"
         try:
-            found = decode(record, origin=f"{self._subject}, {expected}")
+            increment = decode(record, origin=f"{self._subject}, {expected}")
         except DataLossError as error:
             return Outcome(Verdict.CORRUPT, None, f"{error.message}; resume from a later base")
-        if found.part != self.part:
-            return Outcome(Verdict.CORRUPT, found, f"{self._subject}, {expected}: the record is of part {found.part!r}")
-        passed_over = self._why_passed_over(found)
+        if increment.part != self.part:
+            return Outcome(
+                Verdict.CORRUPT, increment, f"{self._subject}, {expected}: the record is of part {increment.part!r}"
+            )
+        passed_over = self._why_passed_over(increment)
         if passed_over:
-            return Outcome(Verdict.IGNORE, found, f"{self._subject}: increment {found.number} {passed_over}")
-        missing = self._what_is_missing(found)
+            return Outcome(Verdict.IGNORE, increment, f"{self._subject}: increment {increment.number} {passed_over}")
+        missing = self._what_is_missing(increment)
         if missing:
-            return Outcome(Verdict.GAP, found, f"{self._subject}: {missing}; resume from a later base")
-        differences = self._differences(found)
+            return Outcome(Verdict.GAP, increment, f"{self._subject}: {missing}; resume from a later base")
+        differences = self._differences(increment)
         if differences:
-            return Outcome(Verdict.FOREIGN, found, f"{self._subject}, {expected}: of another model: {differences}")
-        is_new = found.kind is IncrementKind.OPENING
-        return Outcome(Verdict.NEW_GENERATION if is_new else Verdict.APPLY, found)
+            return Outcome(Verdict.FOREIGN, increment, f"{self._subject}, {expected}: of another model: {differences}")
+        is_new = increment.kind is IncrementKind.OPENING
+        return Outcome(Verdict.NEW_GENERATION if is_new else Verdict.APPLY, increment)
 
-    def _why_passed_over(self, found: Increment) -> str:
-        if self.generation is not None and found.generation < self.generation:
-            return f"is of generation {found.generation}, which generation {self.generation} has replaced"
-        if self.generation == found.generation and found.writer != self.writer:
-            return f"is of a writer that came second to open generation {found.generation}"
-        if self.next_number is not None and found.number < self.next_number:
+    def _why_passed_over(self, increment: Increment) -> str:
+        if self.generation is not None and increment.generation < self.generation:
+            return f"is of generation {increment.generation}, which generation {self.generation} has replaced"
+        if self.generation == increment.generation and increment.writer != self.writer:
+            return f"is of a writer that came second to open generation {increment.generation}"
+        if self.next_number is not None and increment.number < self.next_number:
             return f"was read before, increment {self.next_number} is next"
         return ""
 
-    def _what_is_missing(self, found: Increment) -> str:
-        if self.next_number is not None and found.number > self.next_number:
-            return f"increments {self.next_number} to {found.number - 1} are missing before increment {found.number}"
+    def _what_is_missing(self, increment: Increment) -> str:
+        if self.next_number is not None and increment.number > self.next_number:
+            number = increment.number
+            return f"increments {self.next_number} to {number - 1} are missing before increment {number}"
         is_first = self.generation is None
-        if not is_first and found.generation != self.generation and found.kind is not IncrementKind.OPENING:
-            return f"the opening of generation {found.generation} is missing before increment {found.number}"
+        if not is_first and increment.generation != self.generation and increment.kind is not IncrementKind.OPENING:
+            return f"the opening of generation {increment.generation} is missing before increment {increment.number}"
         return ""
 
-    def _differences(self, found: Increment) -> str:
-        if self.schema is None or found.kind is IncrementKind.DENSE or found.schema_digest == self.schema.digest:
+    def _differences(self, increment: Increment) -> str:
+        if (
+            self.schema is None
+            or increment.kind is IncrementKind.DENSE
+            or increment.schema_digest == self.schema.digest
+        ):
             return ""
-        if found.kind is IncrementKind.OPENING:
+        if increment.kind is IncrementKind.OPENING:
             try:
-                theirs = Schema.parse(found.payload.decode())
+                theirs = Schema.parse(increment.payload.decode())
             except (DataLossError, UnicodeDecodeError) as error:
                 return f"its schema cannot be read: {error}"
             return "; ".join(self.schema.differences(theirs)) or "its schema has another digest"
-        return f"schema digest {self.schema.digest:#x} expected, got {found.schema_digest:#x}"
+        return f"schema digest {self.schema.digest:#x} expected, got {increment.schema_digest:#x}"
 
 
 class Fault(enum.Enum):
@@ -199,7 +206,7 @@ class Fault(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One fault."""
+    """One fault of a log, and its location."""
 
     fault: Fault
     part: str
@@ -221,79 +228,85 @@ class Audit:
         """Number of records of replaced writers; not a fault."""
         self._place = place
         self._replay = Replay(part, place=place)
-        self._found: list[Finding] = []
+        self._faults: list[Finding] = []
         self._missing: list[tuple[range, Finding]] = []
         """Numbers of each gap, which may still appear later (reordered)."""
 
     @property
     def findings(self) -> list[Finding]:
         """All faults found so far."""
-        return self._found + [finding for _, finding in self._missing]
+        return self._faults + [finding for _, finding in self._missing]
 
     def take(self, record: bytes, *, where: str) -> Increment | None:
         """Checks the next record; returns its increment if the record counts."""
         expected = self._replay.next_number
         outcome = self._replay.take(record, where=where)
-        found = outcome.increment
-        if outcome.verdict is Verdict.IGNORE and found is not None:
-            self._judge_ignored(outcome, found)
+        increment = outcome.increment
+        if outcome.verdict is Verdict.IGNORE and increment is not None:
+            self._judge_ignored(outcome, increment)
             return None
         if outcome.verdict.is_wrong:
             self._judge_wrong(outcome, expected)
-            if found is None or found.part != self.part:
+            if increment is None or increment.part != self.part:
                 return None
-        if found is not None:
+        if increment is not None:
             self.records += 1
-            self._remember_schema(found)
-        return found
+            self._remember_schema(increment)
+        return increment
 
-    def _judge_ignored(self, outcome: Outcome, found: Increment) -> None:
+    def _judge_ignored(self, outcome: Outcome, increment: Increment) -> None:
         for index, (numbers, gap) in enumerate(self._missing):
-            if found.number in numbers:
-                rest = (range(numbers.start, found.number), range(found.number + 1, numbers.stop))
+            if increment.number in numbers:
+                rest = (range(numbers.start, increment.number), range(increment.number + 1, numbers.stop))
                 self._missing[index : index + 1] = [(part, gap) for part in rest if part]
                 text = f"{outcome.text}: it comes too late"
-                self._add(Fault.REORDERED, text, generation=found.generation, number=found.number)
+                self._add(Fault.REORDERED, text, generation=increment.generation, number=increment.number)
                 return
-        if (found.generation, found.writer) == (self._replay.generation, self._replay.writer):
-            self._add(Fault.DOUBLED, outcome.text, generation=found.generation, number=found.number)
+        if (increment.generation, increment.writer) == (self._replay.generation, self._replay.writer):
+            self._add(Fault.DOUBLED, outcome.text, generation=increment.generation, number=increment.number)
         else:
             self.replaced += 1
 
     def _judge_wrong(self, outcome: Outcome, expected: int | None) -> None:
-        found, generation = outcome.increment, self._replay.generation
-        if outcome.verdict is Verdict.GAP and found is not None:
-            numbers = range(found.number if expected is None else expected, found.number)
+        increment, generation = outcome.increment, self._replay.generation
+        if outcome.verdict is Verdict.GAP and increment is not None:
+            numbers = range(increment.number if expected is None else expected, increment.number)
             gap = Finding(
-                fault=Fault.GAP, part=self.part, text=outcome.text, generation=found.generation, number=numbers.start
+                fault=Fault.GAP,
+                part=self.part,
+                text=outcome.text,
+                generation=increment.generation,
+                number=numbers.start,
             )
-            self._missing.append((numbers or range(found.number, found.number + 1), gap))
+            self._missing.append((numbers or range(increment.number, increment.number + 1), gap))
         else:
             fault = Fault.FOREIGN if outcome.verdict is Verdict.FOREIGN else Fault.CORRUPT
             self._add(fault, outcome.text, generation=generation, number=expected)
-        self._go_on_behind(None if outcome.verdict is Verdict.CORRUPT else found)
+        self._go_on_behind(None if outcome.verdict is Verdict.CORRUPT else increment)
 
-    def _go_on_behind(self, found: Increment | None) -> None:
+    def _go_on_behind(self, increment: Increment | None) -> None:
         """Continues after a faulty record with the next number; after an unreadable one, any number is accepted."""
         before = self._replay
         is_foreign = before.wrong is not None and before.wrong.verdict is Verdict.FOREIGN
         self._replay = Replay(self.part, place=self._place, schema=None if is_foreign else before.schema)
-        if found is not None:
-            self._replay.next_number = found.number + 1
-            self._replay.generation, self._replay.writer = found.generation, found.writer
+        if increment is not None:
+            self._replay.next_number = increment.number + 1
+            self._replay.generation, self._replay.writer = increment.generation, increment.writer
         else:
             self._replay.generation, self._replay.writer = before.generation, before.writer
 
-    def _remember_schema(self, found: Increment) -> None:
+    def _remember_schema(self, increment: Increment) -> None:
         """Takes the schema from the first opening, or from a later one that starts at a base of its own."""
-        if found.kind is not IncrementKind.OPENING or not found.payload:
+        if increment.kind is not IncrementKind.OPENING or not increment.payload:
             return
-        if self._replay.schema is None or found.base is not None:
+        if self._replay.schema is None or increment.base is not None:
             try:
-                self._replay.schema = Schema.parse(found.payload.decode())
+                self._replay.schema = Schema.parse(increment.payload.decode())
             except (DataLossError, UnicodeDecodeError) as error:
-                text = f"delta log '{self._place}', part {self.part!r}, increment {found.number}: no schema: {error}"
-                self._add(Fault.CORRUPT, text, generation=found.generation, number=found.number)
+                text = (
+                    f"delta log '{self._place}', part {self.part!r}, increment {increment.number}: no schema: {error}"
+                )
+                self._add(Fault.CORRUPT, text, generation=increment.generation, number=increment.number)
 
     def _add(self, fault: Fault, text: str, *, generation: int | None, number: int | None) -> None:
-        self._found.append(Finding(fault=fault, part=self.part, text=text, generation=generation, number=number))
+        self._faults.append(Finding(fault=fault, part=self.part, text=text, generation=generation, number=number))

@@ -179,7 +179,7 @@ class ValidationOutcome(Mapping[str, CopyOutcome]):
             "rows": self.rows,
             "memory_bytes": self.memory_bytes,
             "evicted": self.evicted,
-            "copies": {name: each.to_dict() for name, each in self.copies.items()},
+            "copies": {name: copy.to_dict() for name, copy in self.copies.items()},
         }
 
     def __str__(self) -> str:
@@ -191,9 +191,9 @@ def table_of(copies: Mapping[str, CopyOutcome]) -> str:
     width = max(map(len, copies), default=0)
     lines = [f"{'':<{width}}  mean AUC  total AUC  log loss  calibration  take-overs        MB"]
     lines += [
-        f"{name:<{width}}  {each.mean_auc:8.4f}  {each.total.auc:9.4f}  {each.total.log_loss:8.4f}"
-        f"  {each.total.calibration:11.3f}  {each.num_takes:10,}  {each.bytes_taken / 1e6:8.1f}"
-        for name, each in copies.items()
+        f"{name:<{width}}  {copy.mean_auc:8.4f}  {copy.total.auc:9.4f}  {copy.total.log_loss:8.4f}"
+        f"  {copy.total.calibration:11.3f}  {copy.num_takes:10,}  {copy.bytes_taken / 1e6:8.1f}"
+        for name, copy in copies.items()
     ]
     return "\n".join(lines)
 

@@ -69,22 +69,22 @@ def page_of(outcomes: Mapping[str, CopyOutcome], *, title: str) -> str:
 
 def _sections(outcomes: Mapping[str, CopyOutcome]) -> str:
     plots: list[tuple[str, Callable[[Window], float], Callable[[CopyOutcome], float]]] = [
-        ("AUC", lambda window: window.auc, lambda each: each.mean_auc),
-        ("log loss", lambda window: window.log_loss, lambda each: each.total.log_loss),
-        ("calibration", lambda window: window.calibration, lambda each: each.total.calibration),
+        ("AUC", lambda window: window.auc, lambda outcome: outcome.mean_auc),
+        ("log loss", lambda window: window.log_loss, lambda outcome: outcome.total.log_loss),
+        ("calibration", lambda window: window.calibration, lambda outcome: outcome.total.calibration),
     ]
-    first = min((window.begin for each in outcomes.values() for window in each.windows), default=0)
+    first = min((window.begin for outcome in outcomes.values() for window in outcome.windows), default=0)
     sections = []
     for name, figure_of, told_of in plots:
         series = [
             Series(
                 str(number % len(_LIGHT)),
                 label,
-                [((window.end - first) / _DAY, figure_of(window)) for window in each.windows],
+                [((window.end - first) / _DAY, figure_of(window)) for window in outcome.windows],
                 is_dashed=number >= len(_LIGHT),
-                told=told_of(each),
+                told=told_of(outcome),
             )
-            for number, (label, each) in enumerate(outcomes.items())
+            for number, (label, outcome) in enumerate(outcomes.items())
         ]
         axes = Axes(
             title=f"{name} over time",
@@ -99,10 +99,10 @@ def _sections(outcomes: Mapping[str, CopyOutcome]) -> str:
 def _total_table(outcomes: Mapping[str, CopyOutcome]) -> str:
     columns = ("", "mean AUC", "total AUC", "log loss", "calibration", "examples", "take-overs", "MB loaded")
     rows = [
-        f"<tr><th>{escape(name)}</th><td>{_text(each.mean_auc)}</td><td>{_text(each.total.auc)}</td>"
-        f"<td>{_text(each.total.log_loss)}</td><td>{_text(each.total.calibration)}</td><td>{each.total.examples:,}</td>"
-        f"<td>{each.num_takes:,}</td><td>{each.bytes_taken / 1e6:,.1f}</td></tr>"
-        for name, each in outcomes.items()
+        f"<tr><th>{escape(name)}</th><td>{_text(outcome.mean_auc)}</td><td>{_text(outcome.total.auc)}</td>"
+        f"<td>{_text(outcome.total.log_loss)}</td><td>{_text(outcome.total.calibration)}</td><td>{outcome.total.examples:,}</td>"
+        f"<td>{outcome.num_takes:,}</td><td>{outcome.bytes_taken / 1e6:,.1f}</td></tr>"
+        for name, outcome in outcomes.items()
     ]
     return _table(columns, rows)
 
@@ -112,8 +112,8 @@ def _window_table(outcomes: Mapping[str, CopyOutcome]) -> str:
     rows = [
         f"<tr><th>{escape(name)}</th><td>{window.begin}</td><td>{window.examples:,}</td><td>{_text(window.auc)}</td>"
         f"<td>{_text(window.log_loss)}</td><td>{_text(window.calibration)}</td></tr>"
-        for name, each in outcomes.items()
-        for window in each.windows
+        for name, outcome in outcomes.items()
+        for window in outcome.windows
     ]
     return _table(columns, rows)
 

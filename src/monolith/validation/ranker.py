@@ -80,34 +80,34 @@ class Ranker(Config):
 class RankerTask(Task):
     """Task created by a `Ranker`."""
 
-    def __init__(self, wanted: Ranker) -> None:
+    def __init__(self, ranker: Ranker) -> None:
         super().__init__()
-        self._wanted = wanted
+        self._ranker = ranker
 
     def build(self) -> None:
         """Builds the rows of all columns of ids, and the network."""
-        wanted = self._wanted
-        row = [Slice(1, initializer=Zeros()), Slice(wanted.dim)]
-        own = wanted.ids[:1] if wanted.shared else wanted.ids
-        slots = {name: Slot(shares=wanted.ids[0], combiner="mean") for name in wanted.ids}
+        ranker = self._ranker
+        row = [Slice(1, initializer=Zeros()), Slice(ranker.dim)]
+        own = ranker.ids[:1] if ranker.shared else ranker.ids
+        slots = {name: Slot(shares=ranker.ids[0], combiner="mean") for name in ranker.ids}
         slots |= {
             name: Slot(
                 slices=row,
                 combiner="mean",
-                min_count=wanted.min_counts.get(name, 0),
-                expire_days=wanted.expire_days.get(name, NEVER_DAYS),
+                min_count=ranker.min_counts.get(name, 0),
+                expire_days=ranker.expire_days.get(name, NEVER_DAYS),
             )
             for name in own
         }
-        rule = Adagrad(learning_rate=wanted.learning_rate, initial_accumulator_value=1e-8)
-        admission = SlidingHashFilter(capacity=wanted.filter_capacity)
-        self.rows = Embeddings(slots, rule, seed=wanted.seed, admission=admission)
-        width = len(wanted.ids) * wanted.dim + len(wanted.numbers)
-        self.deep = nn.Sequential(nn.Linear(width, wanted.hidden), nn.ReLU(), nn.Linear(wanted.hidden, 1))
+        rule = Adagrad(learning_rate=ranker.learning_rate, initial_accumulator_value=1e-8)
+        admission = SlidingHashFilter(capacity=ranker.filter_capacity)
+        self.rows = Embeddings(slots, rule, seed=ranker.seed, admission=admission)
+        width = len(ranker.ids) * ranker.dim + len(ranker.numbers)
+        self.deep = nn.Sequential(nn.Linear(width, ranker.hidden), nn.ReLU(), nn.Linear(ranker.hidden, 1))
 
     def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:  # noqa: ARG002 - all dense weights are in `deep`
         """Returns Adam for the network."""
-        return torch.optim.Adam(self.deep.parameters(), lr=self._wanted.dense_learning_rate)
+        return torch.optim.Adam(self.deep.parameters(), lr=self._ranker.dense_learning_rate)
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - the same in all modes
         """Predicts the probability of a click."""
@@ -115,12 +115,12 @@ class RankerTask(Task):
         bias, vectors = rows[..., 0], rows[..., 1:]
         pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
         logits: Tensor = bias.sum(1) + pairs + self.deep(self._inputs(vectors, features)).squeeze(1)
-        clicks = features[self._wanted.label].reshape(-1)
+        clicks = features[self._ranker.label].reshape(-1)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, clicks)
         return Spec(loss, predictions=logits.sigmoid(), label=clicks)
 
     def _inputs(self, vectors: Tensor, features: Any) -> Tensor:
-        numbers = [features[name].reshape(-1, 1) for name in self._wanted.numbers]
+        numbers = [features[name].reshape(-1, 1) for name in self._ranker.numbers]
         flat = vectors.flatten(1)
         if not numbers:
             return flat

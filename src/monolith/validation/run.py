@@ -87,17 +87,17 @@ def validate(make_task: Callable[[], Task], batches: Iterable[Any] | None = None
         InvalidArgumentError: batches have no times, are too far out of order, or end before anything was measured; or
             predictions are not probabilities.
     """
-    wanted = ValidationConfig(**options)
+    settings = ValidationConfig(**options)
     with torch.random.fork_rng(devices=[]), ExitStack() as closing:
-        torch.manual_seed(wanted.seed)
+        torch.manual_seed(settings.seed)
         task = make_task()
-        with use_table_defaults(TableDefaults(evict_every_seconds=wanted.evict_every_seconds)):
+        with use_table_defaults(TableDefaults(evict_every_seconds=settings.evict_every_seconds)):
             session = closing.enter_context(Session(task))
-        run = _Run(make_task, session, wanted)
+        run = _Run(make_task, session, settings)
         closing.callback(run.close)
         for batch in task.input_fn("train") if batches is None else batches:
             run.step(batch)
-            if wanted.max_examples is not None and run.examples >= wanted.max_examples:
+            if settings.max_examples is not None and run.examples >= settings.max_examples:
                 break
         return run.outcome()
 
@@ -135,10 +135,10 @@ class _Copy:
 class _Run:
     """One pass over the stream. Owned by the training thread."""
 
-    def __init__(self, make_task: Callable[[], Task], session: Session, wanted: ValidationConfig) -> None:
+    def __init__(self, make_task: Callable[[], Task], session: Session, settings: ValidationConfig) -> None:
         self._make_task = make_task
         self._session = session
-        self._wanted = wanted
+        self._settings = settings
         self._copies: dict[str, _Copy] = {}
         """Created when measuring begins."""
         self._begin: int | None = None
@@ -152,7 +152,7 @@ class _Run:
         """Predicts a batch, then trains on it."""
         times = self._times(batch)
         if self._begin is None:
-            self._begin = int(times.min()) + math.ceil(self._wanted.warm_up_seconds)
+            self._begin = int(times.min()) + math.ceil(self._settings.warm_up_seconds)
         measured = times >= self._begin
         if bool(measured.any()):
             self._predict(batch, times, measured)
@@ -161,9 +161,9 @@ class _Run:
         self._newest = max(self._newest, int(times.max()))
         if self._newest >= self._look_due:
             self._measure_tables()
-            self._look_due = self._newest + self._wanted.window_seconds
-        if self._wanted.on_batch is not None:
-            self._wanted.on_batch(len(times))
+            self._look_due = self._newest + self._settings.window_seconds
+        if self._settings.on_batch is not None:
+            self._settings.on_batch(len(times))
 
     def outcome(self) -> ValidationOutcome:
         """Returns the metrics."""
@@ -175,7 +175,7 @@ class _Run:
             )
         self._measure_tables()
         return ValidationOutcome(
-            copies={name: each.outcome() for name, each in self._copies.items()},
+            copies={name: copy.outcome() for name, copy in self._copies.items()},
             examples=self.examples,
             rows=self._rows,
             memory_bytes=self._memory,
@@ -184,8 +184,8 @@ class _Run:
 
     def close(self) -> None:
         """Stops the copies."""
-        for each in self._copies.values():
-            each.served.stand_still()
+        for copy in self._copies.values():
+            copy.served.stand_still()
 
     def _times(self, batch: Any) -> Tensor:
         """Returns Unix seconds [B]."""
@@ -197,7 +197,7 @@ class _Run:
             )
         times = times.reshape(-1).to("cpu", torch.int64)
         newest = int(times.max())
-        if newest < self._newest - self._wanted.disorder_seconds:
+        if newest < self._newest - self._settings.disorder_seconds:
             raise InvalidArgumentError(
                 f"validate: batches must be in the order of time: one ends at {newest},"
                 f" {self._newest - newest} seconds earlier than a previous one; sort by {REQUEST_TIME!r}, or raise"
@@ -219,19 +219,19 @@ class _Run:
             copy.scores.add(times, predictions[measured], labels[measured])
 
     def _made_copies(self) -> Iterator[tuple[str, _Copy]]:
-        wanted, begin = self._wanted, self._begin
+        settings, begin = self._settings, self._begin
         assert begin is not None  # noqa: S101 - the first batch has set it
-        for name, rule in wanted.copies.items():
+        for name, rule in settings.copies.items():
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(wanted.seed)
+                torch.manual_seed(settings.seed)
                 served = ServingCopy(name, self._make_task, self._session.state)
             scores = WindowedScores(
-                begin=begin, seconds=wanted.window_seconds, disorder_seconds=wanted.disorder_seconds
+                begin=begin, seconds=settings.window_seconds, disorder_seconds=settings.disorder_seconds
             )
             yield name, _Copy(served, rule, scores, begin=begin)
 
     def _column(self, name: str, kind: str, values: Any, num_examples: int) -> Tensor:
-        head = self._wanted.head
+        head = self._settings.head
         if isinstance(values, Mapping):
             if head is None or head not in values:
                 raise InvalidArgumentError(
@@ -253,6 +253,6 @@ class _Run:
 
     def _measure_tables(self) -> None:
         stats = [store.stats() for store in self._session.state.stores.values()]
-        self._rows = max(self._rows, sum(each.rows for each in stats))
-        self._memory = max(self._memory, sum(each.memory_bytes for each in stats))
-        self._evicted = sum(each.evicted for each in stats)
+        self._rows = max(self._rows, sum(stat.rows for stat in stats))
+        self._memory = max(self._memory, sum(stat.memory_bytes for stat in stats))
+        self._evicted = sum(stat.evicted for stat in stats)

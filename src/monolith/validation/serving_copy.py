@@ -46,9 +46,9 @@ class SyncRule(Config):
 
     def __post_init__(self) -> None:
         for name in ("rows_seconds", "dense_seconds"):
-            given = getattr(self, name)
-            if given is not None and not given >= 0:
-                raise ValueError(f"SyncRule: {name} must be >= 0 seconds of event time, got {given!r}")
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds >= 0:
+                raise ValueError(f"SyncRule: {name} must be >= 0 seconds of event time, got {seconds!r}")
 
     @property
     def is_frozen(self) -> bool:
@@ -183,7 +183,7 @@ class ServingCopy:
 
 
 def _serving_store(configs: Mapping[str, TableConfig]) -> LocalStore:
-    return LocalStore({name: replace(each, serving=True) for name, each in configs.items()})
+    return LocalStore({name: replace(table, serving=True) for name, table in configs.items()})
 
 
 def _dense_of(model: nn.Module | None) -> Iterator[tuple[str, Tensor]]:

@@ -86,8 +86,8 @@ def movielens(folder: str | os.PathLike[str], *, liked_from: float = 4.0, batch_
     names = list(blocks[0])
     user, item, rating, time = (torch.cat([cast("Tensor", block[name]).view(-1) for block in blocks]) for name in names)
     order = torch.from_numpy(np.argsort(time.numpy(), kind="stable"))
-    found = {"user": user, "item": item, "label": (rating >= liked_from).float(), "req_time": time}
-    ordered = {name: values[order] for name, values in found.items()}
+    unordered = {"user": user, "item": item, "label": (rating >= liked_from).float(), "req_time": time}
+    ordered = {name: values[order] for name, values in unordered.items()}
     return Traffic(
         batches=InMemoryDataset(_cut(ordered, batch_size)),
         ranker=Ranker(ids=["user", "item"]),

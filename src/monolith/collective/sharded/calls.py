@@ -79,11 +79,11 @@ def settled(wire: Wire, do: Callable[[], bytes]) -> list[bytes]:
     """
     failure: Exception | None = None
     try:
-        told = _GOOD + do()
+        own = _GOOD + do()
     except Exception as error:  # noqa: BLE001 - whatever it is, all ranks receive it
         failure = error
-        told = _BAD + _encoded(error)
-    answers = gather_texts(wire, told)
+        own = _BAD + _encoded(error)
+    answers = gather_texts(wire, own)
     _raise_first([answer[1:] if answer.startswith(_BAD) else None for answer in answers], failure)
     return [answer[1:] for answer in answers]
 
@@ -106,12 +106,12 @@ def _raise_first(failures: list[bytes | None], own: Exception | None) -> None:
     Raises:
         RaisedByAllError: a rank has an error.
     """
-    found = [(rank, text) for rank, text in enumerate(failures) if text is not None]
-    if not found:
+    failed = [(rank, text) for rank, text in enumerate(failures) if text is not None]
+    if not failed:
         return
-    if own is not None and len({text for _, text in found}) == 1 and len(found) == len(failures):
+    if own is not None and len({text for _, text in failed}) == 1 and len(failed) == len(failures):
         raise RaisedByAllError(own)
-    rank, text = found[0]
+    rank, text = failed[0]
     raise RaisedByAllError(_decoded(text, f"rank {rank}: ")) from own
 
 
@@ -129,7 +129,7 @@ def gather_texts(wire: Wire, text: bytes) -> list[bytes]:
     """Returns the bytes of all ranks, which may differ in length."""
     if wire.size == 1:
         return [text]
-    lengths = [int(each) for each in wire.gather(torch.tensor([len(text)]))]
+    lengths = [int(size) for size in wire.gather(torch.tensor([len(text)]))]
     texts = []
     for rank, length in enumerate(lengths):
         if rank == wire.rank or not length:
@@ -175,14 +175,14 @@ def unpack(data: bytes) -> tuple[Any, list[bytes]]:
 
 def stamps_to_plain(stamps: Iterable[BatchStamp]) -> list[list[Any]]:
     """Converts stamps to plain values."""
-    return [[each.worker, each.seq, each.position.hex(), each.event_time_ms] for each in stamps]
+    return [[stamp.worker, stamp.seq, stamp.position.hex(), stamp.event_time_ms] for stamp in stamps]
 
 
-def stamps_from_plain(found: Sequence[Sequence[Any]]) -> dict[int, BatchStamp]:
+def stamps_from_plain(plain: Sequence[Sequence[Any]]) -> dict[int, BatchStamp]:
     """Converts plain values to stamps, by worker."""
     return {
         worker: BatchStamp(worker=worker, seq=seq, position=bytes.fromhex(position), event_time_ms=time)
-        for worker, seq, position, time in found
+        for worker, seq, position, time in plain
     }
 
 

@@ -158,8 +158,8 @@ class RankWithoutRows:
 
     def needs(self) -> dict[str, int]:
         """Returns how far all ranks have logged."""
-        found = {part: self._log.extent(part) for part in self._of_all}
-        return {part: extent.next - 1 for part, extent in found.items() if extent is not None}
+        extents = {part: self._log.extent(part) for part in self._of_all}
+        return {part: extent.next - 1 for part, extent in extents.items() if extent is not None}
 
     def before_cut(self) -> dict[str, int]:
         """Returns nothing: the other ranks report it."""

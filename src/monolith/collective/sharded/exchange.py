@@ -238,9 +238,9 @@ def alltoall_metrics(
         slot: A table whose ids are counted as ``<slot>_size``; None: none.
     """
     cells = np.diff(plan.core.splits).reshape(-1, len(native))
-    by_owner = np.stack([cells[each.start : each.stop].sum(0) for each in owned])
+    by_owner = np.stack([cells[buckets.start : buckets.stop].sum(0) for buckets in owned])
     ids, floats = plan.message.num_keys, plan.message.num_values
-    asked = range(len(owned))
+    ranks = range(len(owned))
     scalars = {
         "all_fids_size": plan.core.num_ids,
         "Alltoall_id_sizes": sum(ids),
@@ -256,8 +256,8 @@ def alltoall_metrics(
         "shard_sizes": ids,
         "sharded_slot_sizes": by_owner.reshape(-1).tolist(),
         "fused_embedding_splits": (by_owner * np.array(native.dims)).reshape(-1).tolist(),
-        "Alltoall_id_dist": [sent.merged.num_keys(rank) for rank in asked],
-        "Alltoall_emb_dist": [sent.merged.num_values(rank) for rank in asked],
+        "Alltoall_id_dist": [sent.merged.num_keys(rank) for rank in ranks],
+        "Alltoall_emb_dist": [sent.merged.num_values(rank) for rank in ranks],
         "Alltoall_id_splits": ids,
         "Alltoall_emb_splits": floats,
         "Alltoall_grad_splits": floats,

@@ -74,7 +74,7 @@ class ShardedWorkerSession:
         if len(plans) == 1:
             message = plans[0].message
         else:
-            last = max((plan.stamp for plan in plans), key=lambda each: each.seq)
+            last = max((plan.stamp for plan in plans), key=lambda stamp: stamp.seq)
             message = IdMessage(self._store.parts_of(update.merged.plan), last)
         push = _Push(self._store.submit_update(HandedOver(plans, update, message, self._incarnation)))
         with self._lock:

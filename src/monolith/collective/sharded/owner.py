@@ -117,15 +117,15 @@ class RowOwner:
 
     def pushed(self, pushes: Mapping[int, RankPush], sent: SentIds | None) -> SentIds:
         """Returns the ids of an update: those that reads have kept, as they are, or merged again."""
-        found = {
+        by_rank = {
             rank: sent if sent is not None and rank in sent.words else self._kept[rank, push.ticket]
             for rank, push in pushes.items()
         }
-        first = next(iter(found.values()))
-        if all(each is first for each in found.values()) and first.words.keys() == found.keys():
+        first = next(iter(by_rank.values()))
+        if all(ids is first for ids in by_rank.values()) and first.words.keys() == by_rank.keys():
             return first
-        words = {rank: each.words[rank] for rank, each in found.items()}
-        return self._merge(words, {rank: each.stamps[rank] for rank, each in found.items()})
+        words = {rank: ids.words[rank] for rank, ids in by_rank.items()}
+        return self._merge(words, {rank: ids.stamps[rank] for rank, ids in by_rank.items()})
 
     def _merge(self, words: Mapping[int, NDArray[np.int64]], stamps: Mapping[int, BatchStamp]) -> SentIds:
         parts = [words.get(rank, _NOTHING) for rank in range(self._num_ranks)]
@@ -154,9 +154,9 @@ class RowOwner:
 
     def first_of(self, sent: SentIds, values: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """Returns for each id the row of the first rank that has it."""
-        found = new_rows((self._core.num_values(sent.merged.plan),))
-        sent.merged.first_rows(values, found)
-        return found
+        rows = new_rows((self._core.num_values(sent.merged.plan),))
+        sent.merged.first_rows(values, rows)
+        return rows
 
     def is_duplicate(self, update: OwnerStep, pushes: Mapping[int, RankPush]) -> bool:
         """Returns whether the update was applied before."""

@@ -69,10 +69,10 @@ class CutCalls:
 
         def take() -> bytes:
             # Another rank may write and release it as soon as it has the answers, before this one continues.
-            made = self._open[number] = self._take()
-            marks.append(made.mark)
-            stamps = [stamp for clock in made.applied for stamp in clock.stamps.values()]
-            return pack([stamps_to_plain(stamps), dict(made.rows)])
+            own_cut = self._open[number] = self._take()
+            marks.append(own_cut.mark)
+            stamps = [stamp for clock in own_cut.applied for stamp in clock.stamps.values()]
+            return pack([stamps_to_plain(stamps), dict(own_cut.rows)])
 
         try:
             answers = [unpack(answer)[0] for answer in settled(wire, take)]
@@ -83,7 +83,7 @@ class CutCalls:
             OwnerClock(owned, stamps_from_plain(stamps))
             for owned, (stamps, _) in zip(self._owned, answers, strict=True)
         ]
-        rows = {table: sum(found[table] for _, found in answers) for table in answers[0][1]}
+        rows = {table: sum(counts[table] for _, counts in answers) for table in answers[0][1]}
         return ShardedCut(self, number, mark=marks[0], applied=[clock for clock in clocks if clock.buckets], rows=rows)
 
     def _own(self, number: int) -> LocalCut:
@@ -273,7 +273,7 @@ class RestoreCalls:
 
         rows = [unpack(answer)[0] for answer in settled(self._training.wire, load)]
         self._on_load()
-        return replace(reports[0], rows={table: sum(each[table] for each in rows) for table in rows[0]})
+        return replace(reports[0], rows={table: sum(counts[table] for counts in rows) for table in rows[0]})
 
     def _end(self, arguments: bytes, _: object) -> None:
         (number,), _blobs = unpack(arguments)

@@ -94,10 +94,10 @@ def require_same_tables(
         RaisedByAllError: they differ; the message shows the fields.
     """
     tables = {config.name: config.to_dict() for config in sorted_by_name(configs)}
-    told = json.loads(json.dumps({"tables": tables, "options": list(options)}))
-    found = [unpack(text)[0] for text in gather_texts(wire, pack([told, secrets.randbits(63)]))]
-    first = found[0][0]
-    for rank, (theirs, _) in enumerate(found):
+    mine = json.loads(json.dumps({"tables": tables, "options": list(options)}))
+    answers = [unpack(text)[0] for text in gather_texts(wire, pack([mine, secrets.randbits(63)]))]
+    first = answers[0][0]
+    for rank, (theirs, _) in enumerate(answers):
         if theirs != first:
             raise RaisedByAllError(
                 FailedPreconditionError(
@@ -105,7 +105,7 @@ def require_same_tables(
                     f" 0). Give all ranks the same model and options"
                 )
             )
-    history.take_life(0, found[0][1])
+    history.take_life(0, answers[0][1])
 
 
 class ShardedStore:
@@ -148,13 +148,13 @@ class ShardedStore:
         self._wire = self._calls.wire
         self.owned = owned_by_ranks(self._wire.size, spare_first_rank)
         """The buckets of each rank."""
-        num_owners = sum(1 for each in self.owned if each)
+        num_owners = sum(1 for buckets in self.owned if buckets)
         own = self.owned[self._wire.rank]
         self._local = LocalStore({table: share_of(config, num_owners) for table, config in configs.items()})
         self.native = self._local.native
         """The tables of this rank; for plans and engine code."""
         self._with_counts = any(config.filters_ids for config in configs.values())
-        self._bounds = [(each.start, each.stop) for each in self.owned]
+        self._bounds = [(buckets.start, buckets.stop) for buckets in self.owned]
         self.plans = OpenPlans(_SUBJECT)
         """Open training plans of this rank."""
         self._history = LocalHistory([self.native.core], [own], _SUBJECT)
@@ -241,11 +241,11 @@ class ShardedStore:
         """
         return ShardedPlan.made_for(plan, self.native, subject=_SUBJECT)
 
-    def watch_alltoall(self, told: Callable[[AlltoallMetrics], None], *, slot: str | None = None) -> None:
+    def watch_alltoall(self, report: Callable[[AlltoallMetrics], None], *, slot: str | None = None) -> None:
         """Reports the metrics of every training read of this rank, for ``enable_alltoall_metrics``.
 
         Args:
-            told: Called in the line, so it must be fast and must not wait for a call of this run.
+            report: Called in the line, so it must be fast and must not wait for a call of this run.
             slot: A table whose ids are counted, too (``enable_alltoall_metrics_for_slot``).
 
         Raises:
@@ -253,7 +253,7 @@ class ShardedStore:
         """
         if slot is not None:
             self.native.number_of(slot)
-        self._reads.on_training = lambda plan, sent: told(
+        self._reads.on_training = lambda plan, sent: report(
             alltoall_metrics(self.native, self.owned, plan, sent, slot=slot)
         )
 
@@ -402,7 +402,7 @@ class ShardedStore:
         except RaisedByAllError:
             # Ranks on which the cut succeeded have closed an epoch; this gives all ranks the same epochs again.
             last = self._wire.gather(torch.tensor([self.native.core.last_mark()]))
-            self._history.mark_at(max(int(each) for each in last))
+            self._history.mark_at(max(int(mark) for mark in last))
             raise
 
 

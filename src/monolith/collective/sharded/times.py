@@ -43,14 +43,17 @@ class UpdateTimes:
 
     Args:
         exchange: Exchange with the other ranks.
-        told: Rank -> the one time of its ids, or -1 where they differ; and the newest, or -1 where it has no ids.
+        times_by_rank: Rank -> the one time of its ids, or -1 where they differ; and the newest, or -1 where it
+            has no ids.
         own: Update of this rank.
     """
 
-    def __init__(self, exchange: RowExchange, told: Mapping[int, tuple[int, int]], own: MergedUpdate | None) -> None:
+    def __init__(
+        self, exchange: RowExchange, times_by_rank: Mapping[int, tuple[int, int]], own: MergedUpdate | None
+    ) -> None:
         self._exchange = exchange
-        self._one = {rank: one for rank, (one, _) in told.items()}
-        self._newest = max((newest for _, newest in told.values()), default=_NOBODY)
+        self._one = {rank: one for rank, (one, _) in times_by_rank.items()}
+        self._newest = max((newest for _, newest in times_by_rank.values()), default=_NOBODY)
         self._own = own
         self._times = None if own is None else own.times
         self._bounded: BoundedTimes | None = None
@@ -59,18 +62,18 @@ class UpdateTimes:
         """Gathers the times of all ranks, and bounds those that lie far ahead."""
         own, clock = self._own, self._exchange.clock
         mine = b"" if own is None else pack(own.plan.num_ids, [own.times.tobytes()])
-        told = {rank: unpack(text) for rank, text in enumerate(gather_texts(self._exchange.wire, mine)) if text}
-        given = {rank: np.frombuffer(blobs[0], np.int64) for rank, (_, blobs) in told.items()}
-        if len(given) == 1 or _is_one_number(given.values()):
-            self._bounded = clock.bounded(next(iter(given.values())))
-            parts = dict.fromkeys(given, self._bounded.times)
+        answers = {rank: unpack(text) for rank, text in enumerate(gather_texts(self._exchange.wire, mine)) if text}
+        times_by_rank = {rank: np.frombuffer(blobs[0], np.int64) for rank, (_, blobs) in answers.items()}
+        if len(times_by_rank) == 1 or _is_one_number(times_by_rank.values()):
+            self._bounded = clock.bounded(next(iter(times_by_rank.values())))
+            parts = dict.fromkeys(times_by_rank, self._bounded.times)
         else:
-            each = [np.broadcast_to(times, told[rank][0]) for rank, times in given.items()]
-            self._bounded = clock.bounded(np.concatenate(each))
-            ends = np.cumsum([len(part) for part in each])[:-1]
-            parts = dict(zip(given, np.split(self._bounded.times, ends), strict=True))
+            arrays = [np.broadcast_to(times, answers[rank][0]) for rank, times in times_by_rank.items()]
+            self._bounded = clock.bounded(np.concatenate(arrays))
+            ends = np.cumsum([len(part) for part in arrays])[:-1]
+            parts = dict(zip(times_by_rank, np.split(self._bounded.times, ends), strict=True))
         self._one = {rank: _only_time(times) for rank, times in parts.items()}
-        self._newest = max((int(times.max()) for rank, times in parts.items() if told[rank][0]), default=_NOBODY)
+        self._newest = max((int(times.max()) for rank, times in parts.items() if answers[rank][0]), default=_NOBODY)
         if own is not None:
             self._times = parts[self._exchange.wire.rank]
 
@@ -105,9 +108,9 @@ class UpdateTimes:
             clock.count(self._bounded)
 
 
-def _is_one_number(given: Collection[NDArray[np.int64]]) -> bool:
+def _is_one_number(times_of_ranks: Collection[NDArray[np.int64]]) -> bool:
     """Returns whether all ranks have one and the same time for all their ids."""
-    return all(len(times) == 1 for times in given) and len({int(times[0]) for times in given}) == 1
+    return all(len(times) == 1 for times in times_of_ranks) and len({int(times[0]) for times in times_of_ranks}) == 1
 
 
 def _only_time(times: NDArray[np.int64]) -> int:

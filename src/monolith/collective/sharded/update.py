@@ -197,8 +197,8 @@ class RankUpdates:
             applied.skipped,
             applied.duplicate,
         )
-        found = torch.stack(self._wire.gather(torch.tensor(mine, dtype=torch.int64)))
-        failed, updated, inserted, filtered, skipped, duplicates = found.sum(0).tolist()
+        results = torch.stack(self._wire.gather(torch.tensor(mine, dtype=torch.int64)))
+        failed, updated, inserted, filtered, skipped, duplicates = results.sum(0).tolist()
         if failed == self._wire.size:
             raise_failures(self._wire, failure)
         if failed:

@@ -108,14 +108,14 @@ class WholeCalls:
     def agree_on_newest_times(self) -> None:
         """Shares the newest times: expiry counts from the newest time of a table, on whichever rank it is."""
         mine = [self._core.newest_time(table) for table in range(self._core.num_tables)]
-        found = torch.stack(self._wire.gather(torch.tensor(mine, dtype=torch.int64)))
-        for table, newest in enumerate(found.amax(0).tolist()):
+        times = torch.stack(self._wire.gather(torch.tensor(mine, dtype=torch.int64)))
+        for table, newest in enumerate(times.amax(0).tolist()):
             self._core.raise_newest_time(table, newest)
 
     def refresh_newest_time(self) -> None:
         """Shares the newest time again, after rows were replaced."""
-        found = self._wire.gather(torch.tensor([self._core.newest_time(_ALL_TABLES)]))
-        self._clock.newest = max(int(each) for each in found)
+        times = self._wire.gather(torch.tensor([self._core.newest_time(_ALL_TABLES)]))
+        self._clock.newest = max(int(time) for time in times)
         self._core.raise_newest_time(_ALL_TABLES, self._clock.newest)
 
     def _touch(self, arguments: bytes, _: object) -> None:
@@ -129,31 +129,31 @@ class WholeCalls:
         """Returns the number of the table, and the ids and buckets of a call that belong to this rank."""
         table, (ids, buckets) = unpack(arguments)
         keys = np.frombuffer(ids, np.int64)
-        given = np.frombuffer(buckets, np.uint16) if buckets else None
-        found = _core.bucket_of(keys) if given is None else given
-        mine = (found >= self._owned.start) & (found < self._owned.stop)
-        return self._local.native.number_of(table), keys[mine], None if given is None else given[mine]
+        explicit = np.frombuffer(buckets, np.uint16) if buckets else None
+        of_keys = _core.bucket_of(keys) if explicit is None else explicit
+        mine = (of_keys >= self._owned.start) & (of_keys < self._owned.stop)
+        return self._local.native.number_of(table), keys[mine], None if explicit is None else explicit[mine]
 
     def _load(self, arguments: bytes, _: object) -> LoadReport:
         (begin, end, replace), blobs = unpack(arguments)
-        buckets, blocks = range(begin, end), [RowBlock(each) for each in blobs]
-        wanted = shared_buckets(self._owned, buckets)
-        own = [block for block in blocks if block.bucket in wanted]
-        settled(self._wire, lambda: self._check_load(own, wanted, replace=replace))
-        emptied = emptied_by(wanted, buckets) if replace else None
+        buckets, blocks = range(begin, end), [RowBlock(blob) for blob in blobs]
+        own_buckets = shared_buckets(self._owned, buckets)
+        own = [block for block in blocks if block.bucket in own_buckets]
+        settled(self._wire, lambda: self._check_load(own, own_buckets, replace=replace))
+        emptied = emptied_by(own_buckets, buckets) if replace else None
 
         def load() -> bytes:
-            return pack(asdict(self._local.load_emptied(own, buckets=wanted, emptied=emptied)))
+            return pack(asdict(self._local.load_emptied(own, buckets=own_buckets, emptied=emptied)))
 
         reports = [LoadReport(**unpack(answer)[0]) for answer in settled(self._wire, load)]
         self.refresh_newest_time()
         outside = sum(max(1, block.count) for block in blocks if block.bucket not in buckets)
         return sum_of_reports([*reports, LoadReport(ignored=outside)])
 
-    def _check_load(self, own: Sequence[RowBlock], wanted: range, *, replace: bool) -> bytes:
-        self._local.require_loadable(own, buckets=wanted)
+    def _check_load(self, own: Sequence[RowBlock], own_buckets: range, *, replace: bool) -> bytes:
+        self._local.require_loadable(own, buckets=own_buckets)
         if replace:
-            self._core.clear_buckets(wanted.start, wanted.start)  # raises if a cut is open; clears nothing
+            self._core.clear_buckets(own_buckets.start, own_buckets.start)  # raises if a cut is open; clears nothing
         return b""
 
     def _resume(self, arguments: bytes, _: object) -> None:
@@ -161,9 +161,9 @@ class WholeCalls:
         stamps = stamps_from_plain(plain)
         present = self._history.at(0).generation
         lives = [unpack(text)[0] for text in gather_texts(self._wire, pack([present, secrets.randbits(63)]))]
-        self._history.take_life(max(generation, *(each[0] for each in lives)) + 1, lives[0][1])
+        self._history.take_life(max(generation, *(life[0] for life in lives)) + 1, lives[0][1])
         self._owner.end_incarnations()
-        self._core.resume([stamp_to_core(each) for each in stamps.values()])
+        self._core.resume([stamp_to_core(stamp) for stamp in stamps.values()])
         self.refresh_newest_time()
 
     def _assign(self, arguments: bytes, _: object) -> None:
@@ -198,8 +198,8 @@ class WholeCalls:
 
 
 def _plain(stats: StoreStats) -> dict[str, Any]:
-    found = asdict(stats)
-    return {**found, "applied": list(found["applied"].items())}
+    values = asdict(stats)
+    return {**values, "applied": list(values["applied"].items())}
 
 
 def _stats_of(plain: dict[str, Any]) -> StoreStats:

@@ -56,16 +56,16 @@ class BaseState:
             store: Store that receives the rows.
             own: Buckets that the store keeps; files of others are not read.
         """
-        found = store_of(part)
-        if found is not None:
-            name, buckets = found
+        rows = store_of(part)
+        if rows is not None:
+            name, buckets = rows
             replace = load_rows_of if store.stats().rows else restore
             replace(store, self._folder(name), buckets=shared_buckets(buckets, own))
 
     def schema(self, store: str) -> Schema:
         """Returns the schema of the serving rows of a store."""
         with closing(open_source(self._folder(store))) as source:
-            tables = (TableSchema.parse(each.name, each.schema) for each in source.manifest.tables)
+            tables = (TableSchema.parse(table.name, table.schema) for table in source.manifest.tables)
             return serving_schema(Schema(tuple(tables)))
 
     def dense(self) -> dict[str, Tensor]:
@@ -169,14 +169,14 @@ def schemas_of(log: DeltaLog) -> dict[str, Schema]:
 
 
 def _schemas(log: DeltaLog, bases: Mapping[str, Base]) -> dict[str, Schema]:
-    found: dict[str, Schema] = {}
+    schemas: dict[str, Schema] = {}
     for part in log.parts():
         place = store_of(part)
-        if place is None or place[0] in found:
+        if place is None or place[0] in schemas:
             continue
         store = place[0]
-        found[store] = BaseState(bases[store]).schema(store) if store in bases else _opening_schema(log, part)
-    return found
+        schemas[store] = BaseState(bases[store]).schema(store) if store in bases else _opening_schema(log, part)
+    return schemas
 
 
 def stores_of_log(log: DeltaLog) -> dict[str, LocalStore]:

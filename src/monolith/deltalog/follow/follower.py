@@ -136,9 +136,9 @@ class Follower:
             lags = [reader.lag for reader in self._applier.readers.values()]
             held = len(self._applier.held)
         return Lag(
-            held + sum(each.increments for each in lags),
-            sum(each.bytes for each in lags),
-            max((each.seconds for each in lags), default=0.0),
+            held + sum(lag.increments for lag in lags),
+            sum(lag.bytes for lag in lags),
+            max((lag.seconds for lag in lags), default=0.0),
         )
 
     @property
@@ -277,11 +277,13 @@ class Follower:
             self._look_again = self._clock.monotonic() + POLL_SECONDS
         return self._applier.apply_next()
 
-    def _note(self, found: Increment) -> None:
-        if found.kind is not IncrementKind.OPENING:
-            self._newest_ms = max(self._newest_ms, found.newest_event_ms or found.oldest_event_ms or found.published_ms)
-        if found.oldest_event_ms:
+    def _note(self, increment: Increment) -> None:
+        if increment.kind is not IncrementKind.OPENING:
+            self._newest_ms = max(
+                self._newest_ms, increment.newest_event_ms or increment.oldest_event_ms or increment.published_ms
+            )
+        if increment.oldest_event_ms:
             # Not below 0, even if the clock was set back.
-            self._seen.append(max(0.0, self._clock.now() - found.oldest_event_ms / 1000))
+            self._seen.append(max(0.0, self._clock.now() - increment.oldest_event_ms / 1000))
         if self._on_increment is not None:
-            self._on_increment(found)
+            self._on_increment(increment)

@@ -118,8 +118,8 @@ class LogApplier:
         if not isinstance(self._dense_from, int):
             return BaseState(self._dense_from).dense_bytes()
         with self._log.open_reader(DENSE_PART, number=self._dense_from) as reader:
-            found = reader.read()
-        return None if found is None else found.payload
+            increment = reader.read()
+        return None if increment is None else increment.payload
 
     def close(self) -> None:
         """Closes the readers."""
@@ -136,53 +136,55 @@ class LogApplier:
         return place[0] in self._stores and len(shared_buckets(place[1], self._own)) > 0
 
     def _apply_next(self, part: str) -> bool:
-        found = self.held.get(part) or self.readers[part].read()
-        if found is None:
+        increment = self.held.get(part) or self.readers[part].read()
+        if increment is None:
             return False
-        self.held[part] = found
+        self.held[part] = increment
         if not self._rows_elsewhere and any(
-            self.version.get(other, -1) < number for other, number in found.needs.items()
+            self.version.get(other, -1) < number for other, number in increment.needs.items()
         ):
             return False
-        if found.kind is IncrementKind.OPENING and found.base is not None:
-            self._load_named(part, found)
-        elif found.kind is IncrementKind.ROWS:
-            self._load_rows(part, found)
-        elif found.kind is IncrementKind.DENSE:
-            self._take_dense(found)
+        if increment.kind is IncrementKind.OPENING and increment.base is not None:
+            self._load_named(part, increment)
+        elif increment.kind is IncrementKind.ROWS:
+            self._load_rows(part, increment)
+        elif increment.kind is IncrementKind.DENSE:
+            self._take_dense(increment)
         del self.held[part]
-        self.version[part] = found.number
-        self.step = max(self.step, found.step)
-        self._on_applied(found)
+        self.version[part] = increment.number
+        self.step = max(self.step, increment.step)
+        self._on_applied(increment)
         return True
 
-    def _load_rows(self, part: str, found: Increment) -> None:
+    def _load_rows(self, part: str, increment: Increment) -> None:
         place = store_of(part)
-        if place is not None and found.payload:
+        if place is not None and increment.payload:
             store, buckets = place
             own = shared_buckets(buckets, self._own)
-            self._stores[store].load(PackedBlocks(found.payload), buckets=own, replace=False)
+            self._stores[store].load(PackedBlocks(increment.payload), buckets=own, replace=False)
 
-    def _take_dense(self, found: Increment) -> None:
-        self.dense_number, self.dense_needs = found.number, dict(found.needs)
+    def _take_dense(self, increment: Increment) -> None:
+        self.dense_number, self.dense_needs = increment.number, dict(increment.needs)
         if self._on_dense is not None:
-            self._on_dense(tensors_from_bytes(found.payload, origin=f"increment {found.number} of part {found.part!r}"))
-        self._dense_from = found.number
+            self._on_dense(
+                tensors_from_bytes(increment.payload, origin=f"increment {increment.number} of part {increment.part!r}")
+            )
+        self._dense_from = increment.number
 
     # Bases
 
-    def _load_named(self, part: str, found: Increment) -> None:
+    def _load_named(self, part: str, increment: Increment) -> None:
         """Loads the base at which an opening starts.
 
         Raises:
             GapError: the base was removed; a newer one is needed.
         """
         try:
-            self._load(part, self._log.base(found.base or ""))
+            self._load(part, self._log.base(increment.base or ""))
         except NotFoundError as error:
             raise GapError(
-                f"delta log '{self._log.place}', part {part!r}: increment {found.number} begins with base"
-                f" {found.base!r}, which does not exist: {error.message}; resume from a later base"
+                f"delta log '{self._log.place}', part {part!r}: increment {increment.number} begins with base"
+                f" {increment.base!r}, which does not exist: {error.message}; resume from a later base"
             ) from error
 
     def _begin_behind(self, part: str, error: OpError) -> None:
@@ -192,8 +194,8 @@ class LogApplier:
             OpError: the given error, if there is no such base.
         """
         held = self.held.get(part)
-        wanted = held.number if held is not None else self.readers[part].next_number or 0
-        base = self._load_newest(part, self._log.bases(), at_least=wanted)
+        number = held.number if held is not None else self.readers[part].next_number or 0
+        base = self._load_newest(part, self._log.bases(), at_least=number)
         if base is None:
             raise error
         _log.warning("follower: restarts from base %r: %s", base.name, error)
@@ -221,10 +223,10 @@ class LogApplier:
 
         Dense weights of a base belong to its rows and must not be applied before them.
         """
-        wanted = {**base.after, **(base.numbers if part == DENSE_PART else {})}
+        needed = {**base.after, **(base.numbers if part == DENSE_PART else {})}
         missing = {
             other
-            for other, number in wanted.items()
+            for other, number in needed.items()
             if other != part and self._is_ours(other) and self.version.get(other, -1) < number
         }
         return self._rows_elsewhere or not missing or not missing & set(self._log.parts())

@@ -65,7 +65,7 @@ def checkpoints_at(path: str) -> list[str]:
     basename = split_path(resolve(path))[1].rpartition("-")[0]
     root = open_folder(full)
     folders = [full, *(f"{full}/{name}" for name in root.names() if _RANK_FOLDER.fullmatch(name))]
-    return [each for folder in folders for each in Catalog(open_folder(folder), basename).committed()]
+    return [prefix for folder in folders for prefix in Catalog(open_folder(folder), basename).committed()]
 
 
 def erase_from_checkpoint(path: str, slot: str, ids: Tensor, *, dry_run: bool = False) -> ErasedRows:

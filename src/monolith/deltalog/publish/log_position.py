@@ -45,22 +45,22 @@ class LogPosition:
     @classmethod
     def of_all(cls, texts: Iterable[bytes | None]) -> LogPosition | None:
         """Merges the positions of one log from several owners of rows; None if any of them has none."""
-        found = [cls.from_bytes(text) for text in texts]
-        known = [each for each in found if each is not None]
-        if not known or len(known) < len(found):
+        positions = [cls.from_bytes(text) for text in texts]
+        known = [position for position in positions if position is not None]
+        if not known or len(known) < len(positions):
             return None
         return cls(
             place=known[0].place,
             step=known[0].step,
-            numbers={part: number for each in known for part, number in each.numbers.items()},
-            marks={part: mark for each in known for part, mark in each.marks.items()},
+            numbers={part: number for position in known for part, number in position.numbers.items()},
+            marks={part: mark for position in known for part, mark in position.marks.items()},
         )
 
     @classmethod
     def of_checkpoint(cls, positions: Mapping[str, bytes], *, place: str, step: int) -> LogPosition | None:
         """Returns the position of this log in a checkpoint; None if there is none that matches."""
-        found = cls.from_bytes(positions.get(POSITION_NAME))
-        return found if found is not None and (found.place, found.step) == (place, step) else None
+        position = cls.from_bytes(positions.get(POSITION_NAME))
+        return position if position is not None and (position.place, position.step) == (place, step) else None
 
     @classmethod
     def from_bytes(cls, text: bytes | None) -> LogPosition | None:

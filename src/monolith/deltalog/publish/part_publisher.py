@@ -214,11 +214,11 @@ class PartPublisher:
     def _touch_part(self, part: str, *, behind: int, cut: ChangePosition | None) -> str:
         """Does this for one part; `cut` is its mark at the position, None if it had no writer then."""
         is_covered = cut is None
-        for each in self._log.behind(part, behind):
-            if each.base is not None:
-                return f"increment {each.number} of part {part!r} began at another base"
-            self._touch(each.payload if each.kind is IncrementKind.ROWS else b"")
-            is_covered |= cut is not None and each.mark[:2] == cut[:2] and each.mark.epoch >= cut.epoch
+        for increment in self._log.behind(part, behind):
+            if increment.base is not None:
+                return f"increment {increment.number} of part {part!r} began at another base"
+            self._touch(increment.payload if increment.kind is IncrementKind.ROWS else b"")
+            is_covered |= cut is not None and increment.mark[:2] == cut[:2] and increment.mark.epoch >= cut.epoch
         return "" if is_covered else f"what had changed at the checkpoint was not all logged in part {part!r}"
 
     def _touch(self, payload: bytes) -> None:

@@ -119,13 +119,13 @@ class DeltaPublisher:
     """
 
     def __init__(self, stores: Store | Mapping[str, Store], log: DeltaLog | str, **options: Any) -> None:
-        self._wanted = PublisherConfig(**options)
-        self._clock = self._wanted.clock or SystemClock()
+        self._config = PublisherConfig(**options)
+        self._clock = self._config.clock or SystemClock()
         self._stores = named_stores(stores)
         self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
         self.tally = ExamplesTally()
         """What was trained since the last increment; the trainer adds to it."""
-        self._trained: Tally = self.tally if self._wanted.tally is None else self._wanted.tally
+        self._trained: Tally = self.tally if self._config.tally is None else self._config.tally
         self._kept = Trained()
         """Counts taken from the tally and not yet in the log."""
         self._lock = threading.RLock()
@@ -143,13 +143,13 @@ class DeltaPublisher:
         self.last_error: OpError | None = None
         """Error of the last round; None: it succeeded."""
         self._replaced: AbortedError | None = None
-        self.restored = self._wanted.restored
+        self.restored = self._config.restored
         """Position of the log at the checkpoint from which the stores were restored; None: unknown."""
 
     @property
     def numbers(self) -> dict[str, int]:
         """Part -> number of its last increment; serializable as JSON."""
-        numbers = {part: number for each in self._parts.values() for part, number in each.numbers.items()}
+        numbers = {part: number for publisher in self._parts.values() for part, number in publisher.numbers.items()}
         return numbers if self._dense is None else {**numbers, DENSE_PART: self._dense.last_number}
 
     def open(self) -> None:
@@ -164,24 +164,24 @@ class DeltaPublisher:
                     self._parts[name] = self._follow_store(name, store)
             for part in self._parts.values():
                 part.open()
-            if self._wanted.dense is not None and self._dense is None:
+            if self._config.dense is not None and self._dense is None:
                 self._dense = self.log.open_writer(DENSE_PART)
 
     def _follow_store(self, name: str, store: Store) -> StorePublisher:
-        wanted = self._wanted
+        options = self._config
         elsewhere = publishes_itself(store)
         if elsewhere is not None:
             return elsewhere.open_publisher(
-                name, self.log, StorePublishingConfig(wanted.interval, self.restored, wanted.record_bytes)
+                name, self.log, StorePublishingConfig(options.interval, self.restored, options.record_bytes)
             )
         return PartPublisher(
             name,
             store,
             self.log,
-            buckets=wanted.buckets,
+            buckets=options.buckets,
             restored=self.restored,
-            record_bytes=wanted.record_bytes,
-            open_reader=wanted.open_reader,
+            record_bytes=options.record_bytes,
+            open_reader=options.open_reader,
         )
 
     @property
@@ -264,13 +264,15 @@ class DeltaPublisher:
 
     def numbers_now(self) -> dict[str, int]:
         """Returns the numbers, including those of ended parts; an increment being written does not count."""
-        found = {part: number for each in list(self._parts.values()) for part, number in each.before_cut().items()}
-        return found if self._dense is None else {**found, DENSE_PART: self._dense.last_number}
+        numbers = {
+            part: number for publisher in list(self._parts.values()) for part, number in publisher.before_cut().items()
+        }
+        return numbers if self._dense is None else {**numbers, DENSE_PART: self._dense.last_number}
 
     def want_marks(self, marks: Mapping[str, ChangePosition]) -> dict[str, ChangePosition]:
         """Requests increments after these marks (by store), at which rows were saved; returns the marks by part."""
-        found = [part.after_cut(marks[name]) for name, part in list(self._parts.items()) if name in marks]
-        return {part: mark for each in found for part, mark in each.items()}
+        marks_of_stores = [part.after_cut(marks[name]) for name, part in list(self._parts.items()) if name in marks]
+        return {part: mark for part_marks in marks_of_stores for part, mark in part_marks.items()}
 
     # Checkpoints: see `monolith.checkpoint.train_state.CutWitness`
 
@@ -297,7 +299,7 @@ class DeltaPublisher:
 
     def _name_base(self) -> None:
         """Adds the pending checkpoint as a base. After an error the next round retries; the rows are in the log."""
-        path, keep = self._saved, self._wanted.keep_bases
+        path, keep = self._saved, self._config.keep_bases
         if path is None:
             return
         try:
@@ -325,16 +327,16 @@ class DeltaPublisher:
         trained, self._kept = self._kept, Trained(step=self._kept.step, stamps=self._kept.stamps)
         if weights is not None and self._dense is not None:
             # The rows that these weights were trained with are in the log now.
-            needs = {part: number for each in self._parts.values() for part, number in each.needs().items()}
+            needs = {part: number for publisher in self._parts.values() for part, number in publisher.needs().items()}
             payload = tensors_to_bytes(weights)
             self._dense.append(kind=IncrementKind.DENSE, step=trained.step, needs=needs, payload=payload)
-            self._dense_due = now + self._wanted.dense_interval
+            self._dense_due = now + self._config.dense_interval
             written += 1
         return written
 
     def _copied_weights(self) -> dict[str, Tensor] | None:
         """Copies the dense weights; None if `step_lock` is held, for example by a cut that waits for this publisher."""
-        dense, lock = self._wanted.dense, self._wanted.step_lock
+        dense, lock = self._config.dense, self._config.step_lock
         if dense is None or (lock is not None and not lock.acquire(timeout=LOCK_SECONDS)):
             return None
         try:
@@ -344,22 +346,22 @@ class DeltaPublisher:
                 lock.release()
 
     def _run(self) -> None:
-        pause = self._wanted.interval
+        pause = self._config.interval
         while not self._stop.is_set():
             begun = self._clock.monotonic()
             try:
                 self._publish(everything=False)
             except AbortedError as error:
                 _log.error("%s", error)
-                if self._wanted.on_replaced is not None:
-                    self._wanted.on_replaced()
+                if self._config.on_replaced is not None:
+                    self._config.on_replaced()
                 return
             except OpError as error:
-                if pause == self._wanted.interval:
+                if pause == self._config.interval:
                     _log.warning("delta log: cannot be written now, and is tried again without end: %s", error)
-                pause = min(2 * pause, max(LONGEST_PAUSE, self._wanted.interval))
+                pause = min(2 * pause, max(LONGEST_PAUSE, self._config.interval))
             else:
-                pause = self._wanted.interval
+                pause = self._config.interval
             self._stop.wait(max(0.0, begun + pause - self._clock.monotonic()))
 
 
@@ -380,9 +382,9 @@ def add_checkpoint_base(log: DeltaLog, path: str) -> Base | None:
     base = _base_of(log, path)
     if base is not None:
         log.add_base(base)
-    for each in log.bases():
-        if each.kind == "checkpoint" and not checkpoint_exists(each.path):
-            log.remove_base(each.name)
+    for existing in log.bases():
+        if existing.kind == "checkpoint" and not checkpoint_exists(existing.path):
+            log.remove_base(existing.name)
     return base
 
 

@@ -84,7 +84,7 @@ class GenerationChain:
         """
         opened = None
         while True:
-            newer = [each for each in segments_in(self._folder) if each.generation > generation]
+            newer = [segment for segment in segments_in(self._folder) if segment.generation > generation]
             if not newer or newer[-1].generation == opened:
                 return newer, opened
             opened = newer[-1].generation
@@ -92,8 +92,8 @@ class GenerationChain:
                 return newer, self._last_with_second_record(newer)
 
     def _last_with_second_record(self, segments: list[SegmentFile]) -> int | None:
-        for generation in sorted({each.generation for each in segments}, reverse=True):
-            if self._has_second_record([each for each in segments if each.generation == generation]):
+        for generation in sorted({segment.generation for segment in segments}, reverse=True):
+            if self._has_second_record([segment for segment in segments if segment.generation == generation]):
                 return generation
         return None
 
@@ -105,7 +105,7 @@ class GenerationChain:
         end, at = NO_END, certain
         while at > generation:
             opening = self._opening(at, newer)
-            before = max((each.generation for each in newer if each.generation < at), default=generation)
+            before = max((segment.generation for segment in newer if segment.generation < at), default=generation)
             if opening is None and self._is_damaged(at, newer):
                 return None
             if opening is None:
@@ -118,7 +118,7 @@ class GenerationChain:
     def _opening(self, generation: int, segments: list[SegmentFile]) -> Opening | None:
         """Returns the opening of a generation; None if it is not written yet, or damaged."""
         if generation not in self._openings:
-            first = next((each for each in segments if each.generation == generation), None)
+            first = next((segment for segment in segments if segment.generation == generation), None)
             if first is None:
                 return None
             if first.place:  # earlier segments were trimmed
@@ -136,14 +136,14 @@ class GenerationChain:
         return self._openings[generation]
 
     def _is_damaged(self, generation: int, segments: list[SegmentFile]) -> bool:
-        first = next((each for each in segments if each.generation == generation), None)
+        first = next((segment for segment in segments if segment.generation == generation), None)
         return first is not None and is_damaged_at_start(self._folder, first)
 
     def _has_second_record(self, segments: list[SegmentFile]) -> bool:
         """Returns whether the writer of these segments, all of one generation, wrote more than the opening."""
-        if any(each.place for each in segments):
+        if any(segment.place for segment in segments):
             return True
-        return sum(each.is_whole for each in self._pieces(segments[0], 2)) > 1
+        return sum(chunk.is_whole for chunk in self._pieces(segments[0], 2)) > 1
 
     def _pieces(self, segment: SegmentFile, count: int) -> list[SegmentChunk]:
         """Returns the first pieces of a segment; none if the file was removed."""
@@ -152,11 +152,11 @@ class GenerationChain:
         except FileNotFoundError:
             return []
         try:
-            found: list[SegmentChunk] = []
+            chunks: list[SegmentChunk] = []
             offset = 0
-            while len(found) < count and (not found or found[-1].is_whole):
-                found.append(piece_at(descriptor, offset, segment=segment))
-                offset += len(found[-1].data)
-            return found
+            while len(chunks) < count and (not chunks or chunks[-1].is_whole):
+                chunks.append(piece_at(descriptor, offset, segment=segment))
+                offset += len(chunks[-1].data)
+            return chunks
         finally:
             os.close(descriptor)

@@ -65,7 +65,7 @@ def segments_in(folder: Path) -> list[SegmentFile]:
         except FileNotFoundError:
             return []
     matches = (_NAME.fullmatch(name) for name in names)
-    return sorted(SegmentFile(int(found[1]), int(found[2])) for found in matches if found)
+    return sorted(SegmentFile(int(match[1]), int(match[2])) for match in matches if match)
 
 
 def first_head(folder: Path, segment: SegmentFile) -> RecordHeader | None:
@@ -117,9 +117,9 @@ def next_magic(descriptor: int, offset: int) -> int:
     """Returns where the next record may begin, at or after an offset; the end of the file if there is none."""
     while data := os.pread(descriptor, 1 << 20, offset):
         words = np.frombuffer(data[: len(data) // 8 * 8], "<u4")[::2]
-        found = np.flatnonzero(words == MAGIC)
-        if len(found):
-            return offset + 8 * int(found[0])
+        hits = np.flatnonzero(words == MAGIC)
+        if len(hits):
+            return offset + 8 * int(hits[0])
         offset += len(data)
     return offset
 
@@ -162,38 +162,38 @@ def last_record(folder: Path, segments: list[SegmentFile], known: LastRecord | N
         except FileNotFoundError:
             continue  # removed by a writer that failed to open the part
         try:
-            found = known if known is not None and known.segment == segment and _is_there(descriptor, known) else None
-            found = _last_in(descriptor, segment, found)
+            record = known if known is not None and known.segment == segment and _is_there(descriptor, known) else None
+            record = _last_in(descriptor, segment, record)
         finally:
             os.close(descriptor)
-        if found is not None:
-            return found
+        if record is not None:
+            return record
     return None
 
 
-def _last_in(descriptor: int, segment: SegmentFile, found: LastRecord | None) -> LastRecord | None:
-    """Returns the last record of one segment, searching after `found` if given."""
-    offset = 0 if found is None else found.offset + found.head.record_bytes
+def _last_in(descriptor: int, segment: SegmentFile, record: LastRecord | None) -> LastRecord | None:
+    """Returns the last record of one segment, searching after `record` if it is not None."""
+    offset = 0 if record is None else record.offset + record.head.record_bytes
     while True:
         piece = piece_at(descriptor, offset, segment=segment)
         if piece.is_whole and piece.head is not None:
-            found = LastRecord(segment, offset, piece.head)
+            record = LastRecord(segment, offset, piece.head)
             offset += len(piece.data)
             continue
         following = next_whole(descriptor, offset, segment) if piece.is_damaged else None
         if following is None:
-            return _with_damaged(found, piece) if piece.is_damaged else found
+            return _with_damaged(record, piece) if piece.is_damaged else record
         offset = following
 
 
-def _with_damaged(found: LastRecord | None, piece: SegmentChunk) -> LastRecord | None:
+def _with_damaged(record: LastRecord | None, piece: SegmentChunk) -> LastRecord | None:
     """Counts a damaged record after the last intact one; without a readable head it has at least the next number."""
-    if found is None:
+    if record is None:
         return None
-    number = found.head.number + 1
-    if piece.head is not None and piece.head.generation == found.head.generation:
+    number = record.head.number + 1
+    if piece.head is not None and piece.head.generation == record.head.generation:
         number = max(number, piece.head.number)
-    return found._replace(head=found.head._replace(number=number))
+    return record._replace(head=record.head._replace(number=number))
 
 
 def _is_there(descriptor: int, record: LastRecord) -> bool:

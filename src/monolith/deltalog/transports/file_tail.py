@@ -37,7 +37,7 @@ class FileTail:
 
     def __init__(self, folder: Path, number: int | None) -> None:
         self._folder = folder
-        self._wanted = number
+        self._start = number
         self._lineage = GenerationChain(folder)
         self._segment: SegmentFile | None = None
         self._descriptor: int | None = None
@@ -119,52 +119,52 @@ class FileTail:
         return self._segment
 
     def _begin(self) -> bool:
-        """Enters the last segment that certainly counts and whose first number is not above the wanted one.
+        """Enters the last segment that certainly counts and whose first number is not above the next one.
 
         Without such a segment, enters the first one, even if it has no record yet. Returns False if there is no
         segment.
         """
-        wanted = self._wanted if self._next is None else self._next
+        number = self._start if self._next is None else self._next
         segments = segments_in(self._folder)
         if not segments:
             return False
         try:
-            self._enter(segments[0] if wanted is None else self._last_before(wanted, segments))
+            self._enter(segments[0] if number is None else self._last_before(number, segments))
         except FileNotFoundError:
             return False  # trimmed meanwhile
-        if wanted is not None:
-            self._skip_below(wanted)
+        if number is not None:
+            self._skip_below(number)
         return self._segment is not None
 
-    def _skip_below(self, wanted: int) -> None:
+    def _skip_below(self, number: int) -> None:
         """Moves to a number or the first one above it, or to damage that may have held it."""
         while True:
             piece = self._piece()
-            if piece.is_damaged and not self._skip_damage_below(piece, wanted):
+            if piece.is_damaged and not self._skip_damage_below(piece, number):
                 return
             if not piece.is_damaged:
-                if not piece.is_whole or piece.head is None or piece.head.number >= wanted:
+                if not piece.is_whole or piece.head is None or piece.head.number >= number:
                     return
                 self._next = piece.head.number + 1
                 self._offset += len(piece.data)
 
-    def _skip_damage_below(self, piece: SegmentChunk, wanted: int) -> bool:
-        """Moves past a damaged record if its number is certainly below the wanted one. Returns whether it moved."""
+    def _skip_damage_below(self, piece: SegmentChunk, number: int) -> bool:
+        """Moves past a damaged record if its number is certainly below `number`. Returns whether it moved."""
         before = self._offset
         self.skip()
         following = self._piece().head
-        if following is not None and following.number <= wanted:
+        if following is not None and following.number <= number:
             return True
         is_own = piece.head is not None and piece.head.generation == self._segment_or_fail.generation
-        if following is None and is_own and piece.head is not None and piece.head.number < wanted:
+        if following is None and is_own and piece.head is not None and piece.head.number < number:
             return True
         self._offset = before
         return False
 
-    def _last_before(self, wanted: int, segments: list[SegmentFile]) -> SegmentFile:
+    def _last_before(self, number: int, segments: list[SegmentFile]) -> SegmentFile:
         for segment in reversed(segments):
             head = first_head(self._folder, segment)
-            if head is not None and head.number <= wanted and self._lineage.surely_counts(segment, head.number):
+            if head is not None and head.number <= number and self._lineage.surely_counts(segment, head.number):
                 return segment
         return segments[0]
 
@@ -249,7 +249,9 @@ class FileTail:
         return (self._next or 0) < end < NO_END
 
     def _later(self) -> list[SegmentFile]:
-        return [each for each in segments_in(self._folder) if self._segment is not None and each > self._segment]
+        return [
+            segment for segment in segments_in(self._folder) if self._segment is not None and segment > self._segment
+        ]
 
     def _enter_next(self, later: list[SegmentFile], end: int | None) -> bool:
         """Enters the next segment of this generation or, once it is decided how far this one counts, of a newer one.
@@ -260,7 +262,9 @@ class FileTail:
         following: SegmentFile | None = later[0]
         if later[0].generation != self._segment_or_fail.generation:
             is_next = is_damaged_at_start if end is None else _has_first_head
-            following = None if end == NO_END else next((each for each in later if is_next(self._folder, each)), None)
+            following = (
+                None if end == NO_END else next((segment for segment in later if is_next(self._folder, segment)), None)
+            )
         if following is None:
             return False
         with contextlib.suppress(FileNotFoundError):  # trimmed; the next call lists the segments again

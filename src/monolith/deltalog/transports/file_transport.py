@@ -68,8 +68,8 @@ class FileTransport:
         """Returns the names of the folders that have records, including damaged ones."""
         self._require_log()
         with named_errors(self.place, "listed"):
-            found = [each.name for each in (self._folder / _PARTS).iterdir()] if self._has_parts else []
-        return sorted(name for name in found if self.extent(name) is not None or self._is_damaged(name))
+            names = [path.name for path in (self._folder / _PARTS).iterdir()] if self._has_parts else []
+        return sorted(name for name in names if self.extent(name) is not None or self._is_damaged(name))
 
     def extent(self, part: str) -> Extent | None:
         """Returns what a part has, from the heads of its segments and the records of the last one."""
@@ -80,7 +80,7 @@ class FileTransport:
         if last is None:
             return None
         self._last[part] = last
-        heads = (head for each in segments if (head := first_head(folder, each)) is not None)
+        heads = (head for segment in segments if (head := first_head(folder, segment)) is not None)
         first = next((head.number for head in heads), last.head.number)
         return Extent(first, last.head.number + 1, last.segment.generation, last.head.writer)
 
@@ -89,8 +89,8 @@ class FileTransport:
         require_part(part)
         folder = self._make_folder(part)
         for attempt in itertools.count():
-            found = self.extent(part)
-            self._require_last(part, found, after_writer)
+            extent = self.extent(part)
+            self._require_last(part, extent, after_writer)
             try:
                 return self._opened(part, folder, opening, after_writer)
             except ContendedError:
@@ -119,8 +119,8 @@ class FileTransport:
                 break
             with named_errors(str(folder / segment.name), "removed"):
                 (folder / segment.name).unlink(missing_ok=True)
-        found = self.extent(part)
-        return 0 if found is None else found.first
+        extent = self.extent(part)
+        return 0 if extent is None else extent.first
 
     # Documents
 
@@ -136,15 +136,15 @@ class FileTransport:
 
     def documents(self) -> dict[str, bytes]:
         """Returns every JSON file; one that vanishes meanwhile was removed."""
-        found: dict[str, bytes] = {}
+        documents: dict[str, bytes] = {}
         folder = self._folder / _DOCUMENTS
         with named_errors(str(folder), "read"):
             for path in sorted(folder.glob("*.json")):
                 try:
-                    found[path.name] = path.read_bytes()
+                    documents[path.name] = path.read_bytes()
                 except FileNotFoundError:
                     continue
-        return found
+        return documents
 
     def remove_document(self, name: str) -> None:
         """Removes the file."""
@@ -163,7 +163,7 @@ class FileTransport:
     def _is_damaged(self, part: str) -> bool:
         """Returns whether the first record of a part is unreadable."""
         folder = self._part(part)
-        return any(is_damaged_at_start(folder, each) for each in segments_in(folder))
+        return any(is_damaged_at_start(folder, segment) for segment in segments_in(folder))
 
     def _part(self, part: str) -> Path:
         require_part(part)
@@ -190,15 +190,15 @@ class FileTransport:
                 _core.sync_directory(str(self._folder))
             if part is not None and not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=True)
-                for each in (folder.parent, self._folder, self._folder.parent):
-                    _core.sync_directory(str(each))
+                for parent in (folder.parent, self._folder, self._folder.parent):
+                    _core.sync_directory(str(parent))
         return folder
 
     def _holds_other_things(self) -> bool:
         """Returns whether the folder is not a log; one that another writer is creating holds only the marker."""
         if not self._folder.is_dir():
             return False
-        others = [each.name for each in self._folder.iterdir() if not each.name.lstrip(".").startswith(MARKER)]
+        others = [path.name for path in self._folder.iterdir() if not path.name.lstrip(".").startswith(MARKER)]
         return bool(others) and not (self._folder / MARKER).is_file()
 
     def _opened(
@@ -208,7 +208,7 @@ class FileTransport:
         path = folder / segment.name
         try:
             with named_errors(str(folder), "read"):
-                record = last_record(folder, [each for each in segments_in(folder) if each < segment])
+                record = last_record(folder, [other for other in segments_in(folder) if other < segment])
             last = None if record is None else record.head
             self._require_last(part, last, after_writer)
             follows, number = (0, 0) if last is None else (last.generation, last.number + 1)
@@ -235,7 +235,7 @@ class FileTransport:
     def _claimed(self, folder: Path) -> int:
         """Claims the next generation by creating its first segment exclusively; returns it."""
         while True:
-            highest = max((each.generation for each in segments_in(folder)), default=0)
+            highest = max((segment.generation for segment in segments_in(folder)), default=0)
             path = folder / SegmentFile(highest + 1, 0).name
             with named_errors(str(path), "made"):
                 try:
@@ -271,9 +271,9 @@ class FileAppender:
                 self._offset += written
                 view = view[written:]
             os.fdatasync(self._descriptor)
-        newer = [each for each in segments_in(self._folder) if each.generation > self._segment.generation]
+        newer = [segment for segment in segments_in(self._folder) if segment.generation > self._segment.generation]
         if newer:
-            if all(first_head(self._folder, each) is None for each in newer):
+            if all(first_head(self._folder, segment) is None for segment in newer):
                 raise ContendedError(f"'{self._folder}': another writer is opening the part; try again")
             raise replaced(str(self._folder.parent.parent), self._part, newer[-1].generation)
 

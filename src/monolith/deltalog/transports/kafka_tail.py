@@ -42,8 +42,8 @@ class PieceHeader(NamedTuple):
         """Parses the headers of a message; None if the message is not a piece."""
         for name, value in message.headers() or ():
             if name == HEADER_NAME and value is not None and len(value) == _HEADER.size:
-                found = cls(*_HEADER.unpack(value))
-                return found if 0 <= found.piece < found.pieces <= MOST_PIECES else None
+                header = cls(*_HEADER.unpack(value))
+                return header if 0 <= header.piece < header.pieces <= MOST_PIECES else None
         return None
 
 
@@ -98,11 +98,10 @@ class KafkaTail:
         whole: bool = True,
     ) -> None:
         self._part = part
-        self._wanted = number
+        self._start = number
         self._whole = whole
         self._assembly: dict[str, Assembly] = {}
         self._transport = transport
-        self._given = partition
         self._client: KafkaClient | None = None
         self._partition = partition
         self.offset = 0
@@ -128,7 +127,7 @@ class KafkaTail:
             header = PieceHeader.of(message)
             if header is None or (self._part is not None and key != self._part):
                 continue
-            if self._wanted is not None and header.number < self._wanted:
+            if self._start is not None and header.number < self._start:
                 continue
             record = self._assembly.setdefault(key, Assembly()).take(header, value)
             if record is not None:

@@ -99,10 +99,10 @@ class KafkaTransport:
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> KafkaAppender:
         """Writes an opening and checks whether it counts; retries if another writer was faster."""
         while True:
-            found = self.extent(part)
-            if after_writer is not None and (found is None or found.writer != after_writer):
-                raise replaced(self.place, part, -1 if found is None else found.generation)
-            claim = Claim(1, 0) if found is None else Claim(found.generation + 1, found.next)
+            extent = self.extent(part)
+            if after_writer is not None and (extent is None or extent.writer != after_writer):
+                raise replaced(self.place, part, -1 if extent is None else extent.generation)
+            claim = Claim(1, 0) if extent is None else Claim(extent.generation + 1, extent.next)
             record = opening(claim)
             appender = KafkaAppender(self, part)
             offsets = self.produce(part, record)
@@ -117,8 +117,8 @@ class KafkaTransport:
 
     def trim(self, part: str, below: int) -> int:  # noqa: ARG002 - the brokers decide
         """Removes nothing: the retention of the topic does. Returns the first number that is left."""
-        found = self.extent(part)
-        return 0 if found is None else found.first
+        extent = self.extent(part)
+        return 0 if extent is None else extent.first
 
     # Documents
 
@@ -128,17 +128,17 @@ class KafkaTransport:
 
     def documents(self) -> dict[str, bytes]:
         """Returns the contents of the last message of each name."""
-        found: dict[str, bytes] = {}
+        documents: dict[str, bytes] = {}
         try:
             reading = KafkaTail(self, None, None, partition=Partition(self.topic + _DOCUMENTS, 0), whole=False)
         except NotFoundError:
             return {}
         try:
             while (text := reading.next()) is not None:
-                found[reading.last_part] = text
+                documents[reading.last_part] = text
         finally:
             reading.close()
-        return {name: text for name, text in sorted(found.items()) if text}
+        return {name: text for name, text in sorted(documents.items()) if text}
 
     def remove_document(self, name: str) -> None:
         """Writes a tombstone: a message without content."""
@@ -163,8 +163,8 @@ class KafkaTransport:
     def new_client(self, topic: str) -> KafkaClient:
         """Returns a new consumer of a topic."""
         settings = {"fetch.wait.max.ms": _FETCH_WAIT_MS, **self._settings}
-        wanted = KafkaConfig(patience_seconds=self.patience_seconds, client=settings, group="monolith-delta-log")
-        return KafkaClient(self._brokers, [topic], wanted)
+        config = KafkaConfig(patience_seconds=self.patience_seconds, client=settings, group="monolith-delta-log")
+        return KafkaClient(self._brokers, [topic], config)
 
     def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Returns the end offset of each partition. The client has no pending fetch, so brokers answer immediately."""
@@ -268,8 +268,8 @@ class KafkaAppender:
         offsets = self._transport.produce(self._part, record)
         is_alone = offsets == list(range(self.end, self.end + len(offsets)))
         if not is_alone and not self.counts(record, offsets):
-            found = self._transport.extent(self._part)
-            raise replaced(self._transport.place, self._part, -1 if found is None else found.generation)
+            extent = self._transport.extent(self._part)
+            raise replaced(self._transport.place, self._part, -1 if extent is None else extent.generation)
         self.end = offsets[-1] + 1
 
     def counts(self, record: bytes, offsets: list[int]) -> bool:
@@ -315,11 +315,11 @@ class KafkaScan:
 
     def _take(self, record: bytes) -> None:
         outcome = self._replay.take(record)
-        found = outcome.increment
-        if outcome.verdict.is_wrong and found is not None:
+        increment = outcome.increment
+        if outcome.verdict.is_wrong and increment is not None:
             # Readers stop at the damage, but a writer continues after it.
-            self._replay = Replay(self._replay.part, place=self._replay.place, next_number=found.number)
+            self._replay = Replay(self._replay.part, place=self._replay.place, next_number=increment.number)
             outcome = self._replay.take(record)
-        if outcome.verdict.counts and found is not None:
-            self._first = found.number if self._first is None else self._first
-            self._last[found.writer] = found.number
+        if outcome.verdict.counts and increment is not None:
+            self._first = increment.number if self._first is None else self._first
+            self._last[increment.writer] = increment.number

@@ -54,8 +54,8 @@ class ObjectTransport:
                 raise NotFoundError(
                     f"'{self.place}': there is no delta log ({MARKER} is missing); the first writer makes it"
                 )
-            found = self.listed(f"{self._root}/parts")
-        return sorted(name for name in found if self.numbers(name))
+            names = self.listed(f"{self._root}/parts")
+        return sorted(name for name in names if self.numbers(name))
 
     def extent(self, part: str) -> Extent | None:
         """Returns what a part has, from the names of its objects and the head of the last readable one.
@@ -77,12 +77,12 @@ class ObjectTransport:
         self._require_exclusive()
         self._make_log()
         while True:
-            found = self.extent(part)
-            if after_writer is not None and (found is None or found.writer != after_writer):
-                if found is not None and found.writer == -1:
-                    self.head(part, found.next - 1)  # writer unknown: raises with the damaged object
-                raise replaced(self.place, part, -1 if found is None else found.generation)
-            claim = Claim(1, 0) if found is None else Claim(found.generation + 1, found.next)
+            extent = self.extent(part)
+            if after_writer is not None and (extent is None or extent.writer != after_writer):
+                if extent is not None and extent.writer == -1:
+                    self.head(part, extent.next - 1)  # writer unknown: raises with the damaged object
+                raise replaced(self.place, part, -1 if extent is None else extent.generation)
+            claim = Claim(1, 0) if extent is None else Claim(extent.generation + 1, extent.next)
             appender = ObjectAppender(self, part)
             try:
                 self.create(part, claim.number, opening(claim))
@@ -115,15 +115,15 @@ class ObjectTransport:
 
     def documents(self) -> dict[str, bytes]:
         """Returns every JSON object."""
-        found: dict[str, bytes] = {}
+        documents: dict[str, bytes] = {}
         with named_errors(self.place, "read"):
             for name in self.listed(f"{self._root}/bases"):
                 if name.endswith(".json"):
                     try:
-                        found[name] = self.files.cat_file(f"{self._root}/bases/{name}")
+                        documents[name] = self.files.cat_file(f"{self._root}/bases/{name}")
                     except FileNotFoundError:
                         continue
-        return found
+        return documents
 
     def remove_document(self, name: str) -> None:
         """Removes the object."""
@@ -143,7 +143,7 @@ class ObjectTransport:
         require_part(part)
         with named_errors(f"{self.place}/parts/{part}", "listed"):
             matches = (_NAME.fullmatch(name) for name in self.listed(f"{self._root}/parts/{part}"))
-            return sorted(int(found[1]) for found in matches if found)
+            return sorted(int(match[1]) for match in matches if match)
 
     def path(self, part: str, number: int) -> str:
         """Returns the path of the object of a number."""
@@ -253,8 +253,8 @@ class ObjectAppender:
         try:
             self._transport.create(self._part, number, record)
         except FileExistsError as error:
-            found = self._transport.head(self._part, number).generation
-            raise replaced(self._transport.place, self._part, found) from error
+            generation = self._transport.head(self._part, number).generation
+            raise replaced(self._transport.place, self._part, generation) from error
 
     def close(self) -> None:
         """Does nothing: no resources are held."""
@@ -299,12 +299,12 @@ class ObjectTail:
     def _require_number(self, record: bytes, number: int) -> None:
         """Rejects the record of another object; an unreadable record is left to the reader."""
         try:
-            found = read_head(record, origin=self.where).number
+            actual = read_head(record, origin=self.where).number
         except DataLossError:
             return
-        if found != number:
+        if actual != number:
             raise DataLossError(
-                f"{self.where}: increment {number} expected, got increment {found} (the object was copied or renamed);"
+                f"{self.where}: increment {number} expected, got increment {actual} (the object was copied or renamed);"
                 " resume from a later base"
             )
 

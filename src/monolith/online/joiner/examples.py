@@ -111,7 +111,7 @@ class ExampleWriter:
         self.rules = rules
         self.sample = SampleFormat.of(sample)
         if self.sample not in _FIELDS:
-            names = " or ".join(each.name for each in _FIELDS)
+            names = " or ".join(sample_format.name for sample_format in _FIELDS)
             raise ValueError(f"the joiner completes samples of format {names}, got {self.sample.name}")
         line_id, self._label = _FIELDS[self.sample]
         self._line_id_tag = _tag(line_id, _BYTES)
@@ -151,7 +151,7 @@ class ExampleWriter:
         happened = {action for action in actions if action != self._nothing}
         if not self._tasks:
             return [1.0 if happened else self._negative_label]
-        return [1.0 if happened & wanted else self._negative_label for wanted in self._tasks]
+        return [1.0 if happened & positives else self._negative_label for positives in self._tasks]
 
     def _tail(self, actions: tuple[int, ...], pre_actions: tuple[int, ...]) -> tuple[bytes, bytes]:
         happened = _packed(_ACTIONS, actions) + _packed(_PRE_ACTIONS, pre_actions) + self._rate
@@ -164,12 +164,12 @@ def _varint(value: int) -> bytes:
     if 0 <= value < len(_SMALL):
         return _SMALL[value]
     value &= _MASK
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _tag(number: int, kind: int) -> bytes:

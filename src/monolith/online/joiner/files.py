@@ -39,7 +39,7 @@ class FileInput:
         self._bad = bad
         self._descriptor: int | None = None
         self._offset = 0
-        self._wanted = _CHUNK
+        self._read_bytes = _CHUNK
         self._came_to_end = False
 
     def open(self, offset: JoinPosition | None) -> None:
@@ -60,8 +60,8 @@ class FileInput:
             self._came_to_end = True
             return Arrived((), (), self._offset)
         with named_errors(self._path, "read"):
-            data = os.pread(self._descriptor, self._wanted, self._offset)
-        spans, end, wanted, problem, reason, resume = _core.scan_frames(
+            data = os.pread(self._descriptor, self._read_bytes, self._offset)
+        spans, end, needed, problem, reason, resume = _core.scan_frames(
             np.frombuffer(data, np.uint8),
             0,
             framing=self._framing.value,
@@ -74,8 +74,8 @@ class FileInput:
             self._leave_out(reason, resume)
             return Arrived((), (), self._offset)
         # A record may be larger than the chunk that was read.
-        self._wanted = max(_CHUNK, wanted if not pairs else 0)
-        self._came_to_end = not pairs and len(data) < self._wanted
+        self._read_bytes = max(_CHUNK, needed if not pairs else 0)
+        self._came_to_end = not pairs and len(data) < self._read_bytes
         began, self._offset = self._offset, self._offset + end
         return Arrived(
             [data[begin : begin + length] for begin, length in pairs],
@@ -147,19 +147,19 @@ class FileOutput:
 
     def _last_number(self, place: int, size: int) -> tuple[int, int]:
         descriptor = self._opened()
-        number, wanted = 0, _CHUNK
+        number, num_bytes = 0, _CHUNK
         while place < size:
-            data = os.pread(descriptor, wanted, place)
+            data = os.pread(descriptor, num_bytes, place)
             try:
                 examples, end = whole_examples(data)
             except DataLossError as error:
                 raise DataLossError(f"{self.name}: from byte {place}: {error.message}") from error
             if examples:
-                number, place, wanted = examples[-1].number, place + end, _CHUNK
+                number, place, num_bytes = examples[-1].number, place + end, _CHUNK
             elif place + len(data) >= size:
                 break
             else:
-                wanted *= 2
+                num_bytes *= 2
         return number, place
 
     def _opened(self) -> int:

@@ -123,8 +123,8 @@ def pack_entries(entries: Iterable[tuple[bytes, Entry]], gone: Iterable[bytes] =
         append(key)
         if out:
             parts += map(_ACTION.pack, out)
-        for each in held:
-            append(_HELD.pack(*each))
+        for event in held:
+            append(_HELD.pack(*event))
         append(sample)
     for key in gone:
         parts += (head(len(key), _GONE, 0, 0, -1, 0, 0), key)
@@ -154,8 +154,8 @@ def unpack_entries(data: bytes, *, step: int = 0) -> Iterator[tuple[bytes, Entry
         if stage == _GONE:
             yield key, None
             continue
-        out = None if num_out < 0 else tuple(each for (each,) in _ACTION.iter_unpack(data[begin_out:begin_held]))
-        held = tuple(Held(*each) for each in _HELD.iter_unpack(data[begin_held:begin_sample])) if num_held else ()
+        out = None if num_out < 0 else tuple(action for (action,) in _ACTION.iter_unpack(data[begin_out:begin_held]))
+        held = tuple(Held(*fields) for fields in _HELD.iter_unpack(data[begin_held:begin_sample])) if num_held else ()
         yield key, Entry(_STAGES[stage], time_ms, due_ms, data[begin_sample:end], out, held, step)
 
 
@@ -293,16 +293,16 @@ class JoinMachine:
     def _join_held(self, key: bytes, entry: Entry, held: tuple[Held, ...]) -> None:
         """Emits one example with all matching actions that arrived before their impression."""
         begin, end = entry.time_ms - self._window_ms, entry.time_ms + self._window_ms
-        joined = tuple(each for each in held if begin <= each.time_ms <= end)
+        joined = tuple(event for event in held if begin <= event.time_ms <= end)
         if joined:
-            actions = tuple(dict.fromkeys(each.action for each in joined))
+            actions = tuple(dict.fromkeys(event.action for event in joined))
             self.counts.duplicate_actions += len(joined) - len(actions)
-            self._emit(key, entry, max(each.time_ms for each in joined), actions)
-        for each in held:
-            if not self._may_belong(entry, each.time_ms):
+            self._emit(key, entry, max(event.time_ms for event in joined), actions)
+        for event in held:
+            if not self._may_belong(entry, event.time_ms):
                 self.counts.unmatched_actions += 1
-            elif each.time_ms > end:
-                self._take_late(key, entry, each)
+            elif event.time_ms > end:
+                self._take_late(key, entry, event)
 
     def _take_action(self, key: bytes, time_ms: int, action: int) -> None:
         self.counts.actions += 1
@@ -363,7 +363,7 @@ class JoinMachine:
 
     def _come_due(self, key: bytes, entry: Entry) -> None:
         if entry.stage is _EARLY:
-            rest = tuple(each for each in entry.held if each.time_ms + self._window_ms > self.watermark_ms)
+            rest = tuple(event for event in entry.held if event.time_ms + self._window_ms > self.watermark_ms)
             self.counts.unmatched_actions += len(entry.held) - len(rest)
             if rest:
                 entry.held, entry.due_ms = rest, min(rest).time_ms + self._window_ms
@@ -393,11 +393,11 @@ class JoinMachine:
 
     def _emit_held(self, key: bytes, entry: Entry) -> None:
         held, entry.held = entry.held, ()
-        for each in held:
-            if entry.out is not None and each.action in entry.out:
+        for event in held:
+            if entry.out is not None and event.action in entry.out:
                 self.counts.duplicate_actions += 1
             else:
-                self._emit(key, entry, each.time_ms, (each.action,))
+                self._emit(key, entry, event.time_ms, (event.action,))
 
     def _emit_negative(self, key: bytes, entry: Entry, known_ms: int) -> None:
         if self._kept_below < 1 << 64:

@@ -92,8 +92,8 @@ class JoinPartition:
         """Resumes from the committed state, and completes the output."""
         head = self._state.head
         self._state.load(self.machine)
-        found, head.sent_place = self._output.open(head.sent_place)
-        head.sent_number = max(head.sent_number, found)
+        number, head.sent_place = self._output.open(head.sent_place)
+        head.sent_number = max(head.sent_number, number)
         if head.sent_number > head.last_number:
             raise DataLossError(
                 f"{self._output.name}: has example {head.sent_number}, but state '{self._state.path}' ends at"
@@ -103,30 +103,30 @@ class JoinPartition:
         if self._state.has_due(self.machine, head.watermark_ms):  # the previous process was killed between two commits
             self._state.begin()
             self._close_due(head.watermark_ms)
-        for name, each in self._inputs.items():
-            each.open(head.offsets.get(name))
+        for name, source in self._inputs.items():
+            source.open(head.offsets.get(name))
 
     def close(self) -> None:
         """Closes inputs, output and state; a step in progress is rolled back."""
-        for each in self._inputs.values():
-            each.close()
+        for source in self._inputs.values():
+            source.close()
         self._output.close()
         self._state.close()
 
     def step(self) -> int:
         """Processes the available records and sends the emitted examples; returns the number of records."""
-        arrived = {name: self._read(name, each) for name, each in self._inputs.items()}
+        arrived = {name: self._read(name, source) for name, source in self._inputs.items()}
         events = {name: self._events(name, came) for name, came in arrived.items()}
         now_ms = self._steady_ms()
         for name, came in arrived.items():
             if came.records or came.following is None or not self._inputs[name].is_at_end():
                 self._watermark.hear(name, _newest(events[name]), now_ms=now_ms)
-        self._take([event for each in events.values() for event in each], arrived, self._watermark.at(now_ms=now_ms))
+        self._take([event for batch in events.values() for event in batch], arrived, self._watermark.at(now_ms=now_ms))
         return sum(len(came.records) for came in arrived.values())
 
     def is_at_end(self) -> bool:
         """Returns whether both inputs were read up to their ends."""
-        return all(each.is_at_end() for each in self._inputs.values())
+        return all(source.is_at_end() for source in self._inputs.values())
 
     def drain(self) -> None:
         """Closes all windows, since the inputs have ended."""
@@ -180,7 +180,7 @@ class JoinPartition:
 
     def _take(self, events: list[PlainEvent], arrived: Mapping[str, Arrived], watermark_ms: int) -> None:
         machine, state, head = self.machine, self._state, self._state.head
-        came = {name: each.following for name, each in arrived.items() if each.following is not None}
+        came = {name: batch.following for name, batch in arrived.items() if batch.following is not None}
         if came.items() <= head.offsets.items() and not state.has_due(machine, watermark_ms):
             return
         state.begin()
@@ -222,7 +222,7 @@ class JoinPartition:
         """Sends committed examples that are not in the output."""
         head = self._state.head
         for packed in self._state.outbox():
-            missing = [each for each in split_examples(packed) if each.number > head.sent_number]
+            missing = [example for example in split_examples(packed) if example.number > head.sent_number]
             if missing:
                 head.sent_place = self._output.append(pack_examples(missing))
                 head.sent_number = missing[-1].number
@@ -267,7 +267,7 @@ class Watermark:
     @property
     def newest(self) -> dict[str, int]:
         """Time of the newest event of each input."""
-        return {name: each.newest_ms for name, each in self.inputs.items()}
+        return {name: source.newest_ms for name, source in self.inputs.items()}
 
     def hear(self, name: str, newest_ms: int, *, now_ms: float) -> None:
         """Records that an input returned events; 0: it returned none, but is not at its end."""
@@ -281,21 +281,21 @@ class Watermark:
 
     def at(self, *, now_ms: float) -> int:
         """Returns the watermark; 0 while unknown."""
-        waking = [each.newest_ms for name, each in self.inputs.items() if not self.is_idle(name, now_ms=now_ms)]
+        waking = [source.newest_ms for name, source in self.inputs.items() if not self.is_idle(name, now_ms=now_ms)]
         if waking:
             return max(0, min(waking) - self.disorder_ms - 1)
-        newest = max(each.newest_ms for each in self.inputs.values())
+        newest = max(source.newest_ms for source in self.inputs.values())
         if not newest:
             return 0
-        silent_ms = now_ms - max(each.heard_ms for each in self.inputs.values()) - self.idle_ms
+        silent_ms = now_ms - max(source.heard_ms for source in self.inputs.values()) - self.idle_ms
         return max(0, newest - self.disorder_ms - 1 + round(silent_ms))
 
     def may_wait(self, name: str, *, lead_ms: int, now_ms: float) -> bool:
         """Returns whether an input is so far ahead of another active one that reading more only fills the state."""
         mine = self.inputs[name].newest_ms
         others = [
-            each.newest_ms
-            for other, each in self.inputs.items()
+            source.newest_ms
+            for other, source in self.inputs.items()
             if other != name and not self.is_idle(other, now_ms=now_ms)
         ]
         return bool(others) and mine - min(others) > lead_ms and min(others) > 0

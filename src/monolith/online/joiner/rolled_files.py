@@ -70,7 +70,7 @@ class RolledInput:
     def read(self, limit: int) -> Arrived:
         """Returns at most `limit` records, without waiting."""
         self._look()
-        waiting = [(each.next_ms, name) for name, each in self._files.items() if each.fill(self._clock)]
+        waiting = [(file.next_ms, name) for name, file in self._files.items() if file.fill(self._clock)]
         heapq.heapify(waiting)
         records: list[bytes] = []
         places: list[str] = []
@@ -84,16 +84,16 @@ class RolledInput:
                 heapq.heapreplace(waiting, (file.next_ms, name))
             else:
                 heapq.heappop(waiting)
-        return Arrived(records, places, {name: each.position for name, each in self._files.items()})
+        return Arrived(records, places, {name: file.position for name, file in self._files.items()})
 
     def is_at_end(self) -> bool:
         """Returns whether the last polls found no further complete record in any file."""
-        return all(each.is_at_end for each in self._files.values())
+        return all(file.is_at_end for file in self._files.values())
 
     def close(self) -> None:
         """Closes the files."""
-        for each in self._files.values():
-            each.close()
+        for file in self._files.values():
+            file.close()
         self._files.clear()
 
     def _look(self) -> None:
@@ -102,16 +102,16 @@ class RolledInput:
         if self._looked is not None and now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        found = {Path(path).name: path for path in glob.glob(self._pattern)}  # noqa: PTH207 - it is a pattern
-        for name in self._files.keys() - found.keys():
+        paths = {Path(path).name: path for path in glob.glob(self._pattern)}  # noqa: PTH207 - it is a pattern
+        for name in self._files.keys() - paths.keys():
             if self._files[name].is_at_end:
                 self._files.pop(name).close()
-        for name in sorted(found.keys() - self._files.keys()):
+        for name in sorted(paths.keys() - self._files.keys()):
             begin, taken = self._begun.get(name, (0, 0))
-            self._files[name] = _RolledFile(found[name], self._framing, self._bad, begin=begin, taken=taken)
+            self._files[name] = _RolledFile(paths[name], self._framing, self._bad, begin=begin, taken=taken)
 
 
-class _Waiting(NamedTuple):
+class _BufferedRecord(NamedTuple):
     time_ms: int
     record: bytes
     place: int | str
@@ -126,7 +126,7 @@ class _RolledFile:
         self._input.open(begin)
         self._begin = self._following = begin
         self._taken = self._to_skip = taken
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_BufferedRecord] = deque()
         self._look_at = 0.0
         self.is_at_end = False
 
@@ -155,7 +155,7 @@ class _RolledFile:
             assert isinstance(came.following, int)  # noqa: S101 - it is a file
             self._following = came.following
             if came.records:
-                self._waiting.extend(map(_Waiting, _times_of(came), came.records, came.places))
+                self._waiting.extend(map(_BufferedRecord, _times_of(came), came.records, came.places))
                 while self._to_skip and self._waiting:
                     self._waiting.popleft()
                     self._to_skip -= 1

@@ -99,16 +99,16 @@ class Joiner:
 
     def _num_partitions(self) -> int:
         config = self.config
-        asked = {}
+        counts = {}
         for name in ("impressions", "actions", "output"):
             place = kafka_place(getattr(config, name))
             if place is not None:
-                asked[name] = num_partitions(place, config.kafka)
-        total = asked.get("impressions", 1) if config.partitions is None else config.partitions
-        for name, found in asked.items():
-            if found < total or (found > total and name != "output"):
+                counts[name] = num_partitions(place, config.kafka)
+        total = counts.get("impressions", 1) if config.partitions is None else config.partitions
+        for name, count in counts.items():
+            if count < total or (count > total and name != "output"):
                 raise InvalidArgumentError(
-                    f"joiner: {name} '{getattr(config, name)}' has {found} partitions, expected {total}: events of one"
+                    f"joiner: {name} '{getattr(config, name)}' has {count} partitions, expected {total}: events of one"
                     " request must lie in partitions of one number"
                 )
         return total

@@ -133,13 +133,13 @@ class PartitionState:
         """Loads the entries of these keys that are only on disk."""
         if not self.head.num_spilled:
             return
-        found = []
+        rows = []
         with self._named():
             for key in {key for key in keys if key not in machine.entries}:
                 row = self._database.execute("SELECT row, entry FROM spilled WHERE key = ?", (key,)).fetchone()
                 if row is not None:
-                    found.append(row)
-        self._take(machine, found)
+                    rows.append(row)
+        self._take(machine, rows)
 
     def bring_due(self, machine: JoinMachine, watermark_ms: int) -> bool:
         """Loads some of the due entries on disk; returns whether there were any."""
@@ -147,9 +147,9 @@ class PartitionState:
             return False
         query = "SELECT row, entry FROM spilled WHERE due <= ? ORDER BY due, row LIMIT ?"
         with self._named():
-            found = self._database.execute(query, (watermark_ms, _AT_ONCE)).fetchall()
-        self._take(machine, found)
-        return bool(found)
+            rows = self._database.execute(query, (watermark_ms, _AT_ONCE)).fetchall()
+        self._take(machine, rows)
+        return bool(rows)
 
     def has_due(self, machine: JoinMachine, watermark_ms: int) -> bool:
         """Returns whether an entry is due at this watermark."""
@@ -198,12 +198,12 @@ class PartitionState:
         if dead := log.take_dead():
             self._database.execute("DELETE FROM steps WHERE number <= ?", (dead,))
 
-    def _take(self, machine: JoinMachine, found: list[tuple[int, bytes]]) -> None:
+    def _take(self, machine: JoinMachine, rows: list[tuple[int, bytes]]) -> None:
         """Moves entries from the disk to the machine."""
         with self._named():
-            self._database.executemany("DELETE FROM spilled WHERE row = ?", [(row,) for row, _ in found])
-        self.head.num_spilled -= len(found)
-        for key, entry in self._unpacked(b"".join([saved for _, saved in found]), 0):
+            self._database.executemany("DELETE FROM spilled WHERE row = ?", [(row,) for row, _ in rows])
+        self.head.num_spilled -= len(rows)
+        for key, entry in self._unpacked(b"".join([saved for _, saved in rows]), 0):
             if entry is not None:
                 machine.insert(key, entry)
                 machine.changed[key] = entry
@@ -255,9 +255,9 @@ class PartitionState:
                 f"state '{self.path}': expected version {_VERSION}, got {version}; resume with the release that"
                 " created it, or use another state_dir and output"
             )
-        found = dict(database.execute("SELECT id, value FROM head").fetchall())
-        self.head = StateHeader(**json.loads(found[0]))
-        self._check_identity(json.loads(found[1]))
+        values = dict(database.execute("SELECT id, value FROM head").fetchall())
+        self.head = StateHeader(**json.loads(values[0]))
+        self._check_identity(json.loads(values[1]))
 
     def _create(self) -> None:
         self._database.execute("BEGIN IMMEDIATE")
@@ -268,11 +268,11 @@ class PartitionState:
         self._database.execute(f"PRAGMA user_version={_VERSION}")
         self._database.execute("COMMIT")
 
-    def _check_identity(self, found: Mapping[str, Any]) -> None:
+    def _check_identity(self, saved: Mapping[str, Any]) -> None:
         for name, expected in self._identity.items():
-            if found.get(name) != expected:
+            if saved.get(name) != expected:
                 raise FailedPreconditionError(
-                    f"state '{self.path}': was created with {name} {found.get(name)!r}, got {expected!r}; resume"
+                    f"state '{self.path}': was created with {name} {saved.get(name)!r}, got {expected!r}; resume"
                     " with the former value, or use another state_dir and output"
                 )
 
@@ -339,7 +339,7 @@ class EntryLog:
 
     def stale(self, entries: Mapping[bytes, Entry], *, known_bytes: int) -> dict[bytes, Entry]:
         """Returns the live entries to rewrite so that old steps can be deleted; none if there is little garbage."""
-        found: dict[bytes, Entry] = {}
+        live: dict[bytes, Entry] = {}
         left = self.num_bytes
         for number, step in self._steps.items():
             if left <= 2 * known_bytes + _SLACK_BYTES:
@@ -349,8 +349,8 @@ class EntryLog:
                 for key in step.keys:
                     entry = entries.get(key)
                     if entry is not None and entry.step == number:
-                        found[key] = entry
-        return found
+                        live[key] = entry
+        return live
 
     def take_dead(self) -> int:
         """Drops the oldest steps without live entries; returns the number of the last one, 0 if there is none."""

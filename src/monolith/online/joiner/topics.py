@@ -194,10 +194,10 @@ class TopicOutput:
         return number
 
     def _number_of(self, message: Any) -> int:
-        found = dict(message.headers() or ()).get(NUMBER_HEADER, b"")
-        if not found.isdigit():
+        digits = dict(message.headers() or ()).get(NUMBER_HEADER, b"")
+        if not digits.isdigit():
             raise DataLossError(
                 f"{self.name}: offset {message.offset()}: a message without number; the output of a joiner must be a"
                 " topic of its own"
             )
-        return int(found)
+        return int(digits)

@@ -133,9 +133,9 @@ class StreamPosition:
 
     def to_bytes(self, stream: str, known_ms: tuple[int, int]) -> bytes:
         """Encodes the position and the times at which the oldest and newest example of the last block became known."""
-        partitions = [list(each) for each in self.reached]
-        told = {"known_ms": list(known_ms), "examples": self.examples}
-        return encode_position(_KIND, {"stream": stream, "partitions": partitions, **told})
+        partitions = [list(reached) for reached in self.reached]
+        progress = {"known_ms": list(known_ms), "examples": self.examples}
+        return encode_position(_KIND, {"stream": stream, "partitions": partitions, **progress})
 
     @classmethod
     def from_bytes(cls, position: bytes, *, stream: str) -> StreamPosition:
@@ -146,10 +146,10 @@ class StreamPosition:
         """
         saved = SavedPosition(position, _KIND).require_same(stream=stream)
         reached: list[Reached] = []
-        for each in saved.values("partitions"):
-            if not _is_reached(each):
-                raise InvalidArgumentError(f"position in stream {stream!r}: expected [number, place], got {each!r}")
-            reached.append(Reached(*each))
+        for pair in saved.values("partitions"):
+            if not _is_reached(pair):
+                raise InvalidArgumentError(f"position in stream {stream!r}: expected [number, place], got {pair!r}")
+            reached.append(Reached(*pair))
         return cls(reached, known_examples(position) or 0)  # older positions lack the field
 
     def of_partitions(self, count: int) -> list[Reached]:

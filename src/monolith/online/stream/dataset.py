@@ -108,12 +108,12 @@ class ExampleStream:
     def _num_partitions(self) -> int:
         if self._topic is None:
             return self.config.partitions or 1
-        found = num_partitions(self._topic, self.config.kafka)
-        if self.config.partitions not in {None, found}:
+        count = num_partitions(self._topic, self.config.kafka)
+        if self.config.partitions not in {None, count}:
             raise InvalidArgumentError(
-                f"stream '{self.place}': the topic has {found} partitions, expected {self.config.partitions}"
+                f"stream '{self.place}': the topic has {count} partitions, expected {self.config.partitions}"
             )
-        return found
+        return count
 
     def _source(self, reached: list[Reached]) -> ExampleSource:
         if self._topic is None:
@@ -176,7 +176,7 @@ class StreamReading(Reading[Records]):
         self._clock = clock
         self._examples = examples
         """Total number of examples returned since the beginning of the stream."""
-        self._position = self._told((0, 0))
+        self._position = self._encoded_position((0, 0))
         self._error: OpError | None = None
         self._is_over = False
         self._last_came = clock.monotonic()
@@ -242,12 +242,12 @@ class StreamReading(Reading[Records]):
     def _note(self, times: list[int]) -> None:
         newest = max(times)
         self._examples += len(times)
-        self._position = self._told((min(times), newest))
+        self._position = self._encoded_position((min(times), newest))
         is_full = len(times) == self._size
         self._stream.lag_seconds = max(0.0, self._clock.now() - newest / 1000) if is_full else 0.0
         self._look()
 
-    def _told(self, known_ms: tuple[int, int]) -> bytes:
+    def _encoded_position(self, known_ms: tuple[int, int]) -> bytes:
         return StreamPosition(self._admission.reached, self._examples).to_bytes(self._stream.name, known_ms)
 
     def _look(self) -> None:

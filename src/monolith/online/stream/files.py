@@ -68,34 +68,34 @@ class FileExamples:
     def __init__(self, place: str, reached: Sequence[Reached]) -> None:
         self.name = f"stream '{place}'"
         self._files = [
-            _GrowingFile(place.replace(PARTITION, f"{number:05d}"), each) for number, each in enumerate(reached)
+            _GrowingFile(place.replace(PARTITION, f"{number:05d}"), position) for number, position in enumerate(reached)
         ]
         self._turn = 0
 
     def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:  # noqa: ARG002 - reading a file never waits
         """Returns what is available now."""
-        found: list[Fetched] = []
+        fetched: list[Fetched] = []
         for _ in self._files:
             number = self._turn
             self._turn = (number + 1) % len(self._files)
-            taken = self._files[number].take(limit - len(found))
-            found += [Fetched(number, example, place) for example, place in taken]
-            if len(found) == limit:
+            taken = self._files[number].take(limit - len(fetched))
+            fetched += [Fetched(number, example, place) for example, place in taken]
+            if len(fetched) == limit:
                 break
-        return found
+        return fetched
 
     def behind(self) -> int:
         """Returns the number of unread bytes."""
-        return sum(each.behind() for each in self._files)
+        return sum(file.behind() for file in self._files)
 
     def is_at_end(self) -> bool:
         """Returns whether no file had another complete record."""
-        return all(each.came_to_end for each in self._files)
+        return all(file.came_to_end for file in self._files)
 
     def close(self) -> None:
         """Closes the files."""
-        for each in self._files:
-            each.close()
+        for file in self._files:
+            file.close()
 
 
 class _GrowingFile:
@@ -107,7 +107,7 @@ class _GrowingFile:
         self._expected = None if reached.place is None else reached.number
         """Number of the last returned example, expected at the position; None: already found, or there was none."""
         self._descriptor: int | None = None
-        self._wanted = _CHUNK
+        self._read_bytes = _CHUNK
         self._waiting: deque[tuple[NumberedExample, int]] = deque()
         self.came_to_end = False
 
@@ -135,7 +135,7 @@ class _GrowingFile:
             return
         descriptor = self._descriptor
         with named_errors(self._path, "read"):
-            data = os.pread(descriptor, self._wanted, self._offset)
+            data = os.pread(descriptor, self._read_bytes, self._offset)
         if not data:
             self.came_to_end = True
             self._look_for_another()
@@ -153,8 +153,8 @@ class _GrowingFile:
         if self._expected is not None and examples and examples[0].number != self._expected:
             self._begin_anew(f"holds example {examples[0].number} instead of {self._expected}")
             return
-        self.came_to_end = not examples and len(data) < self._wanted
-        self._wanted = 2 * self._wanted if not examples and len(data) == self._wanted else _CHUNK
+        self.came_to_end = not examples and len(data) < self._read_bytes
+        self._read_bytes = 2 * self._read_bytes if not examples and len(data) == self._read_bytes else _CHUNK
         at = self._offset
         for example in examples:
             if self._expected is None:

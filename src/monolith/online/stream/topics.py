@@ -50,7 +50,9 @@ class TopicExamples:
         self._ends: dict[Partition, int] = {}
         partitions = [Partition(place.topic, number) for number in range(len(reached))]
         self._expected = {
-            each: found for each, found in zip(partitions, reached, strict=True) if found.place is not None
+            partition: position
+            for partition, position in zip(partitions, reached, strict=True)
+            if position.place is not None
         }
         """Resumed partition -> its last returned message, until that message is found."""
         try:
@@ -62,34 +64,37 @@ class TopicExamples:
 
     def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:
         """Returns at most `limit` examples; waits at most `seconds` for the first message."""
-        found: list[Fetched] = []
+        examples: list[Fetched] = []
         self._client.raise_if_stopped()
         for message in self._client.consumer.consume(limit, seconds):
             error = message.error()
             if error is None:
                 fetched = self._example_of(message)
                 if fetched is not None:
-                    found.append(fetched)
+                    examples.append(fetched)
             elif self._client.is_code(error, "_AUTO_OFFSET_RESET"):
                 self._begin_at_what_is_there()
             elif self._client.is_code(error, "_PARTITION_EOF"):
                 self._client.seen()
             else:
                 raise self._client.translate(error, self.name)
-        if not found:
+        if not examples:
             self._client.check_contact()
-        return found
+        return examples
 
     def behind(self) -> int:
         """Returns the number of unread messages, as last reported by the brokers."""
         consumer = self._client.consumer
-        ends = {each: consumer.get_watermark_offsets(self._client.at(each), cached=True)[1] for each in self._next}
-        return sum(max(0, end - self._next[each]) for each, end in ends.items())
+        ends = {
+            partition: consumer.get_watermark_offsets(self._client.at(partition), cached=True)[1]
+            for partition in self._next
+        }
+        return sum(max(0, end - self._next[partition]) for partition, end in ends.items())
 
     def is_at_end(self) -> bool:
         """Returns whether the brokers have no more messages."""
         self._look()
-        return bool(self._ends) and not any(end > self._next[each] for each, end in self._ends.items())
+        return bool(self._ends) and not any(end > self._next[partition] for partition, end in self._ends.items())
 
     def close(self) -> None:
         """Closes the connections."""
@@ -143,12 +148,12 @@ class TopicExamples:
     def _beginnings(self, partitions: list[Partition]) -> dict[Partition, int]:
         """Returns the offset at which each partition resumes; numbers identify earlier examples, wherever they are."""
         there = self._client.watermarks(partitions)
-        found: dict[Partition, int] = {}
+        offsets: dict[Partition, int] = {}
         for partition in partitions:
             low, high = there[partition]
             place = self._expected[partition].place if partition in self._expected else None
-            found[partition] = place if place is not None and low <= place < high else low
-            if place is not None and found[partition] != place:
+            offsets[partition] = place if place is not None and low <= place < high else low
+            if place is not None and offsets[partition] != place:
                 _log.warning(
                     "%s: offset %d, the resume position, no longer exists: the brokers hold %d to %d; reading resumes"
                     " at %d, and skips the examples already trained",
@@ -158,7 +163,7 @@ class TopicExamples:
                     high - 1,
                     low,
                 )
-        return found
+        return offsets
 
     def _begin_at_what_is_there(self) -> None:
         """Continues after messages were deleted or the topic was recreated; missing numbers are reported later."""
@@ -170,4 +175,4 @@ class TopicExamples:
         self._assign()
 
     def _assign(self) -> None:
-        self._client.consumer.assign([self._client.at(each, offset) for each, offset in self._next.items()])
+        self._client.consumer.assign([self._client.at(partition, offset) for partition, offset in self._next.items()])
