@@ -178,7 +178,7 @@ class BarrierOp:
         self._callbacks = list(barrier_callbacks)
         self._clock = clock or SystemClock()
         self._changed = threading.Condition(threading.Lock())
-        self._callbacks: list[Callable[[], None]] = []
+        self._change_callbacks: list[Callable[[], None]] = []
 
     @property
     def capacity(self) -> int:
@@ -208,7 +208,7 @@ class BarrierOp:
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Registers `callback`, called after the barrier was placed or removed."""
-        self._callbacks.append(callback)
+        self._change_callbacks.append(callback)
 
     def is_barrier_placed(self) -> bool:
         """Returns whether the barrier is placed."""
@@ -269,7 +269,7 @@ class BarrierOp:
         wait_until_barrier_removed(self, index)
 
     def _tell(self) -> None:
-        for callback in self._callbacks:
+        for callback in self._change_callbacks:
             callback()
 
     def _wait(
