@@ -26,7 +26,7 @@ import torch
 
 from monolith.cli._bench import machine, report
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread, tell
-from monolith.cli._bench.timing import Contestant, quiet_collector, take_turns, timed
+from monolith.cli._bench.timing import TimedStep, quiet_collector, take_turns, timed
 from monolith.optim import Adamom, Rmsprop, Shampoo
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Turns:
             for _ in range(cycle):
                 self._waited(step)
 
-        contestants = {name: Contestant(run, [step]) for name, step in steps.items()}
+        contestants = {name: TimedStep(run, [step]) for name, step in steps.items()}
         rates = take_turns(contestants, rounds=self.rounds, seconds=self.seconds)
         return {name: [1e3 / (cycle * rate) for rate in own] for name, own in rates.items()}
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.cli._bench.setting import Setting
-    from monolith.cli._bench.workload import Batch
+    from monolith.cli._bench.workload import WorkloadBatch
     from monolith.tables import Store, TableConfig
     from monolith.tables.batch import Applied, Pending, Plan, Rows
 
@@ -66,7 +66,7 @@ class TableSteps:
         self.plan_seconds = 0.0
         """Processor time of this process that went into plans."""
 
-    def train(self, batch: Batch) -> None:
+    def train(self, batch: WorkloadBatch) -> None:
         """Read and update, each waited for."""
         self.train_ids(batch.ids)
 
@@ -77,7 +77,7 @@ class TableSteps:
         self._start_push(plan)
         self._end_push()
 
-    def train_ahead(self, batch: Batch) -> None:
+    def train_ahead(self, batch: WorkloadBatch) -> None:
         """Trains with the rows of the next batch read ahead, and the last update applied concurrently."""
         plan = self._plan(batch.ids)
         reading = self._joined.read(plan, after=self._applied, step=0, train=True)

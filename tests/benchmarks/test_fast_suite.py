@@ -8,7 +8,7 @@ from benchmarks import run
 from benchmarks.suites.catalog import SUITES
 from benchmarks.suites.tables import callers
 from monolith.cli._bench import by_threads, one_table, runner
-from monolith.cli._bench.catalog import Row
+from monolith.cli._bench.catalog import BenchRow
 from monolith.cli._bench.measurement import Measurement
 from monolith.cli._bench.setting import Setting
 
@@ -23,10 +23,10 @@ class Runs:
         self.setting = Setting()
         self._busy = busy
 
-    def __call__(self, rows: list[Row], setting: Setting, *, tell: object) -> runner.Outcome:
+    def __call__(self, rows: list[BenchRow], setting: Setting, *, tell: object) -> runner.BenchOutcome:
         self.keys, self.setting = [row.key for row in rows], setting
         missed = Measurement(row="steps", measure="a plan", figure=1.0, unit="ms", limit=2.0)
-        return runner.Outcome(measurements=[missed], busy=self._busy)
+        return runner.BenchOutcome(measurements=[missed], busy=self._busy)
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ def gradient() -> torch.Tensor:
 
 
 @pytest.fixture
-def batches() -> list[workload.Batch]:
+def batches() -> list[workload.WorkloadBatch]:
     return workload.zipf_batches(SETTING, NUM_ROWS)
 
 
-def adagrad(weights: torch.Tensor, gradient: torch.Tensor, batches: list[workload.Batch]) -> torch.Tensor:
+def adagrad(weights: torch.Tensor, gradient: torch.Tensor, batches: list[workload.WorkloadBatch]) -> torch.Tensor:
     """Adagrad with repeated rows summed first, row by row in float64."""
     rows = weights.double().clone()
     accumulator = torch.full_like(rows, 0.1)
@@ -41,7 +41,7 @@ def adagrad(weights: torch.Tensor, gradient: torch.Tensor, batches: list[workloa
 
 
 def test_torch_trains_by_the_formula(
-    weights: torch.Tensor, gradient: torch.Tensor, batches: list[workload.Batch]
+    weights: torch.Tensor, gradient: torch.Tensor, batches: list[workload.WorkloadBatch]
 ) -> None:
     bag = peers.TorchBag(weights, gradient)
     for batch in batches:
@@ -58,7 +58,7 @@ def test_a_peer_keeps_the_weights_it_was_given_to_itself(weights: torch.Tensor, 
 
 
 def test_the_dict_finds_the_rows_of_ids(
-    weights: torch.Tensor, gradient: torch.Tensor, batches: list[workload.Batch]
+    weights: torch.Tensor, gradient: torch.Tensor, batches: list[workload.WorkloadBatch]
 ) -> None:
     bag, shared = peers.TorchBag(weights, gradient), peers.TorchBag(weights, gradient)
     mapped = peers.DictBag(shared, NUM_ROWS)
@@ -70,7 +70,7 @@ def test_the_dict_finds_the_rows_of_ids(
 
 @pytest.mark.skipif(peers.find_fbgemm() is None, reason=f"FBGEMM is not installed: {peers.FBGEMM_INSTALL}")
 def test_fbgemm_trains_as_torch_does(
-    weights: torch.Tensor, gradient: torch.Tensor, batches: list[workload.Batch]
+    weights: torch.Tensor, gradient: torch.Tensor, batches: list[workload.WorkloadBatch]
 ) -> None:
     bag = peers.TorchBag(weights, gradient)
     fused = peers.FbgemmBag(weights, gradient, features=SETTING.features)

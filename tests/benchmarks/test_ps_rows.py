@@ -20,7 +20,7 @@ from benchmarks.suites.table_steps import TableSteps, configs, fill, gradient_of
 from monolith.cli._bench import runner
 from monolith.cli._bench.measurement import Measurement, RowSkippedError
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.workload import Batch, zipf_batches
+from monolith.cli._bench.workload import WorkloadBatch, zipf_batches
 from monolith.tables import LocalStore
 
 TINY = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, rounds=1, seconds=0.02)
@@ -92,7 +92,7 @@ def test_steps_ahead_and_steps_in_turn_make_the_same_updates() -> None:
 
 def test_the_bytes_of_a_step_are_those_of_its_distinct_ids() -> None:
     ids = torch.tensor([5, 5, 7])
-    size = cpu.bytes_of([Batch(rows=ids, ids=ids)])
+    size = cpu.bytes_of([WorkloadBatch(rows=ids, ids=ids)])
     assert size == (16, 128, 128)
 
 

@@ -15,7 +15,7 @@ from monolith.cli._bench.measurement import Measurement
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monolith.cli._bench.catalog import Row
+    from monolith.cli._bench.catalog import BenchRow
     from monolith.cli._bench.setting import Setting
 
 
@@ -55,7 +55,7 @@ def test_check_fails_the_run_when_a_requirement_is_missed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missed = Measurement(row="cut", measure="m", figure=1.0, limit=2.0)
-    monkeypatch.setattr(runner, "run", lambda *_, **__: runner.Outcome(measurements=[missed]))
+    monkeypatch.setattr(runner, "run", lambda *_, **__: runner.BenchOutcome(measurements=[missed]))
     assert run.main(["--rows", "cut"]) == 0
     assert run.main(["--rows", "cut", "--check"]) == 1
     assert "0 of 1 requirements met" in capsys.readouterr().out
@@ -98,9 +98,9 @@ def test_a_suite_has_its_setting_and_options_change_it(
 ) -> None:
     settings: list[Setting] = []
 
-    def measure(rows: object, setting: Setting, *, tell: object) -> runner.Outcome:
+    def measure(rows: object, setting: Setting, *, tell: object) -> runner.BenchOutcome:
         settings.append(setting)
-        return runner.Outcome()
+        return runner.BenchOutcome()
 
     monkeypatch.setattr(runner, "run", measure)
     assert run.main(arguments) == 0
@@ -108,6 +108,6 @@ def test_a_suite_has_its_setting_and_options_change_it(
 
 
 @pytest.mark.parametrize("row", ROW_OF_KEY.values(), ids=ROW_OF_KEY)
-def test_the_function_of_every_row_exists(row: Row) -> None:
+def test_the_function_of_every_row_exists(row: BenchRow) -> None:
     module, name = row.function.split(":")
     assert callable(getattr(importlib.import_module(module), name))

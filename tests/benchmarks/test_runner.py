@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.suites.catalog import SUITES
 from monolith.cli._bench import machine, runner
-from monolith.cli._bench.catalog import Row
+from monolith.cli._bench.catalog import BenchRow
 from monolith.cli._bench.measurement import Measurement, RowSkippedError
 from monolith.cli._bench.setting import Setting
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 SETTING = Setting()
 
 
-def row(key: str, *, needed_bytes: int = 0) -> Row:
-    return Row(key=key, title=f"title of {key}", needed_bytes=lambda _: needed_bytes, function=key)
+def row(key: str, *, needed_bytes: int = 0) -> BenchRow:
+    return BenchRow(key=key, title=f"title of {key}", needed_bytes=lambda _: needed_bytes, function=key)
 
 
 def answer_by(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Callable[[], Any]]) -> None:

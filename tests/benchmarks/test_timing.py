@@ -8,25 +8,25 @@ import pytest
 import torch
 
 from benchmarks.suites.tables.training_thread import TrainingThread
-from monolith.cli._bench.timing import Contestant, percentile, quiet_collector, take_turns
-from monolith.cli._bench.workload import Batch
+from monolith.cli._bench.timing import TimedStep, percentile, quiet_collector, take_turns
+from monolith.cli._bench.workload import WorkloadBatch
 
-BATCH = Batch(rows=torch.zeros(1, dtype=torch.int64), ids=torch.zeros(1, dtype=torch.int64))
+BATCH = WorkloadBatch(rows=torch.zeros(1, dtype=torch.int64), ids=torch.zeros(1, dtype=torch.int64))
 
 
 def test_a_turn_counts_steps_per_second() -> None:
-    rate = Contestant(lambda _: time.sleep(0.01), [0]).turn(0.2)
+    rate = TimedStep(lambda _: time.sleep(0.01), [0]).turn(0.2)
     assert 50 < rate <= 100
 
 
 def test_a_step_longer_than_the_turn_is_still_counted_once() -> None:
-    rate = Contestant(lambda _: time.sleep(0.05), [0]).turn(0.001)
+    rate = TimedStep(lambda _: time.sleep(0.05), [0]).turn(0.001)
     assert 10 < rate <= 20
 
 
 def test_a_contestant_goes_on_where_its_last_turn_ended() -> None:
     seen: list[int] = []
-    contestant = Contestant(seen.append, list(range(5)))
+    contestant = TimedStep(seen.append, list(range(5)))
     contestant.turn(1e-9)
     contestant.turn(1e-9)
     assert seen == [step % 5 for step in range(len(seen))]
@@ -34,7 +34,7 @@ def test_a_contestant_goes_on_where_its_last_turn_ended() -> None:
 
 def test_everybody_takes_a_turn_in_every_round_and_nobody_is_always_first() -> None:
     order: list[str] = []
-    contestants = {name: Contestant(order.append, [name]) for name in "abc"}
+    contestants = {name: TimedStep(order.append, [name]) for name in "abc"}
     rates = take_turns(contestants, rounds=3, seconds=1e-9)
     assert {name: len(each) for name, each in rates.items()} == {"a": 3, "b": 3, "c": 3}
     firsts = [order.index(name) for name in "abc"]
@@ -71,7 +71,7 @@ def test_a_training_thread_records_steps_and_stops() -> None:
 
 
 def test_an_error_of_the_training_thread_reaches_its_owner() -> None:
-    def fail(_: Batch) -> None:
+    def fail(_: WorkloadBatch) -> None:
         raise ValueError("no such row")
 
     with pytest.raises(ValueError, match="no such row"), TrainingThread(fail, [BATCH]):

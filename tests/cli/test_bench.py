@@ -215,4 +215,4 @@ def test_a_row_too_large_for_this_machine_names_the_way_out(
 def test_a_run_without_failure_ends_with_zero_whatever_the_ratios() -> None:
     slow = Measurement(row="restore", measure="m", figure=1.0, limit=2.0)
     assert slow.ok is False
-    assert bench.exit_status(runner.Outcome(measurements=[slow]), check=False) == 0
+    assert bench.exit_status(runner.BenchOutcome(measurements=[slow]), check=False) == 0

@@ -11,7 +11,7 @@ import torch
 from benchmarks.suites.ps.servers import running_servers
 from benchmarks.suites.table_steps import configs
 from monolith.cli._bench.measurement import Measurement, spread
-from monolith.cli._bench.timing import Contestant, take_turns
+from monolith.cli._bench.timing import TimedStep, take_turns
 from monolith.ps import PsCluster, PsStore
 from monolith.tables.batch import BatchStamp, Update
 
@@ -34,7 +34,7 @@ def measure(setting: Setting) -> list[Measurement]:
         stores = [running.enter_context(closing(PsStore(configs(), servers=cluster))) for _ in range(WORKERS)]
         workers = _EmptySteps([store.join(number) for number, store in enumerate(stores)])
         rates = take_turns(
-            {"workers": Contestant(workers.step, [None])}, rounds=setting.rounds, seconds=setting.seconds
+            {"workers": TimedStep(workers.step, [None])}, rounds=setting.rounds, seconds=setting.seconds
         )["workers"]
         workers.require_counted(stores[0].steps_of_others)
     steps = [WORKERS * rate for rate in rates]

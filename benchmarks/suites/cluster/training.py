@@ -13,7 +13,7 @@ from benchmarks.suites.ps.servers import running_servers
 from benchmarks.suites.ps.training import CORES, PIPELINE, DeepFm, training_batches
 from monolith.cli._bench import machine, ours
 from monolith.cli._bench.measurement import Measurement, median_ratio, spread
-from monolith.cli._bench.timing import Contestant, quiet_collector
+from monolith.cli._bench.timing import TimedStep, quiet_collector
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import PsCluster, PsStore
 from monolith.train import Session
@@ -56,7 +56,7 @@ def measure(setting: Setting) -> list[Measurement]:
     ]
 
 
-def _bare_loop(setting: Setting, running: ExitStack) -> Contestant[None]:
+def _bare_loop(setting: Setting, running: ExitStack) -> TimedStep[None]:
     servers = running.enter_context(running_servers(1, threads=CORES))
     cluster = running.enter_context(PsCluster(servers.addresses))
     task = DeepFm()
@@ -67,4 +67,4 @@ def _bare_loop(setting: Setting, running: ExitStack) -> Contestant[None]:
     feed = running.enter_context(session.feed(itertools.cycle(batches)))
     for _ in range(2 * len(batches)):
         session.run_next(feed)
-    return Contestant(lambda _: session.run_next(feed), [None])
+    return TimedStep(lambda _: session.run_next(feed), [None])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from benchmarks.suites.online.follower_process import Arrival
     from monolith.cli._bench.setting import Setting
-    from monolith.cli._bench.workload import Batch
+    from monolith.cli._bench.workload import WorkloadBatch
 
 EVENTS_PER_SECOND = 5_000
 EVENTS_PER_STEP = 250
@@ -49,7 +49,7 @@ class Steps(NamedTuple):
 class PacedTraining:
     """Table steps, as many in a second as there are events. One thread owns it."""
 
-    def __init__(self, store: LocalStore, batches: Sequence[Batch], setting: Setting) -> None:
+    def __init__(self, store: LocalStore, batches: Sequence[WorkloadBatch], setting: Setting) -> None:
         self._steps = table_steps.TableSteps(store, 0, table_steps.gradient_of(setting))
         self._batches = batches
         self.num_steps = 0

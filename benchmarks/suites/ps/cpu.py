@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from benchmarks.suites.ps.socket_loop import Moved, SocketLoop
     from monolith.cli._bench.setting import Setting
-    from monolith.cli._bench.workload import Batch
+    from monolith.cli._bench.workload import WorkloadBatch
 
 MOST_ADDED = 0.9
 MOST_OF_SERVER = 1.4
@@ -46,7 +46,7 @@ class Spent(NamedTuple):
 class Contestant:
     """Steps on one store, measured by the CPU time of all processes involved."""
 
-    def __init__(self, steps: TableSteps, server_pids: Sequence[int], batches: Sequence[Batch]) -> None:
+    def __init__(self, steps: TableSteps, server_pids: Sequence[int], batches: Sequence[WorkloadBatch]) -> None:
         self._steps, self._pids, self._batches = steps, server_pids, batches
         self._next = 0
 
@@ -100,7 +100,7 @@ def _measure_size(setting: Setting, num_rows: int, loop: SocketLoop) -> list[Mea
     return _judge(num_rows, size, local, remote, moved, hot)
 
 
-def bytes_of(batches: Sequence[Batch]) -> StepBytes:
+def bytes_of(batches: Sequence[WorkloadBatch]) -> StepBytes:
     """Returns the bytes of the mean batch: its distinct ids, their rows, and their gradients."""
     distinct = statistics.mean(len(np.unique(batch.ids.numpy())) for batch in batches)
     return StepBytes(ask=int(8 * distinct), rows=int(4 * ours.DIM * distinct), push=int(4 * ours.DIM * distinct))

@@ -16,7 +16,7 @@ from benchmarks.suites.processes import on_cores
 from benchmarks.suites.ps.servers import running_servers
 from monolith.cli._bench import ours
 from monolith.cli._bench.measurement import Measurement, median_ratio, spread
-from monolith.cli._bench.timing import Contestant, take_turns
+from monolith.cli._bench.timing import TimedStep, take_turns
 from monolith.cli._bench.workload import SEED, mixed_ids, zipf_ranks
 from monolith.nn import Embeddings, Slice, Slot
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -86,7 +86,7 @@ def measure(setting: Setting) -> list[Measurement]:
             step = partial(_step, session, feed)
             for _ in range(len(batches)):  # every id gets its row
                 step(None)
-            contestants[name] = Contestant(step, [None])
+            contestants[name] = TimedStep(step, [None])
         rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)
     remote, local = rates["server"], rates[HERE]
     return [

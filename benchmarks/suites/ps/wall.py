@@ -10,7 +10,7 @@ from benchmarks.suites.ps.servers import running_servers
 from benchmarks.suites.table_steps import TableSteps, configs, fill, gradient_of
 from monolith.cli._bench import ours, workload
 from monolith.cli._bench.measurement import Measurement, median_ratio, spread, tell
-from monolith.cli._bench.timing import Contestant, take_turns
+from monolith.cli._bench.timing import TimedStep, take_turns
 from monolith.tables import LocalStore
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def measure(setting: Setting) -> list[Measurement]:
             for worker, way in enumerate(("ahead", "waiting")):
                 steps[name, way] = TableSteps(each, worker, gradient)
         contestants = {
-            f"{name}, {way}": Contestant(made.train_ahead if way == "ahead" else made.train, batches)
+            f"{name}, {way}": TimedStep(made.train_ahead if way == "ahead" else made.train, batches)
             for (name, way), made in steps.items()
         }
         rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)

@@ -20,7 +20,7 @@ LIMITS: Final = {8: 1.5}
 LEAST_SHARE: Final = 0.5
 """Minimum share of an equal split per caller: a caller with less starves."""
 
-Batches = list[workload.Batch]
+Batches = list[workload.WorkloadBatch]
 
 
 def measure(setting: Setting) -> list[Measurement]:

@@ -19,7 +19,7 @@ import torch
 import monolith as ml
 from monolith.cli._bench import ours as tables
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread
-from monolith.cli._bench.timing import Contestant, take_turns
+from monolith.cli._bench.timing import TimedStep, take_turns
 from monolith.cli._bench.workload import SEED, mixed_ids, zipf_ranks
 from monolith.nn.embeddings.pooling import PooledBatch
 from monolith.tables import BatchStamp, Plan, Update
@@ -215,7 +215,7 @@ class TorchRec:
         return outputs
 
 
-def enter(setting: Setting) -> dict[str, Contestant[Batch]]:
+def enter(setting: Setting) -> dict[str, TimedStep[Batch]]:
     """Returns all contestants with the same weights, ids and gradient; raises if their rows differ after one step."""
     rows_per_slot = max(setting.small_rows // FEATURES, 1)
     batches = make_batches(min(setting.num_batches, MOST_BATCHES), setting.examples, rows_per_slot)
@@ -238,7 +238,7 @@ def enter(setting: Setting) -> dict[str, Contestant[Batch]]:
     contestants[BARE] = Bare(rows_per_slot, batches, gradient)
     contestants[RAW] = Ours(rows_per_slot, gradient, "raw")
     contestants[ANY] = Ours(rows_per_slot, gradient, "any")
-    return {name: Contestant(contestant.train, batches) for name, contestant in contestants.items()}
+    return {name: TimedStep(contestant.train, batches) for name, contestant in contestants.items()}
 
 
 def measure(setting: Setting) -> list[Measurement]:

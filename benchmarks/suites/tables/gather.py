@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, cast
 from benchmarks.suites.processes import compile_program
 from monolith.cli._bench import ours, workload
 from monolith.cli._bench.measurement import Measurement, median_ratio, spread, tell
-from monolith.cli._bench.timing import Contestant
+from monolith.cli._bench.timing import TimedStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def measure(setting: Setting) -> list[Measurement]:
     table = ours.Ours(ours.new_table(), gradient)
     tell(f"    filling {setting.large_rows:,} rows")
     ours.fill(table.table, setting.large_rows)
-    lookups = Contestant(table.lookup, workload.uniform_batches(setting, setting.large_rows))
+    lookups = TimedStep(table.lookup, workload.uniform_batches(setting, setting.large_rows))
     array_bytes = max(ours.memory_bytes(table.table), 1 << 25)
     figures: dict[str, list[float]] = {"ours": [], **{way: [] for way in WAYS}}
     with _running(array_bytes, setting.threads) as gather:

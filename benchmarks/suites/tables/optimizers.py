@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from monolith.cli._bench import ours, workload
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, tell
-from monolith.cli._bench.timing import Contestant, take_turns
+from monolith.cli._bench.timing import TimedStep, take_turns
 from monolith.tables import row_optimizers as ro
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def measure(setting: Setting) -> list[Measurement]:
 
 
 def _measure_workload(
-    setting: Setting, name: str, num_rows: int, draw: Callable[[Setting, int], list[workload.Batch]]
+    setting: Setting, name: str, num_rows: int, draw: Callable[[Setting, int], list[workload.WorkloadBatch]]
 ) -> list[Measurement]:
     batches = draw(setting, num_rows)
     sgd = {dim: _table(setting, ro.Sgd(), dim, num_rows) for dim in (ours.DIM, 1)}
@@ -49,7 +49,7 @@ def _measure_workload(
         # Batch softmax estimates one number per id.
         dim = 1 if isinstance(optimizer, ro.BatchSoftmax) else ours.DIM
         table = _table(setting, optimizer, dim, num_rows)
-        contestants = {"ours": Contestant(table.update, batches), "sgd": Contestant(sgd[dim].update, batches)}
+        contestants = {"ours": TimedStep(table.update, batches), "sgd": TimedStep(sgd[dim].update, batches)}
         rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds / 2)
         bytes_ratio = ours.row_bytes(table.table) / ours.row_bytes(sgd[dim].table)
         title = f"{type(optimizer).__name__}, {name}, {num_rows:,} rows"

@@ -82,7 +82,7 @@ def _measure_blocking(setting: Setting, table: ours.Ours, folder: Path) -> list[
 
 
 def _measure_background(
-    setting: Setting, table: ours.Ours, batches: list[workload.Batch], folder: Path
+    setting: Setting, table: ours.Ours, batches: list[workload.WorkloadBatch], folder: Path
 ) -> list[Measurement]:
     with TrainingThread(table.train, batches) as training:
         time.sleep(setting.seconds)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from monolith.cli._bench.workload import Batch
+    from monolith.cli._bench.workload import WorkloadBatch
 
 
 class Step(NamedTuple):
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 class TrainingThread:
     """Repeats a step over batches until the block ends. The core releases the GIL, so the caller runs concurrently."""
 
-    def __init__(self, step: Callable[[Batch], object], batches: Sequence[Batch]) -> None:
+    def __init__(self, step: Callable[[WorkloadBatch], object], batches: Sequence[WorkloadBatch]) -> None:
         self._step = step
         self._batches = batches
         self._steps: list[Step] = []

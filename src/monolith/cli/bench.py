@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from monolith.cli._bench.catalog import Row
-    from monolith.cli._bench.runner import Outcome
+    from monolith.cli._bench.catalog import BenchRow
+    from monolith.cli._bench.runner import BenchOutcome
 
 _INTERRUPTED = 130
 _QUICK = "quick: small tables, which fit the caches of a machine better than real ones; a first look, not a result"
@@ -44,12 +44,12 @@ def setting_of(args: argparse.Namespace) -> Setting:
     return setting.quick() if args.quick else setting
 
 
-def rows_of(args: argparse.Namespace) -> Sequence[Row]:
+def rows_of(args: argparse.Namespace) -> Sequence[BenchRow]:
     """Returns the requested rows, in the order of the table."""
     return [row for row in ROWS if args.rows is None or row.key in args.rows]
 
 
-def render(outcome: Outcome, setting: Setting, *, as_json: bool, quick: bool, check: bool) -> str:
+def render(outcome: BenchOutcome, setting: Setting, *, as_json: bool, quick: bool, check: bool) -> str:
     """Returns what was measured, as JSON or as text: in words, or with a verdict on each line."""
     described = describe_run(outcome, setting)
     if as_json:
@@ -60,7 +60,7 @@ def render(outcome: Outcome, setting: Setting, *, as_json: bool, quick: bool, ch
     return text(outcome.measurements, described)
 
 
-def describe_run(outcome: Outcome, setting: Setting) -> dict[str, str]:
+def describe_run(outcome: BenchOutcome, setting: Setting) -> dict[str, str]:
     """Returns the head of a report on a run that was made, with a warning where others had much of the processors."""
     described = describe(setting)
     if outcome.busy:
@@ -81,7 +81,7 @@ def _threads(setting: Setting) -> str:
     return " ".join(map(str, setting.thread_counts or (setting.threads,)))
 
 
-def exit_status(outcome: Outcome, *, check: bool) -> int:
+def exit_status(outcome: BenchOutcome, *, check: bool) -> int:
     """0 when every row ran and, where it is checked, reached what it must."""
     if outcome.interrupted:
         return _INTERRUPTED

@@ -45,7 +45,7 @@ SMALLEST_DIVISOR = np.float32(2.0**-63)
 
 
 @dataclass(slots=True)
-class Row:
+class DictionaryRow:
     """The values of one id."""
 
     weights: NDArray[np.float32]
@@ -54,13 +54,13 @@ class Row:
     epoch: int
     """Epoch of the last change."""
 
-    def copy(self) -> Row:
+    def copy(self) -> DictionaryRow:
         """Returns a copy that shares nothing with this row."""
-        return Row(self.weights.copy(), self.state.copy(), self.time, self.epoch)
+        return DictionaryRow(self.weights.copy(), self.state.copy(), self.time, self.epoch)
 
 
 class DictionaryTable:
-    """Id, by its `RowName`, -> `Row`, with admission counts and tombstones."""
+    """Id, by its `RowName`, -> `DictionaryRow`, with admission counts and tombstones."""
 
     def __init__(self, config: TableConfig) -> None:
         self.config = config
@@ -76,7 +76,7 @@ class DictionaryTable:
         """Schema, as the core describes such a table."""
 
     @property
-    def rows(self) -> dict[RowName, Row]:
+    def rows(self) -> dict[RowName, DictionaryRow]:
         """Id -> its row."""
         return self.contents.rows
 
@@ -85,7 +85,7 @@ class DictionaryTable:
         """Weights of a row."""
         return self.config.dim
 
-    def payload(self, row: Row, *, state: bool) -> bytes:
+    def payload(self, row: DictionaryRow, *, state: bool) -> bytes:
         """Returns a row in the format of a block: complete, or the compressed weights for serving."""
         if state:
             return row.weights.tobytes() + row.state.tobytes()
@@ -108,12 +108,12 @@ class DictionaryTable:
         self.contents.counts[name] = min(MAX_COUNT, seen + count)
         return seen >= threshold
 
-    def insert(self, name: RowName, epoch: int) -> Row:
+    def insert(self, name: RowName, epoch: int) -> DictionaryRow:
         """Inserts a row with initial weights and state."""
         segments, row_seed = self.config.segments, self._row_seed(name)
         weights = [initial_weights(segment, combine(row_seed, number)) for number, segment in enumerate(segments)]
         state = [initial_state(segment) for segment in segments]
-        row = Row(np.concatenate(weights), np.concatenate(state), 0, epoch)
+        row = DictionaryRow(np.concatenate(weights), np.concatenate(state), 0, epoch)
         self.put(name, row)
         return row
 
@@ -124,14 +124,14 @@ class DictionaryTable:
             return combine(combine(seed, name.key & BELOW_BUCKET), self.slot_of(name))
         return combine(seed, name.key)
 
-    def put(self, name: RowName, row: Row) -> None:
+    def put(self, name: RowName, row: DictionaryRow) -> None:
         """Writes a row, replacing an existing one or a tombstone."""
         self.rows[name] = row
         self.contents.tombstones.pop(name, None)
 
     def update(
         self,
-        row: Row,
+        row: DictionaryRow,
         gradient: NDArray[np.float32],
         *,
         learning_rates: Sequence[np.float32],
@@ -155,7 +155,7 @@ class DictionaryTable:
         """Returns the ids whose slot's days have passed since their last update."""
         return [name for name, row in self.rows.items() if self.has_expired(name, row, now)]
 
-    def has_expired(self, name: RowName, row: Row, now: int) -> bool:
+    def has_expired(self, name: RowName, row: DictionaryRow, now: int) -> bool:
         """Returns whether its slot's days have passed since its last update."""
         days = self.config.slot_expire_days.get(self.slot_of(name), self.config.expire_days)
         return now - row.time >= days * SECONDS_PER_DAY
@@ -163,7 +163,7 @@ class DictionaryTable:
     def take_payload(self, name: RowName, time: int, payload: bytes, epoch: int) -> None:
         """Writes a row from the payload of a full block."""
         values = np.frombuffer(payload, np.float32)
-        self.put(name, Row(values[: self.dim].copy(), values[self.dim :].copy(), time, epoch))
+        self.put(name, DictionaryRow(values[: self.dim].copy(), values[self.dim :].copy(), time, epoch))
         self.contents.newest_time = max(self.contents.newest_time, time)
 
     def frozen(self) -> DictionaryTable:
@@ -177,7 +177,7 @@ class DictionaryTable:
 class TableContents:
     """All mutable state of a table."""
 
-    rows: dict[RowName, Row] = field(default_factory=dict)
+    rows: dict[RowName, DictionaryRow] = field(default_factory=dict)
     tombstones: dict[RowName, int] = field(default_factory=dict)
     """Id -> epoch of its removal; without ids that were inserted again."""
     counts: dict[RowName, int] = field(default_factory=dict)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monolith.cli._bench.setting import Setting
-    from monolith.cli._bench.workload import Batch
+    from monolith.cli._bench.workload import WorkloadBatch
     from monolith.tables import Store
 
 
@@ -44,7 +44,7 @@ def opened(setting: Setting, *, num_rows: int) -> Iterator[dict[str, Callable[[i
     store.close()
 
 
-def _exchanges(store: ShardedStore, batch: Batch) -> Callable[[int], None]:
+def _exchanges(store: ShardedStore, batch: WorkloadBatch) -> Callable[[int], None]:
     plan = store.plan(batch.ids, torch.tensor([0, len(batch.ids)]), stamp=BatchStamp(worker=collective.rank(), seq=0))
     line, message = collective.training_line(), plan.message
     words, answer = torch.from_numpy(message.words), torch.zeros(plan.num_values)

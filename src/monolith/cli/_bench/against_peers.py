@@ -13,12 +13,13 @@ import torch
 
 from monolith.cli._bench import ours, peers, workload
 from monolith.cli._bench.measurement import Measurement, median_ratio, spread, tell
-from monolith.cli._bench.timing import Contestant, take_turns
+from monolith.cli._bench.timing import TimedStep, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.cli._bench.setting import Setting
+    from monolith.cli._bench.workload import WorkloadBatch
 
 FBGEMM, TORCH, DICT = "FBGEMM fused", "torch sparse Adagrad", "dict + torch"
 TRAINING_LIMITS = {FBGEMM: 4.0, TORCH: 5.0, DICT: 20.0}
@@ -62,7 +63,7 @@ def _training(setting: Setting, num_rows: int) -> list[Measurement]:
     ]
 
 
-def _enter(setting: Setting, num_rows: int, batches: list[workload.Batch]) -> dict[str, Contestant[workload.Batch]]:
+def _enter(setting: Setting, num_rows: int, batches: list[WorkloadBatch]) -> dict[str, TimedStep[WorkloadBatch]]:
     """Returns all contestants with the same weights, ids and gradient; raises if their rows differ after one step."""
     weights = torch.empty(num_rows, ours.DIM).uniform_(-0.05, 0.05)
     gradient = workload.output_gradient(setting.ids_per_batch, ours.DIM)
@@ -80,7 +81,7 @@ def _enter(setting: Setting, num_rows: int, batches: list[workload.Batch]) -> di
         _check_agreement(fused.flat(fused.lookup(batches[0])), expected, FBGEMM)
         steps[FBGEMM] = fused.train
     steps[DICT] = peers.DictBag(bag, num_rows).train
-    return {name: Contestant(step, batches) for name, step in steps.items()}
+    return {name: TimedStep(step, batches) for name, step in steps.items()}
 
 
 def _check_agreement(got: torch.Tensor, expected: torch.Tensor, name: str) -> None:
@@ -122,7 +123,7 @@ def _lookup(setting: Setting, num_rows: int) -> list[Measurement]:
     steps = {"ours": table.lookup, "torch EmbeddingBag": bag.lookup}
     if peers.find_fbgemm() is not None:
         steps["FBGEMM"] = peers.FbgemmBag(weights, gradient, features=setting.features).lookup
-    contestants = {name: Contestant(step, batches) for name, step in steps.items()}
+    contestants = {name: TimedStep(step, batches) for name, step in steps.items()}
     rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)
     figures = {name: [rate * setting.examples / 1e3 for rate in rounds] for name, rounds in rates.items()}
     return [

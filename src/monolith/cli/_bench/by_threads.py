@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from monolith.cli._bench import ours, workload
 from monolith.cli._bench.measurement import Measurement, RowSkippedError, Sense, median_ratio, spread, tell
-from monolith.cli._bench.timing import WARM_UP_STEPS, Contestant, quiet_collector, take_turns
+from monolith.cli._bench.timing import WARM_UP_STEPS, TimedStep, quiet_collector, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.cli._bench.setting import Setting
+    from monolith.cli._bench.workload import WorkloadBatch
     from monolith.tables import HashTable
 
 STEPS: Final = ("plan", "read", "apply", "lookup")
@@ -66,7 +67,7 @@ def _steps_of_table(setting: Setting, num_rows: int) -> list[Measurement]:
     return [*apart, _plan_share(num_rows, counts[0], seconds[counts[0]])]
 
 
-def _turn(table: HashTable, batches: list[workload.Batch], gradient: Tensor, *, seconds: float) -> dict[str, float]:
+def _turn(table: HashTable, batches: list[WorkloadBatch], gradient: Tensor, *, seconds: float) -> dict[str, float]:
     """Returns the median seconds of each step, over about `seconds` of all of them."""
     times: Seconds = {step: [] for step in STEPS}
     until = time.perf_counter() + seconds
@@ -132,7 +133,7 @@ def _plans(setting: Setting) -> list[Measurement]:
     }
     ours.use_threads(1)
     table = ours.new_table()
-    contestants = {kind: Contestant(table.plan, batches) for kind, batches in kinds.items()}
+    contestants = {kind: TimedStep(table.plan, batches) for kind, batches in kinds.items()}
     rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)
     return [
         Measurement(
@@ -174,13 +175,13 @@ def _threads_of_table(setting: Setting, name: str, num_rows: int, counts: Sequen
     steps = {"lookup": table.lookup, "lookup + apply_gradients": table.train}
     measurements = []
     for step_name, step in steps.items():
-        rates = _rates(setting, counts, Contestant(step, batches))
+        rates = _rates(setting, counts, TimedStep(step, batches))
         measure = f"threads: {step_name}, {name}, {num_rows:,} rows"
         measurements += [_compare(f"{measure}, {more}", name, rates, (fewer, more)) for fewer, more in pairwise(counts)]
     return measurements
 
 
-def _rates(setting: Setting, counts: Sequence[int], contestant: Contestant[workload.Batch]) -> dict[int, list[float]]:
+def _rates(setting: Setting, counts: Sequence[int], contestant: TimedStep[WorkloadBatch]) -> dict[int, list[float]]:
     """Returns thousands of examples per second by number of threads, alternating."""
     rates: dict[int, list[float]] = {count: [] for count in counts}
     with quiet_collector():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class BenchRow:
     """One row of a table."""
 
     key: str
@@ -24,49 +24,49 @@ class Row:
 
 
 ROWS: Final = (
-    Row(
+    BenchRow(
         key="training",
         title="lookup + apply_gradients on workload A, against FBGEMM, torch and dict + torch",
         needed_bytes=lambda setting: setting.large_rows * 800,
         function="monolith.cli._bench.against_peers:measure_training",
     ),
-    Row(
+    BenchRow(
         key="lookup",
         title="lookup alone on workload A, against torch's static EmbeddingBag",
         needed_bytes=lambda setting: setting.large_rows * 500,
         function="monolith.cli._bench.against_peers:measure_lookup",
     ),
-    Row(
+    BenchRow(
         key="insert",
         title="insert of unseen ids, with growth and initializer",
         needed_bytes=lambda setting: setting.large_rows * 200,
         function="monolith.cli._bench.one_table:measure_insert",
     ),
-    Row(
+    BenchRow(
         key="steps",
         title="plan, read and apply apart, by threads",
         needed_bytes=lambda setting: setting.large_rows * 250,
         function="monolith.cli._bench.by_threads:measure_steps",
     ),
-    Row(
+    BenchRow(
         key="threads",
         title="all threads against one",
         needed_bytes=lambda setting: setting.huge_rows * 200,
         function="monolith.cli._bench.by_threads:measure_threads",
     ),
-    Row(
+    BenchRow(
         key="memory",
         title="memory per id beyond weights and state",
         needed_bytes=lambda setting: max(setting.memory_rows) * 200,
         function="monolith.cli._bench.one_table:measure_memory",
     ),
-    Row(
+    BenchRow(
         key="restore",
         title="restore against a cold read",
         needed_bytes=lambda setting: setting.large_rows * 400,
         function="monolith.cli._bench.one_table:measure_restore",
     ),
-    Row(
+    BenchRow(
         key="one_id",
         title="lookup of one id from Python",
         needed_bytes=lambda setting: setting.small_rows * 200,

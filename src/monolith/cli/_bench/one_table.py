@@ -265,7 +265,7 @@ def measure_restore(setting: Setting) -> list[Measurement]:
     ]
 
 
-def _save_a_table(setting: Setting, target: Path, probe: workload.Batch) -> torch.Tensor:
+def _save_a_table(setting: Setting, target: Path, probe: workload.WorkloadBatch) -> torch.Tensor:
     """Saves a trained table and returns some of its rows, to compare with."""
     table = ours.Ours(ours.new_table(), workload.output_gradient(setting.ids_per_batch, ours.DIM))
     ours.fill(table.table, setting.large_rows)
@@ -280,7 +280,7 @@ def _cold_read_seconds(target: Path) -> float:
     return timed(machine.read_plainly, files)
 
 
-def _restore_seconds(setting: Setting, target: Path, probe: workload.Batch, expected: torch.Tensor) -> float:
+def _restore_seconds(setting: Setting, target: Path, probe: workload.WorkloadBatch, expected: torch.Tensor) -> float:
     table = ours.new_table()
     machine.forget_pages(machine.files_under(target))
     seconds = timed(table.restore, target)

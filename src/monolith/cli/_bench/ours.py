@@ -9,7 +9,7 @@ import torch
 
 from monolith import _core
 from monolith.cli._bench.peers import INITIAL_ACCUMULATOR, LEARNING_RATE
-from monolith.cli._bench.workload import Batch, mixed_ids
+from monolith.cli._bench.workload import WorkloadBatch, mixed_ids
 from monolith.tables import HashTable, Segment, TableConfig, initializers, row_optimizers
 
 if TYPE_CHECKING:
@@ -96,22 +96,22 @@ class Ours:
         self.table = table
         self._gradient = gradient
 
-    def lookup(self, batch: Batch) -> torch.Tensor:
+    def lookup(self, batch: WorkloadBatch) -> torch.Tensor:
         """Rows of the batch, float32 [n, dim]."""
         rows: torch.Tensor = self.table.lookup(batch.ids)
         return rows
 
-    def train(self, batch: Batch) -> None:
+    def train(self, batch: WorkloadBatch) -> None:
         """Looks up and updates by two independent calls."""
         self.table.lookup(batch.ids)
         self.table.apply_gradients(batch.ids, self._gradient, time=TIME)
 
-    def train_planned(self, batch: Batch) -> None:
+    def train_planned(self, batch: WorkloadBatch) -> None:
         """Looks up and updates with one shared plan: rows are found once per distinct id."""
         plan = self.table.plan(batch.ids)
         self.table.read(plan, per="id")
         self.table.apply(plan, self._gradient, per="id", time=TIME)
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch: WorkloadBatch) -> None:
         """Updates only."""
         self.table.apply_gradients(batch.ids, self._gradient, time=TIME)

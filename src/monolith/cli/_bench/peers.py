@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from monolith.cli._bench.workload import Batch, mixed_ids
+from monolith.cli._bench.workload import WorkloadBatch, mixed_ids
 
 LEARNING_RATE: Final = 0.01
 INITIAL_ACCUMULATOR: Final = 0.1
@@ -42,12 +42,12 @@ class TorchBag:
         self._gradient = gradient
         self._offsets = torch.arange(len(gradient))
 
-    def lookup(self, batch: Batch) -> torch.Tensor:
+    def lookup(self, batch: WorkloadBatch) -> torch.Tensor:
         """Rows of the batch, float32 [n, dim]."""
         with torch.no_grad():
             return self._forward(batch.rows)
 
-    def train(self, batch: Batch) -> None:
+    def train(self, batch: WorkloadBatch) -> None:
         """Runs forward, backward from the fixed output gradient, and the optimizer step."""
         self.train_rows(batch.rows)
 
@@ -71,7 +71,7 @@ class DictBag:
         self._rows = dict(zip(ids, range(num_rows), strict=True))
         self._bag = bag
 
-    def train(self, batch: Batch) -> None:
+    def train(self, batch: WorkloadBatch) -> None:
         """Maps the ids, then trains as torch does."""
         rows = self._rows
         self._bag.train_rows(torch.tensor([rows[id_] for id_ in batch.ids.tolist()]))
@@ -92,13 +92,13 @@ class FbgemmBag:
         self._offsets = torch.arange(len(gradient) + 1)
         self._shape = (examples, features, dim)
 
-    def lookup(self, batch: Batch) -> torch.Tensor:
+    def lookup(self, batch: WorkloadBatch) -> torch.Tensor:
         """Rows of the batch, float32 [B, F * dim]."""
         with torch.no_grad():
             output: torch.Tensor = self._table(batch.rows, self._offsets)
         return output
 
-    def train(self, batch: Batch) -> None:
+    def train(self, batch: WorkloadBatch) -> None:
         """Runs forward, then backward with the update inside."""
         torch.autograd.backward(self._table(batch.rows, self._offsets), self._gradient)
 

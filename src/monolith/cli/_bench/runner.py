@@ -24,7 +24,7 @@ from monolith.cli._bench.setting import Setting
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monolith.cli._bench.catalog import Row
+    from monolith.cli._bench.catalog import BenchRow
 
 _STANDARD_ERROR = 2
 """The descriptor, whatever object stands for it in this process."""
@@ -102,7 +102,7 @@ BUSY_LIMIT = 0.15
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class Outcome:
+class BenchOutcome:
     """What a run has measured so far."""
 
     measurements: list[Measurement] = dataclasses.field(default_factory=list)
@@ -113,9 +113,9 @@ class Outcome:
     """The largest share of processor time that others used just before a row, as far as it is too much."""
 
 
-def run(rows: Sequence[Row], setting: Setting, *, tell: Callable[[str], None]) -> Outcome:
+def run(rows: Sequence[BenchRow], setting: Setting, *, tell: Callable[[str], None]) -> BenchOutcome:
     """Measures the rows in order. Ctrl-C ends the run and keeps the rows that were finished."""
-    outcome = Outcome()
+    outcome = BenchOutcome()
     try:
         for number, row in enumerate(rows, start=1):
             tell(f"[{number}/{len(rows)}] {row.key}: {row.title}")
@@ -134,7 +134,7 @@ def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
     return [measurement.to_json() for measurement in getattr(importlib.import_module(module), name)(setting)]
 
 
-def _measure(row: Row, setting: Setting, outcome: Outcome, tell: Callable[[str], None]) -> list[Measurement]:
+def _measure(row: BenchRow, setting: Setting, outcome: BenchOutcome, tell: Callable[[str], None]) -> list[Measurement]:
     available, needed = machine.available_bytes(), row.needed_bytes(setting)
     if available is not None and available < needed:
         reason = f"needs {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free; try --quick"

@@ -19,7 +19,7 @@ WARM_UP_STEPS = 3
 """Steps before a turn is timed: they bring back what the previous contestant pushed out of the caches."""
 
 
-class Contestant(Generic[T]):
+class TimedStep(Generic[T]):
     """A step and the batches that it cycles through; each turn continues where the last one ended."""
 
     def __init__(self, step: Callable[[T], object], batches: Sequence[T]) -> None:
@@ -42,7 +42,7 @@ class Contestant(Generic[T]):
         return steps / elapsed
 
 
-def take_turns(contestants: Mapping[str, Contestant[T]], *, rounds: int, seconds: float) -> dict[str, list[float]]:
+def take_turns(contestants: Mapping[str, TimedStep[T]], *, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Returns steps per second of every contestant in every round; the order rotates each round."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)

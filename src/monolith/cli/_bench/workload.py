@@ -23,7 +23,7 @@ Ids = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class WorkloadBatch:
     """One batch of n = B * F ids, int64 [n]."""
 
     rows: torch.Tensor
@@ -53,7 +53,7 @@ def zipf_ranks(generator: np.random.Generator, *, num_rows: int, count: int) -> 
     return chosen
 
 
-def zipf_batches(setting: Setting, num_rows: int) -> list[Batch]:
+def zipf_batches(setting: Setting, num_rows: int) -> list[WorkloadBatch]:
     """Workload A. Ranks are scattered over the table: popular rows do not lie side by side in reality either."""
     generator = np.random.default_rng(SEED)
     scattered = generator.permutation(num_rows)
@@ -63,7 +63,7 @@ def zipf_batches(setting: Setting, num_rows: int) -> list[Batch]:
     ]
 
 
-def uniform_batches(setting: Setting, num_rows: int) -> list[Batch]:
+def uniform_batches(setting: Setting, num_rows: int) -> list[WorkloadBatch]:
     """Workload B."""
     generator = np.random.default_rng(SEED)
     count = setting.ids_per_batch
@@ -75,5 +75,5 @@ def output_gradient(count: int, dim: int) -> torch.Tensor:
     return torch.randn(count, dim, generator=torch.Generator().manual_seed(SEED))
 
 
-def _batch(rows: Ids) -> Batch:
-    return Batch(rows=torch.from_numpy(rows), ids=torch.from_numpy(mixed_ids(rows)))
+def _batch(rows: Ids) -> WorkloadBatch:
+    return WorkloadBatch(rows=torch.from_numpy(rows), ids=torch.from_numpy(mixed_ids(rows)))
