@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Report:
-    """What was found."""
+    """Result of reading a log and its bases."""
 
     place: str
     records: int = 0
@@ -43,12 +43,12 @@ class Report:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything is."""
+        """Whether the log or a base has a fault."""
         return bool(self.findings or self.lost_bases)
 
     @property
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as JSON values."""
         faults = [
             {
                 "fault": finding.fault.value,
@@ -73,7 +73,7 @@ class Report:
 
     @property
     def text(self) -> str:
-        """A line for each, and one at the end."""
+        """A line for each fault, and a summary at the end."""
         lines = [f"{finding.fault.value}: {finding.text}" for finding in self.findings]
         lines += [f"base: {text}" for text in self.lost_bases]
         if self.unfinished_bytes:

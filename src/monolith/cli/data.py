@@ -120,7 +120,7 @@ def _add_generate(inner: argparse._SubParsersAction[Any]) -> None:
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
-    """What is read."""
+    """Declares the arguments of an input."""
     parser.add_argument(
         "paths",
         nargs="+",
@@ -149,7 +149,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    """What is written."""
+    """Declares the arguments of an output."""
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write; it appears once complete")
     parser.add_argument(
         "--to",

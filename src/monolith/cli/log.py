@@ -82,7 +82,7 @@ def _verify(log: DeltaLog, args: argparse.Namespace) -> int:
 
 
 def _follow(log: DeltaLog, args: argparse.Namespace) -> int:
-    """Ctrl-C is how it ends."""
+    """Prints increments as they come, until SIGINT or SIGTERM."""
     stop = StopRequest()
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -159,7 +159,7 @@ HEAD = _FORM.format(
 
 
 def document_of(increment: Increment) -> dict[str, Any]:
-    """Everything but the payload."""
+    """Returns all fields of an increment but the payload, for JSON."""
     rows, removed = _counts(increment)
     return {
         "part": increment.part,
@@ -197,7 +197,7 @@ def time_text(milliseconds: int) -> str:
 
 
 def _counts(increment: Increment) -> tuple[int, int]:
-    """Rows, and ids that were removed."""
+    """Returns the numbers of rows and of removed ids."""
     if increment.kind is not IncrementKind.ROWS or not increment.payload:
         return 0, 0
     counts = {BlockKind.SERVING: 0, BlockKind.TOMBSTONE: 0}
@@ -228,7 +228,7 @@ def listed(log: DeltaLog) -> dict[str, Any]:
 
 
 def shown_list(contents: dict[str, Any]) -> str:
-    """As lines."""
+    """Returns the contents of a log as lines."""
     form = "{:<24} {:>10} {:>10} {:>10}".format
     lines = [form("part", "first", "last", "generation")]
     lines += [form(part["part"], part["first"], part["last"], part["generation"]) for part in contents["parts"]]

@@ -113,5 +113,5 @@ class Ours:
         self.table.apply(plan, self._gradient, per="id", time=TIME)
 
     def update(self, batch: WorkloadBatch) -> None:
-        """Updates only."""
+        """Updates rows without a lookup before."""
         self.table.apply_gradients(batch.ids, self._gradient, time=TIME)

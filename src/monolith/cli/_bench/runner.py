@@ -103,7 +103,7 @@ BUSY_LIMIT = 0.15
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class BenchOutcome:
-    """What a run has measured so far."""
+    """Measurements of a run so far."""
 
     measurements: list[Measurement] = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)

@@ -55,7 +55,7 @@ def take_turns(contestants: Mapping[str, TimedStep[T]], *, rounds: int, seconds:
 
 
 def timed(call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> float:
-    """Seconds one call takes."""
+    """Returns the seconds that one call takes."""
     start = time.perf_counter()
     call(*args, **kwargs)
     return time.perf_counter() - start

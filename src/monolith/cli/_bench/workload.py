@@ -64,7 +64,7 @@ def zipf_batches(setting: Setting, num_rows: int) -> list[WorkloadBatch]:
 
 
 def uniform_batches(setting: Setting, num_rows: int) -> list[WorkloadBatch]:
-    """Workload B."""
+    """Draws the batches of workload B."""
     generator = np.random.default_rng(SEED)
     count = setting.ids_per_batch
     return [_batch(generator.integers(0, num_rows, count)) for _ in range(setting.num_batches)]

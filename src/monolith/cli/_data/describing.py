@@ -134,7 +134,7 @@ def _short(value: Any) -> str:
 
 
 def report_lines(report: dict[str, Any]) -> list[str]:
-    """Statistics as lines to read."""
+    """Returns statistics as lines for a person."""
     out = [f"samples  {report['samples']:,}"]
     for task, label in enumerate(report["labels"]):
         rate = "no label" if label["positive_rate"] is None else f"{100 * label['positive_rate']:.2f} % above 0"

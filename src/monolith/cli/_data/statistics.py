@@ -121,7 +121,7 @@ _MOST_SLOTS = 8
 
 @dataclass(slots=True)
 class FeatureStatistics:
-    """What was counted of one feature."""
+    """Counts of one feature."""
 
     kind: str
     unique: UniqueCounter

@@ -38,7 +38,7 @@ _JSON_LINES = {".jsonl", ".ndjson"}
 
 
 class TableFiles(ABC):
-    """Files of columns."""
+    """Input files that have columns."""
 
     @property
     @abstractmethod
@@ -48,7 +48,7 @@ class TableFiles(ABC):
     @property
     @abstractmethod
     def schema(self) -> Any:
-        """Of the first file."""
+        """The schema of the first file."""
 
     @abstractmethod
     def tables(self) -> Iterator[tuple[str, Any]]:
@@ -69,7 +69,7 @@ class ParquetTables(TableFiles):
 
     @property
     def schema(self) -> Any:
-        """Of the first file."""
+        """The schema of the first file."""
         with self._files.open(self._files.files[0]) as file:
             return self._opened(file, self._files.files[0]).schema_arrow
 

@@ -60,7 +60,7 @@ class Stopwatch:
         self.begin()
 
     def begin(self) -> None:
-        """The first stage begins here."""
+        """Starts the first stage."""
         self._since = self._clock.monotonic()
 
     def end(self, stage: str) -> None:
@@ -125,7 +125,7 @@ class Frozen:
 
     @torch.no_grad()
     def judge(self, batch: Batch) -> Tensor:
-        """Predicts only."""
+        """Predicts, and learns nothing."""
         logits: Tensor = self.model(_ids(batch))
         return logits
 

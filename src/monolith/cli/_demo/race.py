@@ -74,7 +74,7 @@ class RaceWindow:
 
 @dataclass(slots=True)
 class RaceProgress:
-    """Where a race stands."""
+    """Progress of a race."""
 
     limits: RaceConfig
     seed: int
