@@ -44,7 +44,7 @@ class Batch(Mapping[str, ColumnValues]):
                 raise ValueError(f"column {name!r} must have {num_rows} rows, got {rows}")
         self._columns = dict(columns)
         self._num_rows = num_rows
-        self._texts = {} if not texts else {name: each for name, each in texts.items() if name in columns}
+        self._texts = {} if not texts else {name: column for name, column in texts.items() if name in columns}
 
     @property
     def num_rows(self) -> int:

@@ -45,15 +45,15 @@ def with_typed_fields(example: Example) -> Example:
     """Returns the Example with its reserved features moved to their typed fields."""
     if not any(named.name in _RESERVED for named in example.named_feature):
         return example
-    made = Example()
-    made.CopyFrom(example)
-    del made.named_feature[:]
+    converted = Example()
+    converted.CopyFrom(example)
+    del converted.named_feature[:]
     for named in example.named_feature:
         if named.name in _RESERVED:
-            _read_reserved(named.name, named.feature, made)
+            _read_reserved(named.name, named.feature, converted)
         else:
-            made.named_feature.add().CopyFrom(named)
-    return made
+            converted.named_feature.add().CopyFrom(named)
+    return converted
 
 
 def example_of_instance(instance: Instance) -> Example:
@@ -205,8 +205,8 @@ def _copy_instance_feature(source: InstanceFeature, example: Example) -> None:
     for field, kind in _NESTED_FIELDS.items():
         if lists := getattr(source, field):
             target = getattr(_add(example, source.name), kind)
-            for each in lists:
-                target.list.add().value.extend(each.value)
+            for row in lists:
+                target.list.add().value.extend(row.value)
             return
 
 
@@ -215,9 +215,9 @@ def _copy_to_instance(named: NamedFeature, kind: str, instance: Instance) -> Non
     field = _INSTANCE_FIELDS[kind]
     source: Message = getattr(named.feature, kind)
     if kind.endswith("lists"):
-        for each in source.list:  # type: ignore[attr-defined]
+        for row in source.list:  # type: ignore[attr-defined]
             # Nested ids of an Instance are always v2 ids.
-            values = [v1_to_v2(number) % (1 << 64) for number in each.value] if kind == "fid_v1_lists" else each.value
+            values = [v1_to_v2(number) % (1 << 64) for number in row.value] if kind == "fid_v1_lists" else row.value
             getattr(target, field).add().value.extend(values)
     else:
         getattr(target, field).extend(source.value)  # type: ignore[attr-defined]

@@ -217,15 +217,15 @@ class _Derived(Dataset[T], Generic[S, T]):
         if self._stage.works_on_shares:
             return _Derived(self._source.for_worker(worker), self._stage)
         sources = list(self.sources())
-        if all(each.is_share for each in sources):
+        if all(source.is_share for source in sources):
             return self
-        if any(each.is_share for each in sources):
+        if any(source.is_share for source in sources):
             raise InvalidArgumentError(
                 f"{self!r}: some of what it reads is the share of one worker and some is not, and {self._stage!r} needs"
                 " all of it or shares of all; call .share(*self.ctx.shares) on each, or on none"
             )
-        for each in sources:
-            worker.require_shareable(each)
+        for source in sources:
+            worker.require_shareable(source)
         return worker.share_of(self)
 
     def known_length(self) -> KnownLength:

@@ -79,7 +79,7 @@ class FeatureList:
         """
         columns: dict[str, None] = {}
         cache_columns: dict[str, None] = {}
-        found: dict[str, dict[str, dict[str, str]]] = {"features": {}, "feeds": {}, "caches": {}}
+        entries: dict[str, dict[str, dict[str, str]]] = {"features": {}, "feeds": {}, "caches": {}}
         for number, line in enumerate(text.splitlines(), start=1):
             line = line.split("#", 1)[0].strip()  # noqa: PLW2901 - what is left of it
             place = f"{origin}, line {number}"
@@ -89,12 +89,12 @@ class FeatureList:
                 target.update(dict.fromkeys(re.findall(r"[^\s,;]+", listed[2])))
             elif line:
                 kind, name, options = _entry(line, place)
-                if name in found[kind]:
+                if name in entries[kind]:
                     raise InvalidArgumentError(f"{place}: {name!r} is listed twice")
-                found[kind][name] = options
-        features = {name: _feature(name, options, origin) for name, options in found["features"].items()}
+                entries[kind][name] = options
+        features = {name: _feature(name, options, origin) for name, options in entries["features"].items()}
         _check_slots(features.values(), origin)
-        return cls(features, tuple(columns), tuple(cache_columns), found["feeds"], found["caches"])
+        return cls(features, tuple(columns), tuple(cache_columns), entries["feeds"], entries["caches"])
 
     def find(self, name: str | int) -> Feature | None:
         """Returns the feature of this name or slot, or None.

@@ -76,11 +76,12 @@ class MergedDataset(Dataset[T]):
     def known_length(self) -> KnownLength:
         """Returns the length of all streams together, unless the first end is the end."""
         known = [dataset.known_length() for dataset in self._datasets]
-        if self._stop_at_first_end or any(each.elements is None for each in known):
+        if self._stop_at_first_end or any(length.elements is None for length in known):
             return KnownLength()
-        has_rows = all(each.rows is not None for each in known)
+        has_rows = all(length.rows is not None for length in known)
         return KnownLength(
-            sum(each.elements or 0 for each in known), sum(e.rows or 0 for e in known) if has_rows else None
+            sum(length.elements or 0 for length in known),
+            sum(length.rows or 0 for length in known) if has_rows else None,
         )
 
     def __repr__(self) -> str:

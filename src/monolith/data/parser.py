@@ -89,14 +89,14 @@ def _varint_bytes(number: int) -> bytes:
 
 def _last_numbers(records: Records, fields: tuple[int, ...]) -> list[npt.NDArray[np.uint64]]:
     """Returns for each field its last number in each message; 0 if missing, or if the message is malformed."""
-    found = [np.zeros(len(records), np.uint64) for _ in fields]
+    last_numbers = [np.zeros(len(records), np.uint64) for _ in fields]
     at, end = records.spans[::2].copy(), records.spans[::2] + records.spans[1::2]
     left = np.flatnonzero(at < end)
     while len(left):
         tags, at[left] = _varints(records.buffer, at[left], end[left])
         wires = (tags & np.uint64(7)).astype(np.int64)
         numbers, behind = _varints(records.buffer, at[left], end[left])
-        for field, values in zip(fields, found, strict=True):
+        for field, values in zip(fields, last_numbers, strict=True):
             is_field = tags == np.uint64(field << 3 | _VARINT)
             values[left[is_field]] = numbers[is_field]
         sizes = np.minimum(numbers, np.uint64(1 << 40)).astype(np.int64)
@@ -104,7 +104,7 @@ def _last_numbers(records: Records, fields: tuple[int, ...]) -> list[npt.NDArray
         # Other wire types are no longer written by anyone: such a message ends here.
         at[left] = np.select([wires == wire for wire in steps], list(steps.values()), end[left])
         left = left[at[left] < end[left]]
-    return found
+    return last_numbers
 
 
 def _varints(

@@ -64,9 +64,9 @@ class SavedPosition:
             fields = json.loads(position)
         except (TypeError, ValueError) as error:
             raise self._wrong(f"expected JSON, got {position[:60]!r}") from error
-        found = fields.get("dataset") if isinstance(fields, dict) else None
-        if found != dataset:
-            raise self._wrong(f"it was saved by a dataset of kind {found!r}")
+        kind = fields.get("dataset") if isinstance(fields, dict) else None
+        if kind != dataset:
+            raise self._wrong(f"it was saved by a dataset of kind {kind!r}")
         self._fields: dict[str, Any] = fields
 
     def require_same(self, **own: Any) -> Self:
@@ -136,7 +136,7 @@ def known_times(position: bytes) -> tuple[int, int] | None:
     None: neither the position nor that of its source has this field (``known_ms``).
     """
     try:
-        oldest, newest = _told(position, "known_ms")
+        oldest, newest = _innermost_field(position, "known_ms")
         return int(oldest), int(newest)
     except (TypeError, ValueError):
         return None
@@ -147,19 +147,19 @@ def known_examples(position: bytes) -> int | None:
 
     None: neither the position nor that of its source has this field (``examples``).
     """
-    found = _told(position, "examples")
-    return found if type(found) is int and found >= 0 else None
+    examples = _innermost_field(position, "examples")
+    return examples if type(examples) is int and examples >= 0 else None
 
 
-def _told(position: bytes, field: str) -> Any:
+def _innermost_field(position: bytes, field: str) -> Any:
     """Returns a field of the first stage that has it, from the last stage inwards; None: none has it."""
     try:
-        found: Any = json.loads(position)
+        fields: Any = json.loads(position)
     except ValueError:
         return None
-    while isinstance(found, dict) and field not in found:
-        found = found.get("source")
-    return found[field] if isinstance(found, dict) else None
+    while isinstance(fields, dict) and field not in fields:
+        fields = fields.get("source")
+    return fields[field] if isinstance(fields, dict) else None
 
 
 def _canonical(value: Any) -> bytes:

@@ -87,13 +87,13 @@ def concat_batches(batches: Sequence[Batch]) -> Batch:
     texts = first.texts
     for batch in batches[1:]:
         if batch.texts != texts:  # of two files, one may have numbers
-            texts = {name: each for name, each in texts.items() if batch.texts.get(name) == each}
+            texts = {name: column for name, column in texts.items() if batch.texts.get(name) == column}
     return Batch(columns, num_rows=sum(batch.num_rows for batch in batches), texts=texts)
 
 
 def with_columns(batch: Batch, columns: Mapping[str, ColumnValues]) -> Batch:
     """Returns the batch with these columns, replacing those of the same name, or added after the others."""
-    texts = {name: each for name, each in batch.texts.items() if name not in columns}
+    texts = {name: column for name, column in batch.texts.items() if name not in columns}
     return Batch({**batch, **columns}, num_rows=batch.num_rows, texts=texts)
 
 

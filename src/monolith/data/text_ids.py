@@ -92,12 +92,12 @@ class TextColumn:
         if self.separator is not None:
             data, offsets, counts = _split(data, offsets, self.separator.encode())
             splits = counts if splits is None else counts[splits]
-        found = torch.from_numpy(_core.text_ids(self.name, data, offsets))
+        text_hashes = torch.from_numpy(_core.text_ids(self.name, data, offsets))
         if self.slot is not None:
-            found = ids.pack_v2(self.slot, found)
+            text_hashes = ids.pack_v2(self.slot, text_hashes)
         if splits is None and self.length is None:
-            return found
-        ragged = Ragged(found, torch.arange(len(offsets)) if splits is None else splits, validate=False)
+            return text_hashes
+        ragged = Ragged(text_hashes, torch.arange(len(offsets)) if splits is None else splits, validate=False)
         return ragged if self.length is None else ragged.to_padded(length=self.length)
 
 

@@ -134,7 +134,7 @@ def example_of_lists(sample: TfExample, *, ids: Collection[str] = ()) -> Example
         if kind != "int64_list":
             raise ValueError(f"feature {name!r} cannot be ids: it is a {kind}")
         target = _add(example, name).fid_v2_list
-        target.value.extend(each % (1 << 64) for each in feature.int64_list.value)
+        target.value.extend(number % (1 << 64) for number in feature.int64_list.value)
         target.SetInParent()
     return example
 
@@ -153,11 +153,11 @@ def _put_typed_fields(example: Example, sample: TfExample) -> None:
             continue
         values = value if field.is_repeated else [value]
         if field.cpp_type == field.CPPTYPE_STRING:
-            lists[name].bytes_list.value.extend(each.encode() for each in values)
+            lists[name].bytes_list.value.extend(value.encode() for value in values)
         elif field.cpp_type == field.CPPTYPE_FLOAT:
             lists[name].float_list.value.extend(values)
         else:
-            lists[name].int64_list.value.extend(_signed(int(each)) for each in values)
+            lists[name].int64_list.value.extend(_signed(int(value)) for value in values)
 
 
 def _take_typed_field(name: str, feature: Any, kind: str, example: Example) -> bool:

@@ -78,7 +78,7 @@ class FileAssignments:
     @property
     def workers(self) -> list[int]:
         """Workers that took files and did not give them back."""
-        return sorted({worker for each in self._passes.values() for worker in each.taken} - self._gone)
+        return sorted({worker for epoch_pass in self._passes.values() for worker in epoch_pass.taken} - self._gone)
 
     def waiting(self, epoch: int) -> int:
         """Returns the number of found files and parts that are not assigned in this epoch."""
@@ -142,8 +142,8 @@ class FileAssignments:
         if worker in self._gone:
             return None
         pieces: list[list[Any]] = []
-        for epoch, each in sorted(self._passes.items()):
-            for turn, piece in enumerate(each.taken.get(worker, [])):
+        for epoch, epoch_pass in sorted(self._passes.items()):
+            for turn, piece in enumerate(epoch_pass.taken.get(worker, [])):
                 if progress is None or (epoch, turn) >= (progress.epoch, progress.turns):
                     pieces.append([epoch, piece.number, piece.place])
                 elif epoch == progress.epoch and turn in progress.places:

@@ -35,14 +35,14 @@ class SeldomRepeated(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: dict[str, float] = {}
+        self._last_logged: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Returns whether to log the line."""
         kind, now = record.getMessage().split(" ", 1)[0], time.monotonic()
-        if now - self._told.get(kind, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+        if now - self._last_logged.get(kind, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
             return False
-        self._told[kind] = now
+        self._last_logged[kind] = now
         return True
 
 
@@ -200,12 +200,12 @@ class KafkaClient:
         Raises:
             NotFoundError: there is no such topic.
         """
-        found: list[Partition] = []
+        partitions: list[Partition] = []
         for topic in self.topics:
             about = f"topic '{topic}' at {self.brokers}"
             metadata = self.call(about, lambda limit, topic=topic: self._topic_metadata(topic, limit))  # type: ignore[misc]
-            found += [Partition(topic, number) for number in metadata.partitions]
-        return sorted(found)
+            partitions += [Partition(topic, number) for number in metadata.partitions]
+        return sorted(partitions)
 
     def watermarks(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
         """Returns the first available offset and the one after the last; two requests for all partitions.
@@ -222,33 +222,35 @@ class KafkaClient:
 
     def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> Offsets:
         """Returns the first offset of a message at this time or later; the end if there is none."""
-        found = self._list_offsets(partitions, milliseconds)
+        offsets = self._list_offsets(partitions, milliseconds)
         ends = self.ends(partitions)
-        return {partition: ends[partition] if found[partition] < 0 else found[partition] for partition in partitions}
+        return {
+            partition: ends[partition] if offsets[partition] < 0 else offsets[partition] for partition in partitions
+        }
 
     def _list_offsets(self, partitions: Sequence[Partition], moment: int) -> Offsets:
         """Returns the offsets of a time in milliseconds, or of the ends, which are numbers below 0."""
         if not partitions:
             return {}
-        wanted = [self.at(partition, moment) for partition in partitions]
+        queries = [self.at(partition, moment) for partition in partitions]
         what = f"the offsets of {', '.join(sorted({partition.topic for partition in partitions}))}"
-        found = self.call(what, lambda limit: self.consumer.offsets_for_times(wanted, timeout=limit))
-        for each in found:
-            if each.error is not None:
-                raise self.translate(each.error, str(Partition(each.topic, each.partition)))
-        return {Partition(each.topic, each.partition): each.offset for each in found}
+        answers = self.call(what, lambda limit: self.consumer.offsets_for_times(queries, timeout=limit))
+        for answer in answers:
+            if answer.error is not None:
+                raise self.translate(answer.error, str(Partition(answer.topic, answer.partition)))
+        return {Partition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, str]]:
         """Returns the committed offsets of the group, with the marks of the committing runs."""
         if not partitions:
             return {}
-        wanted = [self.at(partition) for partition in partitions]
+        queries = [self.at(partition) for partition in partitions]
         what = "the committed offsets of the group"
-        found = self.call(what, lambda limit: self.consumer.committed(wanted, timeout=limit))
+        answers = self.call(what, lambda limit: self.consumer.committed(queries, timeout=limit))
         return {
-            Partition(each.topic, each.partition): (each.offset, each.metadata or "")
-            for each in found
-            if each.offset >= 0
+            Partition(answer.topic, answer.partition): (answer.offset, answer.metadata or "")
+            for answer in answers
+            if answer.offset >= 0
         }
 
     def commit(self, offsets: Offsets) -> None:

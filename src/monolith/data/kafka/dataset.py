@@ -191,7 +191,11 @@ class KafkaDataset(Dataset[Records]):
         inside: Offsets = {}
         if behind is not None:
             # Not where the brokers made it begin elsewhere.
-            inside = {each: n for each, n in behind.inside.items() if behind.next.get(each) == following.get(each)}
+            inside = {
+                partition: n
+                for partition, n in behind.inside.items()
+                if behind.next.get(partition) == following.get(partition)
+            }
         return self._reading(client, fetching, ordering, Starting(following, inside, self._counts(partitions)))
 
     def _read_in_group(
@@ -216,10 +220,14 @@ class KafkaDataset(Dataset[Records]):
     def _ends(self, client: KafkaClient, mine: Sequence[Partition], behind: KafkaPosition | None) -> Offsets:
         if self.stop == "never":
             return {}
-        known = {} if behind is None else {each: behind.ends[each] for each in mine if each in behind.ends}
+        known = (
+            {}
+            if behind is None
+            else {partition: behind.ends[partition] for partition in mine if partition in behind.ends}
+        )
         if self.stop == "end":
-            unknown = [each for each in mine if each not in known]
-            known |= {each: end for each, (_, end) in client.watermarks(unknown).items()}
+            unknown = [partition for partition in mine if partition not in known]
+            known |= {partition: end for partition, (_, end) in client.watermarks(unknown).items()}
         return known
 
     def _reading(
@@ -247,7 +255,7 @@ class KafkaDataset(Dataset[Records]):
         )
 
     def _counts(self, partitions: Sequence[Partition]) -> dict[str, int]:
-        return {topic: sum(each.topic == topic for each in partitions) for topic in self.topics}
+        return {topic: sum(partition.topic == topic for partition in partitions) for topic in self.topics}
 
 
 _LOG = logging.getLogger(__name__)
@@ -283,7 +291,7 @@ class Membership:
         )
 
     def _assigned(self, _: Consumer, granted: list[TopicPartition]) -> None:
-        partitions = sorted(Partition(each.topic, each.partition) for each in granted)
+        partitions = sorted(Partition(entry.topic, entry.partition) for entry in granted)
         _LOG.info("partitions of this reader now: %s", "; ".join(map(str, partitions)) or "none")
         offsets = self._begun(partitions)
         missing = [partition for partition in partitions if partition not in offsets]
@@ -305,11 +313,13 @@ class Membership:
         return offsets
 
     def _revoked(self, _: Consumer, taken: list[TopicPartition]) -> None:
-        partitions = [Partition(each.topic, each.partition) for each in taken]
+        partitions = [Partition(entry.topic, entry.partition) for entry in taken]
         self._fetching.disown(partitions)
         try:
             if self._handover.answers():
-                self._handover.commit({each: self._following[each] for each in partitions if each in self._following})
+                self._handover.commit(
+                    {partition: self._following[partition] for partition in partitions if partition in self._following}
+                )
                 return
             reason = "no broker answers"
         except OpError as error:
@@ -317,6 +327,6 @@ class Membership:
         _LOG.warning("could not commit offsets to the group, messages may be read twice: %s", reason)
 
     def _lost(self, _: Consumer, taken: list[TopicPartition]) -> None:
-        partitions = [Partition(each.topic, each.partition) for each in taken]
+        partitions = [Partition(entry.topic, entry.partition) for entry in taken]
         _LOG.warning("partitions were reassigned before this reader could commit its offsets: %s", partitions)
         self._fetching.disown(partitions)

@@ -58,7 +58,9 @@ class Fetching:
     def own(self, offsets: Mapping[Partition, int]) -> None:
         """Takes these partitions instead of those before; their first messages are fetched at these offsets."""
         there = self._client.watermarks(list(offsets))
-        checked = {each: self._existing(each, offset, there[each]) for each, offset in offsets.items()}
+        checked = {
+            partition: self._existing(partition, offset, there[partition]) for partition, offset in offsets.items()
+        }
         self.fetched = dict(checked)
         self.generation += 1
         self._assign()
@@ -80,9 +82,13 @@ class Fetching:
 
     def is_behind(self) -> bool:
         """Queries the brokers for messages that are wanted now and were not fetched yet."""
-        wanted = [each for each in self.fetched if each not in self._paused and not self.is_complete(each)]
-        ends = self._client.ends(wanted)
-        return any(max(self.fetched[each], self._seen_ends.get(each, 0)) < ends[each] for each in wanted)
+        unpaused = [
+            partition for partition in self.fetched if partition not in self._paused and not self.is_complete(partition)
+        ]
+        ends = self._client.ends(unpaused)
+        return any(
+            max(self.fetched[partition], self._seen_ends.get(partition, 0)) < ends[partition] for partition in unpaused
+        )
 
     def fetch(self, limit: int) -> list[Chunk]:
         """Returns the next messages, at most `limit`; empty if none arrived in time.
@@ -101,10 +107,10 @@ class Fetching:
         if gathered is not None:
             self._client.seen()
             return list(self._chunks(messages, gathered))
-        told = [(message, message.error()) for message in messages]
-        messages = [message for message, error in told if error is None]
+        with_errors = [(message, message.error()) for message in messages]
+        messages = [message for message, error in with_errors if error is None]
         chunks = list(self._chunks(messages, _core.gather_messages(messages))) if messages else []
-        for event, error in told:
+        for event, error in with_errors:
             if error is not None:
                 self._handle(event, error)
         return chunks
@@ -113,16 +119,16 @@ class Fetching:
         """Returns the maximum number of remaining messages; the library would block waiting for more."""
         if any(partition not in self.ends for partition in self.fetched):
             return 1 << 16
-        return max(1, sum(max(0, self.ends[each] - offset) for each, offset in self.fetched.items()))
+        return max(1, sum(max(0, self.ends[partition] - offset) for partition, offset in self.fetched.items()))
 
-    def pause(self, wanted: set[Partition]) -> None:
+    def pause(self, partitions: set[Partition]) -> None:
         """Fetches no more of these partitions, and again of all others."""
-        begin, end = wanted - self._paused, self._paused - wanted
+        begin, end = partitions - self._paused, self._paused - partitions
         if begin:
             self._client.consumer.pause([self._client.at(partition) for partition in begin])
         if end:
             self._client.consumer.resume([self._client.at(partition) for partition in end])
-        self._paused = set(wanted)
+        self._paused = set(partitions)
 
     def _chunks(self, messages: Sequence[Message], gathered: Any) -> Iterator[Chunk]:
         buffer, begins, lengths, offsets, numbers = gathered

@@ -121,7 +121,7 @@ class FixedOrder:
             for partition, queue in self._queues.items()
             if queue.size_bytes > self._budget and queue.messages >= self._block_messages
         }
-        self._fetching.pause(ahead | {each for each in self._queues if self._fetching.is_complete(each)})
+        self._fetching.pause(ahead | {partition for partition in self._queues if self._fetching.is_complete(partition)})
 
 
 class _Queue:

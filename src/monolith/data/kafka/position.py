@@ -170,16 +170,21 @@ def new_offsets(client: KafkaClient, partitions: Sequence[Partition], start: Sta
     if isinstance(start, datetime):
         return client.offsets_at(partitions, milliseconds(start))
     if isinstance(start, Mapping):
-        given = {
-            Partition(topic, int(number)): offset for topic, each in start.items() for number, offset in each.items()
+        start_offsets = {
+            Partition(topic, int(number)): offset
+            for topic, numbers in start.items()
+            for number, offset in numbers.items()
         }
-        if missing := [partition for partition in partitions if partition not in given]:
+        if missing := [partition for partition in partitions if partition not in start_offsets]:
             raise InvalidArgumentError(f"start: no offset for {_list(missing)}")
-        return {partition: given[partition] for partition in partitions}
+        return {partition: start_offsets[partition] for partition in partitions}
     if start == "committed":
         # Partitions without a committed offset are read from their first message, so that nothing is lost.
-        found = {partition: offset for partition, (offset, _) in client.committed(partitions).items()}
-        return new_offsets(client, [each for each in partitions if each not in found], "earliest") | found
+        committed = {partition: offset for partition, (offset, _) in client.committed(partitions).items()}
+        return (
+            new_offsets(client, [partition for partition in partitions if partition not in committed], "earliest")
+            | committed
+        )
     return {partition: ends[start == "latest"] for partition, ends in client.watermarks(partitions).items()}
 
 
@@ -194,13 +199,13 @@ def offsets_behind(
         InvalidArgumentError: the position lacks a partition that existed.
     """
     check_topics(client, position, partitions)
-    missing = [each for each in mine if each not in position.next]
-    if unknown := [each for each in missing if each.number < position.counts.get(each.topic, 0)]:
+    missing = [partition for partition in mine if partition not in position.next]
+    if unknown := [partition for partition in missing if partition.number < position.counts.get(partition.topic, 0)]:
         raise InvalidArgumentError(
             f"position in Kafka topics: it has no offset for {_list(unknown)}; it is that of another worker, or of "
             "another number of workers: merge_positions makes one for all"
         )
-    return {each: position.next[each] for each in mine if each in position.next} | new_offsets(
+    return {partition: position.next[partition] for partition in mine if partition in position.next} | new_offsets(
         client, missing, "earliest"
     )
 

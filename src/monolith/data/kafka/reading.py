@@ -61,7 +61,7 @@ class KafkaReading(Reading["Records"]):
         self._config = config
         self._following = start.following
         self._inside = dict(start.inside)
-        self._to_skip = {(each, start.following[each]): count for each, count in start.inside.items()}
+        self._to_skip = {(partition, start.following[partition]): count for partition, count in start.inside.items()}
         self._counts = start.counts
         self._gathering = gathering
         self._origin = f"Kafka at {client.brokers}"
@@ -123,7 +123,9 @@ class KafkaReading(Reading["Records"]):
             raise FailedPreconditionError(f"{self._origin}: the reading is closed")
         raw = self.position if position is None else position
         offsets = KafkaPosition.from_bytes(raw).next
-        self._client.commit({each: offset for each, offset in offsets.items() if each in self._fetching.fetched})
+        self._client.commit(
+            {partition: offset for partition, offset in offsets.items() if partition in self._fetching.fetched}
+        )
 
     def close(self) -> None:
         """Leaves the group and closes the connections. Further calls do nothing."""
@@ -175,7 +177,7 @@ class KafkaReading(Reading["Records"]):
         records = self._unwrapping.records(block, self._origin)
         through = {chunk.partition: int(chunk.offsets[-1]) + 1 for chunk in block}
         piece = FetchedRecords(records, tuple(chunk.partition for chunk in block), through)
-        if self._to_skip and any(each in through for each, _ in self._to_skip):
+        if self._to_skip and any(partition in through for partition, _ in self._to_skip):
             piece = piece.without_first(self._to_skip)
             self._to_skip = {place: count for place, count in self._to_skip.items() if place[0] not in through}
         return piece

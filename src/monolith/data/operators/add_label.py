@@ -175,7 +175,7 @@ def parse_task_labels(text: str) -> tuple[TaskLabel, ...]:
         if len(fields) > 3:
             raise ValueError(f"task labels must be 'positive,...:negative,...:rate', got {part!r} in {text!r}")
         try:
-            actions = [tuple(int(each) for each in piece.split(",") if each.strip()) for piece in fields[:2]]
+            actions = [tuple(int(action) for action in piece.split(",") if action.strip()) for piece in fields[:2]]
             rate = float(fields[2]) if len(fields) == 3 and fields[2] else 1.0
         except ValueError:
             raise ValueError(f"task labels must be numbers, got {part!r} in {text!r}") from None

@@ -134,27 +134,27 @@ class PackedTexts:
 
     def _have(self, part: bytes, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Returns which strings have these bytes at the given starts."""
-        found = self.lengths >= len(part)
+        matches = self.lengths >= len(part)
         if part:
-            places = starts[found, None] + np.arange(len(part))
-            found[found] = (self.bytes[places] == np.frombuffer(part, dtype=np.uint8)).all(axis=1)
-        return found
+            places = starts[matches, None] + np.arange(len(part))
+            matches[matches] = (self.bytes[places] == np.frombuffer(part, dtype=np.uint8)).all(axis=1)
+        return matches
 
 
-def rows_with_any(rows: Ragged, wanted: Tensor) -> Tensor:
-    """Returns which rows contain one of the wanted values; bool [B]. `wanted` is sorted and without duplicates."""
-    found = torch.zeros(rows.num_rows, dtype=torch.bool, device=rows.device)
-    matches = _places(rows.flat_values, wanted) >= 0
-    found[rows.value_rowids()[matches]] = True
-    return found
+def rows_with_any(rows: Ragged, values: Tensor) -> Tensor:
+    """Returns which rows contain one of the values; bool [B]. `values` is sorted and without duplicates."""
+    has_value = torch.zeros(rows.num_rows, dtype=torch.bool, device=rows.device)
+    matches = _places(rows.flat_values, values) >= 0
+    has_value[rows.value_rowids()[matches]] = True
+    return has_value
 
 
-def rows_with_all(columns: list[Ragged], wanted: Tensor) -> Tensor:
-    """Returns which rows contain every wanted value, in one of the columns or another; bool [B]."""
-    count = len(wanted)
+def rows_with_all(columns: list[Ragged], values: Tensor) -> Tensor:
+    """Returns which rows contain every one of the values, in one of the columns or another; bool [B]."""
+    count = len(values)
     pairs = []
     for rows in columns:
-        places = _places(rows.flat_values, wanted)
+        places = _places(rows.flat_values, values)
         pairs.append((rows.value_rowids() * count + places)[places >= 0])
     distinct = torch.unique(torch.cat(pairs))
     return torch.bincount(distinct // max(count, 1), minlength=columns[0].num_rows) == count

@@ -40,8 +40,8 @@ class FromSource(Condition):
     def holds(self, batch: Batch) -> Tensor:
         """Returns the rows for which it holds, bool [B]."""
         keys = numbers_of(batch, self.column, self)
-        wanted = torch.tensor(list(_keys_of(tuple(self.names))), dtype=keys.dtype, device=keys.device)
-        return torch.isin(keys, wanted)
+        known_keys = torch.tensor(list(_keys_of(tuple(self.names))), dtype=keys.dtype, device=keys.device)
+        return torch.isin(keys, known_keys)
 
 
 @config
@@ -94,10 +94,10 @@ class ByFlow:
                 f"ByFlow: {rest.num_rows} rows of unknown sources, the first of key {key}; known are "
                 f"{', '.join(self._functions)}; set `others` to handle them"
             )
-        made = [self._functions[name](rows) for name, rows in flows.items() if rows is not None]
+        results = [self._functions[name](rows) for name, rows in flows.items() if rows is not None]
         if rest is not None and self._others is not None:
-            made.append(self._others(rest))
-        left = [rows for rows in made if rows is not None]
+            results.append(self._others(rest))
+        left = [rows for rows in results if rows is not None]
         return concat_batches(left) if left else None
 
 

@@ -255,7 +255,7 @@ class ItemPool:
         ready, sizes = self._ready()
         chosen, chances = _choose_channels(channels, uniforms, (ready, sizes), easy_share)
         count = len(channels)
-        found = np.zeros(count, dtype=bool)
+        is_drawn = np.zeros(count, dtype=bool)
         ids, rows, draw_counts = (np.zeros(count, dtype=np.int64) for _ in range(3))
         ages, log_q = np.zeros(count), np.zeros(count)
         for channel in np.unique(chosen[chances > 0]).tolist():
@@ -263,13 +263,13 @@ class ItemPool:
             own = np.flatnonzero((chosen == channel) & (chances > 0))
             places, item_chances = items.choose(uniforms[own, 2], items.places_of(own_ids[own]), alpha)
             own, places, item_chances = own[places >= 0], places[places >= 0], item_chances[places >= 0]
-            found[own] = True
+            is_drawn[own] = True
             ids[own], rows[own] = items.ids[places], items.rows[places]
             draw_counts[own] = items.count_draws(places)
             ages[own] = (places + 1) / len(items)
             log_q[own] = np.log(chances[own] * item_chances)
-        features = self._features.take(rows[found])
-        return Draws(found, ids[found], features, draw_counts[found], ages[found], log_q[found])
+        features = self._features.take(rows[is_drawn])
+        return Draws(is_drawn, ids[is_drawn], features, draw_counts[is_drawn], ages[is_drawn], log_q[is_drawn])
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the complete state for a checkpoint, as tensors and plain values."""
@@ -333,10 +333,10 @@ def _choose_channels(
     return chosen, np.where(is_ready, chances, 0.0)
 
 
-def _occurrences(wanted: Numbers, ids: Numbers) -> Numbers:
+def _occurrences(searched: Numbers, ids: Numbers) -> Numbers:
     """Returns how often each of the wanted ids occurs in `ids`."""
     distinct, counts = np.unique(ids, return_counts=True)
-    occurrences: Numbers = counts[np.searchsorted(distinct, wanted)]
+    occurrences: Numbers = counts[np.searchsorted(distinct, searched)]
     return occurrences
 
 

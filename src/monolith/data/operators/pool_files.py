@@ -88,12 +88,12 @@ def _shards_of(folder: str, step: int, worker: int) -> list[str]:
     pattern = re.compile(rf"model\.ckpt-{step}_item_pool_(\d+)_(\d+)_(\d+)$")
     names = [posixpath.basename(str(path)) for path in system.ls(root, detail=False)] if system.exists(root) else []
     matches = [match for name in names if (match := pattern.match(name))]
-    found = [(int(match[1]), int(match[2]), int(match[3]), match[0]) for match in matches]
-    if not found:
+    shard_files = [(int(match[1]), int(match[2]), int(match[3]), match[0]) for match in matches]
+    if not shard_files:
         raise NotFoundError(f"{folder}: no item pool of step {step}; the files there are {sorted(names)[:10]}")
-    old_workers = max(number for _, _, number, _ in found)
+    old_workers = max(number for _, _, number, _ in shard_files)
     source = worker % old_workers
-    shards = {shard: name for owner, shard, number, name in found if (owner, number) == (source, old_workers)}
+    shards = {shard: name for owner, shard, number, name in shard_files if (owner, number) == (source, old_workers)}
     if not shards:
         raise NotFoundError(f"{folder}: item pool of step {step} lacks the file of worker {source} of {old_workers}")
     if lost := sorted(set(range(max(shards))) - set(shards)):
@@ -175,7 +175,7 @@ def _column(features: list[Feature], kind: str, place: str) -> ColumnValues:
         ids = Ragged.from_lists(numbers)
         return ids if kind == "fid_v2_list" else ids.with_values(v1_to_v2(ids.flat_values))
     if kind == "float_lists":
-        lists = [[value for each in feature.float_lists.list for value in each.value] for feature in features]
+        lists = [[value for floats in feature.float_lists.list for value in floats.value] for feature in features]
         return Ragged.from_lists(lists, dtype=torch.float32)
     if kind not in {"int64_list", "float_list"}:
         raise DataLossError(f"{place}: features of kind {kind} cannot be kept in a pool")

@@ -60,7 +60,7 @@ class RowStore:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
-        self._parts: dict[str, _Rows] = {}
+        self._parts: dict[str, _ColumnRows] = {}
         self.num_rows = 0
 
     def append(self, rows: Batch) -> Numbers:
@@ -93,7 +93,7 @@ class RowStore:
             self.append(kept)
 
 
-class _Rows(ABC):
+class _ColumnRows(ABC):
     """The rows of one column."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class _Rows(ABC):
             raise TypeError(f"rows of column {name!r} are kept as {kept}, got {describe_column(values)}")
 
 
-class _RaggedRows(_Rows):
+class _RaggedRows(_ColumnRows):
     def __init__(self, like: Ragged) -> None:
         self._dtype = like.dtype
         self._values = GrowingArray((), like.flat_values[:0].numpy().dtype)
@@ -134,7 +134,7 @@ class _RaggedRows(_Rows):
         return Ragged.from_lengths(torch.from_numpy(self._values.data[places]), torch.from_numpy(lengths))
 
 
-class _DenseRows(_Rows):
+class _DenseRows(_ColumnRows):
     def __init__(self, like: Tensor) -> None:
         self._values = GrowingArray(tuple(like.shape[1:]), like[:0].cpu().numpy().dtype)
         self._dtype = like.dtype
@@ -150,7 +150,7 @@ class _DenseRows(_Rows):
         return torch.from_numpy(self._values.data[rows])
 
 
-class _TextRows(_Rows):
+class _TextRows(_ColumnRows):
     def __init__(self) -> None:
         self._texts = GrowingArray((), object)
 
@@ -166,7 +166,7 @@ class _TextRows(_Rows):
         return list(self._texts.data[rows])
 
 
-def _rows_for(name: str, values: ColumnValues) -> _Rows:
+def _rows_for(name: str, values: ColumnValues) -> _ColumnRows:
     if isinstance(values, list):
         return _TextRows()
     if isinstance(values, Ragged):

@@ -85,15 +85,15 @@ class Counted:
 
     def __call__(self, batch: Batch) -> Batch | None:
         """Returns what the operator returns."""
-        made = self._operator(batch)
+        transformed = self._operator(batch)
         self.rows_in += batch.num_rows
-        self.rows_out += 0 if made is None else made.num_rows
+        self.rows_out += 0 if transformed is None else transformed.num_rows
         if self._clock.monotonic() - self._last >= self._every_seconds:
             self._last = self._clock.monotonic()
             _logger.info(
                 "%s: %d rows in, %d out, %.4f kept", self._name, self.rows_in, self.rows_out, self.retention_ratio
             )
-        return made
+        return transformed
 
     @property
     def retention_ratio(self) -> float:
@@ -112,17 +112,17 @@ def operators_of(transforms: TransformConfig, *, id_columns: Sequence[str], **op
     Raises:
         ValueError: an entry without a kind, or with values that its operator refuses.
     """
-    made: list[Operator] = []
+    operators: list[Operator] = []
     for number, entry in enumerate(transforms.configs):
         kind = entry.WhichOneof("type")
         if kind == "basic_config":
-            made.append(_operator_of(entry.basic_config, id_columns, options))
+            operators.append(_operator_of(entry.basic_config, id_columns, options))
         elif kind == "logical_or_config":
             sides = (entry.logical_or_config.x, entry.logical_or_config.y)
-            made.append(LogicalOr(*(_operator_of(side, id_columns, options) for side in sides)))
+            operators.append(LogicalOr(*(_operator_of(side, id_columns, options) for side in sides)))
         else:
             raise ValueError(f"TransformConfig: configs[{number}] has no kind")
-    return Compose(tuple(made))
+    return Compose(tuple(operators))
 
 
 def _operator_of(basic: BasicTransformConfig, id_columns: Sequence[str], options: dict[str, Any]) -> Operator:
@@ -149,10 +149,10 @@ def _operator_of(basic: BasicTransformConfig, id_columns: Sequence[str], options
 
 
 def _value_of(test: FilterByValueConfig) -> Value:
-    given = [values for values in (test.float_operand, test.int_operand, test.string_operand) if values]
-    if len(given) + bool(test.operand_filepath) != 1:
+    operand_lists = [values for values in (test.float_operand, test.int_operand, test.string_operand) if values]
+    if len(operand_lists) + bool(test.operand_filepath) != 1:
         raise ValueError(f"FilterByValueConfig of {test.field_name!r}: exactly one kind of operand must be given")
-    operand: tuple[Any, ...] = load_operand(test.operand_filepath) if test.operand_filepath else tuple(given[0])
+    operand: tuple[Any, ...] = load_operand(test.operand_filepath) if test.operand_filepath else tuple(operand_lists[0])
     return Value(test.field_name, op=test.op, operand=operand, keep_empty=test.keep_empty)
 
 

@@ -85,8 +85,8 @@ class Value(Condition):
         expected = 1 if self.op in _COMPARISONS else 2 if self.op == "between" else None
         if expected is not None and len(operand) != expected:
             raise ValueError(f"Value: op {self.op!r} takes {expected} operands, got {len(operand)}: {operand}")
-        texts = [isinstance(each, str | bytes) for each in operand]
-        if len(set(texts)) > 1 or any(isinstance(each, bool) for each in operand):
+        texts = [isinstance(value, str | bytes) for value in operand]
+        if len(set(texts)) > 1 or any(isinstance(value, bool) for value in operand):
             raise TypeError(f"Value: operands must all be numbers or all be texts, got {operand}")
         if self.op in _TEXT_PARTS and not all(texts):
             raise TypeError(f"Value: op {self.op!r} takes texts, got {operand}")
@@ -117,8 +117,8 @@ class Value(Condition):
             return held
         if self.op == "between":
             return (values >= operand[0]) & (values < operand[1])
-        found = torch.isin(values, operand)
-        return ~found if self.op == "not-in" else found
+        is_operand = torch.isin(values, operand)
+        return ~is_operand if self.op == "not-in" else is_operand
 
     def _test_single(self, values: Ragged) -> Tensor:
         lengths = values.lengths()
@@ -132,17 +132,17 @@ class Value(Condition):
     def _test_sets(self, values: Tensor | Ragged) -> Tensor:
         if not isinstance(values, Ragged) or values.dtype != torch.int64 or values.ndim != 2:
             raise self._misfit("a Ragged of int64", describe_column(values))
-        wanted = torch.unique(self._operand_like(values.flat_values))
+        operands = torch.unique(self._operand_like(values.flat_values))
         if self.op == "all":
-            held = rows_with_all([values], wanted)
+            held = rows_with_all([values], operands)
         else:
-            held = rows_with_any(values, wanted) ^ (self.op == "diff")
+            held = rows_with_any(values, operands) ^ (self.op == "diff")
         return torch.where(values.lengths() == 0, self.keep_empty, held)
 
     def _test_texts(self, values: list[bytes]) -> Tensor:
         if self.op in _SET_TESTS:
             raise self._misfit("a Ragged of int64", "a list of bytes")
-        operand = [each.encode() if isinstance(each, str) else each for each in self._operands if _is_text(each)]
+        operand = [text.encode() if isinstance(text, str) else text for text in self._operands if _is_text(text)]
         if len(operand) != len(self._operands):
             raise self._misfit("numbers", "a list of bytes")
         if self.op in _TEXT_PARTS:
@@ -158,8 +158,8 @@ class Value(Condition):
         return _bools(map(_COMPARISONS[self.op], values, repeat(operand[0])), len(values))
 
     def _operand_like(self, values: Tensor) -> Tensor:
-        whole = all(isinstance(each, int) for each in self._operands)
-        if any(isinstance(each, str | bytes) for each in self._operands) or (
+        whole = all(isinstance(value, int) for value in self._operands)
+        if any(isinstance(value, str | bytes) for value in self._operands) or (
             not values.is_floating_point() and not whole
         ):
             raise self._misfit(f"operands that compare with {values.dtype}", f"{self._operands}")
@@ -205,7 +205,7 @@ class _Contains(Condition):
 
     columns: str | tuple[str, ...] = field(kw_only=False)
     """Columns to search; one name may be a string."""
-    _wanted: Tensor = field(init=False, repr=False, compare=False)
+    _values: Tensor = field(init=False, repr=False, compare=False)
 
     def _set_up(self, name: str, values: Sequence[int]) -> None:
         columns = _names(self.columns)
@@ -214,7 +214,7 @@ class _Contains(Condition):
         numbers = tuple(_signed(value, f"{type(self).__name__}: {name}") for value in values)
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, name, numbers)
-        object.__setattr__(self, "_wanted", torch.tensor(sorted(set(numbers)), dtype=torch.int64))
+        object.__setattr__(self, "_values", torch.tensor(sorted(set(numbers)), dtype=torch.int64))
 
     def _rows(self, batch: Batch) -> list[Ragged]:
         return [ids_of(batch, name, self) for name in _names(self.columns)]
@@ -239,10 +239,10 @@ class HasAnyId(_Contains):
 
     def holds(self, batch: Batch) -> Tensor:
         """Returns the rows for which it holds, bool [B]."""
-        found = torch.zeros(batch.num_rows, dtype=torch.bool)
+        has_id = torch.zeros(batch.num_rows, dtype=torch.bool)
         for rows in self._rows(batch):
-            found = rows_with_any(rows, self._wanted) | found.to(rows.device)
-        return found
+            has_id = rows_with_any(rows, self._values) | has_id.to(rows.device)
+        return has_id
 
 
 @config
@@ -256,7 +256,7 @@ class HasAllIds(_Contains):
 
     def holds(self, batch: Batch) -> Tensor:
         """Returns the rows for which it holds, bool [B]."""
-        return rows_with_all(self._rows(batch), self._wanted)
+        return rows_with_all(self._rows(batch), self._values)
 
 
 @config
@@ -273,7 +273,7 @@ class HasAllSlots(_Contains):
     def holds(self, batch: Batch) -> Tensor:
         """Returns the rows for which it holds, bool [B]."""
         slots = [rows.with_values(id_layout.slot_v2(rows.flat_values)) for rows in self._rows(batch)]
-        return rows_with_all(slots, self._wanted)
+        return rows_with_all(slots, self._values)
 
 
 def filter_by_fids(

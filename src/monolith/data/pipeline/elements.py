@@ -119,9 +119,9 @@ class _MapReading(StageReading[S, T]):
 
     def __next__(self) -> T:
         while True:
-            made = self._call(self._function, next(self._source))
-            if made is not None:
-                return made
+            mapped = self._call(self._function, next(self._source))
+            if mapped is not None:
+                return mapped
 
 
 class Take(Stage[T, T]):

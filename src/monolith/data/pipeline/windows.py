@@ -119,13 +119,13 @@ class _RebatchReading(StageReading[Any, Any]):
             self._block = None
 
     def _hand_out(self) -> Any:
-        made = join_rows(self._pieces) if has_rows(self._pieces[0]) else list(self._pieces)
+        block = join_rows(self._pieces) if has_rows(self._pieces[0]) else list(self._pieces)
         self._pieces, self._num_gathered = [], 0
         if self._block is not None:
             self._returned_to = (self._before_block, self._used)
         else:
             self._returned_to = (self._source.position, 0)
-        return made
+        return block
 
 
 class MergedWindow(Stage[Any, Any]):

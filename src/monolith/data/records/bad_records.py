@@ -136,8 +136,8 @@ class InRange:
         if isinstance(values, Tensor):
             return is_wrong.reshape(len(values), -1).any(1).nonzero().view(-1).tolist()
         splits = values.row_splits
-        found = torch.searchsorted(splits, is_wrong.nonzero().view(-1), right=True) - 1
-        return sorted(set(found.tolist()))
+        rows = torch.searchsorted(splits, is_wrong.nonzero().view(-1), right=True) - 1
+        return sorted(set(rows.tolist()))
 
     def _text(self, batch: Batch, row: int) -> str:
         got = _plain(batch[self._column][row])

@@ -43,9 +43,9 @@ class Compression(enum.Enum):
         """Returns the compression of this name, case-insensitive; ``NO`` and ``UNKNOW`` are upstream's names of two."""
         if isinstance(name, cls):
             return name
-        wanted = {"NO": "NONE", "UNKNOW": "FROM_NAME"}.get(str(name).upper(), str(name).upper())
+        member = {"NO": "NONE", "UNKNOW": "FROM_NAME"}.get(str(name).upper(), str(name).upper())
         try:
-            return cls[wanted]
+            return cls[member]
         except KeyError:
             raise ValueError(f"compression must be one of {', '.join(m.name for m in cls)}, got {name!r}") from None
 
@@ -162,22 +162,22 @@ class _StreamReader(_Buffered):
         while True:
             at_end = self._stream.eof
             rest: bytes = self._stream.unused_data if at_end else getattr(self._stream, "unconsumed_tail", b"")
-            given = rest or self._source.read(self._step)
-            if not given and not self._started:
+            compressed = rest or self._source.read(self._step)
+            if not compressed and not self._started:
                 raise EmptyStreamError(self._kind)
-            if not given and at_end:
+            if not compressed and at_end:
                 return b""
             if at_end:
                 self._stream = self._new_stream()
             self._started = True
-            if output := self._decompress(given):
+            if output := self._decompress(compressed):
                 return output
-            if not given and not self._stream.eof:
+            if not compressed and not self._stream.eof:
                 raise DataLossError(f"the {self._kind.name} stream ends before its end mark (truncated)")
 
-    def _decompress(self, given: bytes) -> bytes:
+    def _decompress(self, compressed: bytes) -> bytes:
         try:
-            output: bytes = self._stream.decompress(given)
+            output: bytes = self._stream.decompress(compressed)
         except Exception as error:  # zlib and zstandard have no common class of errors
             raise DataLossError(f"not a {self._kind.name} stream, or damaged: {error}") from error
         return output

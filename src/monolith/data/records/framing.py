@@ -130,8 +130,8 @@ class SampleFormat(enum.Enum):
         """
         if isinstance(name, cls):
             return name
-        wanted = str(name).replace("_", "").lower()
+        normalized = str(name).replace("_", "").lower()
         for member in cls:
-            if member.name.replace("_", "").lower() == wanted:
+            if member.name.replace("_", "").lower() == normalized:
                 return member
         raise ValueError(f"sample format must be one of {', '.join(m.name for m in cls)}, got {name!r}")

@@ -82,28 +82,32 @@ def better_framings(
     """
     if sample is SampleFormat.PLAINTEXT or not len(head):
         return []
-    said = _Explanation(head, framing, sample, at_end=at_end)
+    declared = _Explanation(head, framing, sample, at_end=at_end)
     # What passes for a sort id may be the samples of a framing that has none.
-    if said.is_sure and not framing.has_sized_head:
+    if declared.is_sure and not framing.has_sized_head:
         return []
     others = (_Explanation(head, other, sample, at_end=at_end) for other in Framing if other is not framing)
-    found = [other for other in others if other.is_sure]
+    better = [other for other in others if other.is_sure]
     # What is possible loses only to what leaves no more bytes unexplained; what is sure, to what leaves fewer.
-    if said.is_sure:
-        found = [other for other in found if other.share > said.share]
-    elif said.is_possible:
-        found = [other for other in found if other.share >= said.share]
-    best = max((other.share for other in found), default=0.0)
-    return [other.framing for other in found if other.share == best]
+    if declared.is_sure:
+        better = [other for other in better if other.share > declared.share]
+    elif declared.is_possible:
+        better = [other for other in better if other.share >= declared.share]
+    best = max((other.share for other in better), default=0.0)
+    return [other.framing for other in better if other.share == best]
 
 
 def framings_of(head: npt.NDArray[np.uint8], sample: SampleFormat, *, at_end: bool) -> list[Framing]:
     """Framings that explain the start of a stream, those that leave the fewest bytes unexplained."""
     if sample is SampleFormat.PLAINTEXT or not len(head):
         return []
-    found = [each for each in (_Explanation(head, one, sample, at_end=at_end) for one in Framing) if each.is_sure]
-    best = max((each.share for each in found), default=0.0)
-    return [each.framing for each in found if each.share == best]
+    sure = [
+        explanation
+        for explanation in (_Explanation(head, framing, sample, at_end=at_end) for framing in Framing)
+        if explanation.is_sure
+    ]
+    best = max((explanation.share for explanation in sure), default=0.0)
+    return [explanation.framing for explanation in sure if explanation.share == best]
 
 
 def is_sample(payload: bytes, sample: SampleFormat) -> bool:

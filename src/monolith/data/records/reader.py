@@ -163,16 +163,16 @@ class RecordReader:
             self._go_to(self.position.offset)
         scan = self._scan_buffer()
         while True:
-            spans, consumed, wanted, problem, reason, resume = scan
+            spans, consumed, num_bytes, problem, reason, resume = scan
             buffer, base = self._buffer, self._base
             self._begin = consumed
             if len(spans):
                 self._is_searching = False
                 yield Records(buffer, spans, self.origin, base)
             if not problem:
-                if not wanted:
+                if not num_bytes:
                     return
-                scan = self._read_and_scan(wanted)
+                scan = self._read_and_scan(num_bytes)
                 continue
             if self._is_searching:
                 # What looked like a head was not one: eight bytes and their checksum stand in some payloads, too.
@@ -191,12 +191,12 @@ class RecordReader:
             max_records=1 << 62,
         )
 
-    def _read_and_scan(self, wanted: int) -> _Scan:
+    def _read_and_scan(self, num_bytes: int) -> _Scan:
         """Reads like `_read_more`, and scans the buffered bytes; of a plain file in one pass."""
         if self._descriptor is None:
-            self._read_more(wanted)
+            self._read_more(num_bytes)
             return self._scan_buffer()
-        start, kept, _, size = self._plan_read(wanted)
+        start, kept, _, size = self._plan_read(num_bytes)
         buffer, scan = _core.read_frames(
             self._descriptor,
             start + len(kept),
@@ -275,9 +275,9 @@ class RecordReader:
         self._stream = open_decompressed(self._raw, self._compression)
         self._buffer, self._begin, self._base, self._at_end = self._buffer[:0], 0, 0, False
 
-    def _read_more(self, wanted: int) -> None:
-        """Reads until `wanted` bytes from `_begin` on are buffered, or the stream ends."""
-        start, kept, needed, size = self._plan_read(wanted)
+    def _read_more(self, num_bytes: int) -> None:
+        """Reads until `num_bytes` bytes from `_begin` on are buffered, or the stream ends."""
+        start, kept, needed, size = self._plan_read(num_bytes)
         buffer = _core.take_chunk(size)  # another one each time: blocks that were handed out keep theirs
         buffer[: len(kept)] = kept
         end = len(kept)
@@ -287,10 +287,10 @@ class RecordReader:
             end += got
         self._base, self._begin, self._buffer = start, 0, buffer[:end]
 
-    def _plan_read(self, wanted: int) -> tuple[int, npt.NDArray[np.uint8], int, int]:
+    def _plan_read(self, num_bytes: int) -> tuple[int, npt.NDArray[np.uint8], int, int]:
         """Returns the start of the next buffer, its already buffered first bytes, and its minimum and maximum size."""
         kept = self._buffer[self._begin :]
-        needed = max(wanted, len(kept) + 1)
+        needed = max(num_bytes, len(kept) + 1)
         # Reads end at multiples of the chunk: where blocks are cut depends on the stream, not on where reading began.
         start = self._base + self._begin
         return start, kept, needed, -(-(start + needed) // _CHUNK) * _CHUNK - start
@@ -365,8 +365,8 @@ def _name_of(source: RecordSource) -> str:
     if isinstance(source, str | os.PathLike):
         return os.fspath(source)
     for attribute in ("full_name", "name", "path"):  # the first is that of fsspec's files, with the protocol
-        if isinstance(found := getattr(source, attribute, None), str):
-            return found
+        if isinstance(name := getattr(source, attribute, None), str):
+            return name
     return "stream"
 
 

@@ -75,12 +75,14 @@ class Records:
             spans.append(piece_spans + np.array([begin, 0]))
             begin += len(piece)
         places = [block._own_places() for block in blocks]  # noqa: SLF001 - of this class
-        origins = tuple(dict.fromkeys(origin for each in places for origin in each.origins))
+        origins = tuple(dict.fromkeys(origin for piece in places for origin in piece.origins))
         number_of = {origin: number for number, origin in enumerate(origins)}
         joined = Places(
             origins,
-            np.concatenate([np.array([number_of[name] for name in each.origins])[each.origin_of] for each in places]),
-            np.concatenate([each.offsets for each in places]),
+            np.concatenate(
+                [np.array([number_of[name] for name in piece.origins])[piece.origin_of] for piece in places]
+            ),
+            np.concatenate([piece.offsets for piece in places]),
         )
         origin = blocks[0].origin if len({block.origin for block in blocks}) == 1 else "records"
         of_blocks = {block.has_source_keys for block in blocks}

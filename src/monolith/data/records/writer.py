@@ -44,7 +44,7 @@ class RecordWriter:
         self.path = os.fspath(path)
         self.framing = Framing.of(framing)
         if not self.framing.is_written:
-            names = ", ".join(each.name for each in Framing if each.is_written)
+            names = ", ".join(framing.name for framing in Framing if framing.is_written)
             raise InvalidArgumentError(f"framing {self.framing.name} is only read; write one of {names}")
         self._compressor = new_compressor(Compression.of(compression).resolve(self.path))
         self._temporary: Path | None = None

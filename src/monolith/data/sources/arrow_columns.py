@@ -145,26 +145,26 @@ def has_place(kind: pa.DataType) -> bool:
     return _are_numbers(kind, pa) or (depth == 0 and (pa.types.is_null(kind) or _are_bytes(kind, pa)))
 
 
-def hashes_texts(kind: pa.DataType, wanted: ColumnType) -> bool:
+def hashes_texts(kind: pa.DataType, column_type: ColumnType) -> bool:
     """Returns whether `batch_column` makes ids of texts for this type of Arrow."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
-    if wanted not in {ColumnType.ANY, ColumnType.IDS, ColumnType.TEXT}:
+    if column_type not in {ColumnType.ANY, ColumnType.IDS, ColumnType.TEXT}:
         return False
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if pa.types.is_null(kind) or (wanted is ColumnType.TEXT and not is_list):
+    if pa.types.is_null(kind) or (column_type is ColumnType.TEXT and not is_list):
         return True
-    if wanted is ColumnType.ANY and not is_list:
+    if column_type is ColumnType.ANY and not is_list:
         return are_texts(kind)
     return _have_texts(kind.value_type if is_list else kind, pa)
 
 
-def batch_column(array: pa.Array, wanted: ColumnType, place: str, *, name: str = "") -> ColumnValues:
+def batch_column(array: pa.Array, column_type: ColumnType, place: str, *, name: str = "") -> ColumnValues:
     """Returns the values of a column.
 
     Args:
         array: Of Arrow.
-        wanted: What the column must hold.
+        column_type: What the column must hold.
         place: File and column, for messages.
         name: Of the column; the ids of texts depend on it.
 
@@ -176,24 +176,24 @@ def batch_column(array: pa.Array, wanted: ColumnType, place: str, *, name: str =
 
     if pa.types.is_null(array.type):
         array = array.cast(pa.string())
-    if wanted in {ColumnType.IDS, ColumnType.TEXT}:
-        return _ids(array, wanted, place, name)
-    if pa.types.is_dictionary(array.type) and not (wanted is ColumnType.ANY and are_texts(array.type)):
+    if column_type in {ColumnType.IDS, ColumnType.TEXT}:
+        return _ids(array, column_type, place, name)
+    if pa.types.is_dictionary(array.type) and not (column_type is ColumnType.ANY and are_texts(array.type)):
         array = array.dictionary_decode()
-    if wanted is ColumnType.ANY:
+    if column_type is ColumnType.ANY:
         return _any(array, place, name)
-    if wanted is ColumnType.FLOAT and not pa.types.is_nested(array.type) and array.null_count:
+    if column_type is ColumnType.FLOAT and not pa.types.is_nested(array.type) and array.null_count:
         array = array.cast(pa.float32(), safe=False)
     values = _values(array, pa, place)
     kind = "bytes" if isinstance(values, list) else "float" if values.dtype == torch.float32 else "int"
-    if wanted.value == kind or (wanted is ColumnType.FID_V2 and kind == "int"):
+    if column_type.value == kind or (column_type is ColumnType.FID_V2 and kind == "int"):
         return values
-    if isinstance(values, list) or kind != "int" or wanted is ColumnType.BYTES:
+    if isinstance(values, list) or kind != "int" or column_type is ColumnType.BYTES:
         raise InvalidArgumentError(
-            f"{place}: expected {wanted.value}, got {array.type}; ask for another type, or leave the type out"
+            f"{place}: expected {column_type.value}, got {array.type}; ask for another type, or leave the type out"
         )
     flat = values.flat_values if isinstance(values, Ragged) else values
-    return _with_flat(values, flat.float() if wanted is ColumnType.FLOAT else ids.v1_to_v2(flat))
+    return _with_flat(values, flat.float() if column_type is ColumnType.FLOAT else ids.v1_to_v2(flat))
 
 
 def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
@@ -225,7 +225,7 @@ def _warn_of_gaps(name: str, place: str, count: int) -> None:
         )
 
 
-def _ids(array: pa.Array, wanted: ColumnType, place: str, name: str) -> Ragged:
+def _ids(array: pa.Array, column_type: ColumnType, place: str, name: str) -> Ragged:
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     kind = array.type
@@ -233,13 +233,13 @@ def _ids(array: pa.Array, wanted: ColumnType, place: str, name: str) -> Ragged:
     inner = kind.value_type if is_list else kind
     if _have_texts(inner, pa):
         return text_column(array, name)
-    if wanted is ColumnType.TEXT and not is_list and not pa.types.is_nested(inner):
+    if column_type is ColumnType.TEXT and not is_list and not pa.types.is_nested(inner):
         return text_column(array.cast(pa.large_string()), name)
     if pa.types.is_floating(inner) and not is_list:
         array, inner = _whole(array, pa)
     if not (pa.types.is_integer(inner) or pa.types.is_boolean(inner)):
         raise InvalidArgumentError(
-            f"{place}: expected {wanted.value}: texts or integers, got {kind}; ask for another type, such as"
+            f"{place}: expected {column_type.value}: texts or integers, got {kind}; ask for another type, such as"
             " float, or leave the type out"
         )
     if is_list:

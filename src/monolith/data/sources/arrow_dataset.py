@@ -67,7 +67,7 @@ class ArrowDataset(Dataset[Batch]):
         self._block_rows = whole_number("block_rows", block_rows, at_least=1)
         self._shard = shard
         self.schema = schema
-        self._wanted, left_out = fitting_columns(schema, wanted_columns(columns), "table")
+        self._columns, left_out = fitting_columns(schema, wanted_columns(columns), "table")
         warn_of_left_out("table", left_out, schema)
 
     def share(self, index: int, count: int) -> ArrowDataset:
@@ -88,7 +88,7 @@ class ArrowDataset(Dataset[Batch]):
         return KnownLength(self._num_blocks, len(self._own_rows()))
 
     def __repr__(self) -> str:
-        return f"ArrowDataset({self._num_rows} rows: {', '.join(self._wanted)})"
+        return f"ArrowDataset({self._num_rows} rows: {', '.join(self._columns)})"
 
     @property
     def _num_blocks(self) -> int:
@@ -109,10 +109,10 @@ class ArrowDataset(Dataset[Batch]):
         end = min(rows.stop, begin + self._block_rows)
         table = self._rows(begin, end)
         columns = {
-            name: wanted_values(_one_array(table.column(name)), wanted, name=name, place=f"table: column {name!r}")
-            for name, wanted in self._wanted.items()
+            name: wanted_values(_one_array(table.column(name)), column, name=name, place=f"table: column {name!r}")
+            for name, column in self._columns.items()
         }
-        return Batch(columns, num_rows=end - begin, texts=text_columns(table.schema, self._wanted))
+        return Batch(columns, num_rows=end - begin, texts=text_columns(table.schema, self._columns))
 
 
 class _Slices:
@@ -158,7 +158,7 @@ def from_arrow(
         table = pa.Table.from_batches([table])
     elif isinstance(table, pa.RecordBatchReader):
         table = table.read_all()
-    elif isinstance(table, list | tuple) and table and all(isinstance(each, pa.RecordBatch) for each in table):
+    elif isinstance(table, list | tuple) and table and all(isinstance(batch, pa.RecordBatch) for batch in table):
         table = pa.Table.from_batches(table)
     elif not isinstance(table, pa.Table):
         if not hasattr(table, "__arrow_c_stream__"):

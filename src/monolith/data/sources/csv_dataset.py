@@ -83,7 +83,7 @@ class CsvDataset(LineDataset):
                 f"delimiter must be one character, got {delimiter!r}; for others, rewrite the file, as by"
                 f" sed 's/{delimiter}/\\t/g'"
             )
-        self._wanted = wanted_columns(columns)
+        self._columns = wanted_columns(columns)
         self._names = None if names is None else _checked_names(list(names), "names")
         self._delimiter = delimiter
         self._encoding = "utf-8" if encoding.lower().replace("_", "-") in {"utf8", "utf-8"} else encoding
@@ -106,24 +106,24 @@ class CsvDataset(LineDataset):
         if names is None:
             names, head = self._header_of(first, delimiter, path), rest
         reader = _CsvReader(names, delimiter, self._encoding, self._newlines_in_values, self._missing)
-        found = found_types(reader.with_types, head, names)
-        schema = pa.schema([(name, found[name]) for name in names])
-        wanted, _ = fitting_columns(schema, self._wanted, f"file '{path}'")
-        for name in wanted:
-            found[name] = type_to_read(wanted[name], found[name])
-        return FoundColumns(pa.schema([(name, found[name]) for name in names]), wanted, delimiter)
+        types = found_types(reader.with_types, head, names)
+        schema = pa.schema([(name, types[name]) for name in names])
+        fitting, _ = fitting_columns(schema, self._columns, f"file '{path}'")
+        for name in fitting:
+            types[name] = type_to_read(fitting[name], types[name])
+        return FoundColumns(pa.schema([(name, types[name]) for name in names]), fitting, delimiter)
 
-    def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> _CsvParser:
+    def begin_file(self, path: str, blocks: LineBlocks, file_columns: FoundColumns) -> _CsvParser:
         """Reads the line of names."""
         names = self._names
         if names is None:
-            names = self._header_of(blocks.take_line().removeprefix(_BOM), found.layout, path)
-            if missing := [name for name in found.wanted if name not in names]:
+            names = self._header_of(blocks.take_line().removeprefix(_BOM), file_columns.layout, path)
+            if missing := [name for name in file_columns.wanted if name not in names]:
                 raise InvalidArgumentError(
                     f"file '{path}': there is no column {', '.join(map(repr, missing))}; it has {', '.join(names)}"
                 )
-        reader = _CsvReader(names, found.layout, self._encoding, self._newlines_in_values, self._missing)
-        return _CsvParser(reader, {name: found.schema.field(name).type for name in found.wanted})
+        reader = _CsvReader(names, file_columns.layout, self._encoding, self._newlines_in_values, self._missing)
+        return _CsvParser(reader, {name: file_columns.schema.field(name).type for name in file_columns.wanted})
 
     def _header_of(self, line: bytes, delimiter: str, path: str) -> list[str]:
         text = line.decode(self._encoding, "replace").rstrip("\r\n")

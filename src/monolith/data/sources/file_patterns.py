@@ -33,14 +33,14 @@ def find_files(pattern: str, options: Mapping[str, Any]) -> list[str]:
     if not is_local:
         system, place = fsspec.core.url_to_fs(pattern, **options)
         entries = system.glob(place, detail=True)
-        found = [system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] != "directory"]
+        files = [system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] != "directory"]
     else:
-        found = [
+        files = [
             name
             for name in glob.glob(pattern, recursive=True)  # noqa: PTH207 - any pattern, absolute or not
             if not Path(name).is_dir()
         ]
-    return found
+    return files
 
 
 def open_file(path: str, options: Mapping[str, Any]) -> BinaryIO:
@@ -204,11 +204,13 @@ class FilePatterns:
         seed: int | None,
         storage_options: Mapping[str, Any] | None,
     ) -> None:
-        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-        self._patterns = [pattern for path in given for pattern in expand_ranges(os.fspath(path))]
+        path_list = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        self._patterns = [pattern for path in path_list for pattern in expand_ranges(os.fspath(path))]
         groups = groupby(self._patterns, key=glob.has_magic)
         self._look_ups = [
-            group for is_pattern, each in groups for group in ([[one] for one in each] if is_pattern else [list(each)])
+            group
+            for is_pattern, same_kind in groups
+            for group in ([[pattern] for pattern in same_kind] if is_pattern else [list(same_kind)])
         ]
         self._options = dict(storage_options or {})
         self.seed = seed
@@ -221,10 +223,10 @@ class FilePatterns:
 
     def find(self, number: int) -> list[str]:
         """Returns the files of one look-up."""
-        found = [file for pattern in self._look_ups[number] for file in find_files(pattern, self._options)]
-        if not found:
+        files = [file for pattern in self._look_ups[number] for file in find_files(pattern, self._options)]
+        if not files:
             _LOG.warning("no file matches %r", self._look_ups[number][0])
-        return found
+        return files
 
     def nothing_found(self) -> NotFoundError:
         """Returns what to raise when all were looked up, and there is no file."""

@@ -50,16 +50,16 @@ class FileSet(Files):
         index, count = shard
         if not 0 <= index < count:
             raise ValueError(f"shard must be (number of this worker, number of workers), got {shard}")
-        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        path_list = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         self._shard = shard
         self.seed = seed
         self.storage_options = dict(storage_options or {})
-        patterns = [pattern for path in given for pattern in expand_ranges(os.fspath(path))]
-        found = {pattern: find_files(pattern, self.storage_options) for pattern in patterns}
-        self._files = sorted({file for files in found.values() for file in files})
+        patterns = [pattern for path in path_list for pattern in expand_ranges(os.fspath(path))]
+        files_of = {pattern: find_files(pattern, self.storage_options) for pattern in patterns}
+        self._files = sorted({file for files in files_of.values() for file in files})
         if not self._files:
-            raise NotFoundError(f"no file matches {', '.join(map(repr, given)) or 'an empty list of paths'}")
-        for pattern in (pattern for pattern, files in found.items() if not files):
+            raise NotFoundError(f"no file matches {', '.join(map(repr, path_list)) or 'an empty list of paths'}")
+        for pattern in (pattern for pattern, files in files_of.items() if not files):
             _LOG.warning("no file matches %r", pattern)
         if len(self._files) <= index:
             _LOG.warning("worker %d of %d has nothing to read: there are %d files", index, count, len(self._files))

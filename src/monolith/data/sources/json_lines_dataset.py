@@ -69,40 +69,40 @@ class JsonLinesDataset(LineDataset):
     ) -> None:
         pyarrow_module("pyarrow.json", what="JSON lines", extra="csv")
         super().__init__(files, block_bytes=block_bytes, compression=compression, cycle_length=cycle_length, bad=bad)
-        self._wanted = wanted_columns(columns)
+        self._columns = wanted_columns(columns)
 
     def find_columns(self, path: str, head: bytes) -> FoundColumns:
         """Types by the first lines of the first file."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
-        types, odd = types_of(head, self._wanted or {})
-        wanted, _ = fitting_columns(pa.schema(list(types.items())), self._wanted, f"file '{path}'")
-        if self._wanted is None:
+        types, odd = types_of(head, self._columns or {})
+        fitting, _ = fitting_columns(pa.schema(list(types.items())), self._columns, f"file '{path}'")
+        if self._columns is None:
             for name, kinds in odd.items():
                 _LOG.warning("file '%s': field %r is skipped: it holds %s", path, name, kinds)
-        return FoundColumns(pa.schema(list(types.items())), wanted)
+        return FoundColumns(pa.schema(list(types.items())), fitting)
 
-    def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> JsonReader:  # noqa: ARG002 - no header
+    def begin_file(self, path: str, blocks: LineBlocks, file_columns: FoundColumns) -> JsonReader:  # noqa: ARG002 - no header
         """Returns a reader; there is no header before the lines."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
-        return JsonReader(pa.schema([found.schema.field(name) for name in found.wanted]))
+        return JsonReader(pa.schema([file_columns.schema.field(name) for name in file_columns.wanted]))
 
 
-def types_of(head: bytes, wanted: Mapping[str, Wanted]) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+def types_of(head: bytes, columns: Mapping[str, Wanted]) -> tuple[dict[str, pa.DataType], dict[str, str]]:
     """Returns the type that each field is read as, and the fields without a common type, with their types."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
-    found, odd = found_fields(head)
-    return {name: _type_to_read(wanted.get(name), kind, pa) for name, kind in found.items()}, odd
+    fields, odd = found_fields(head)
+    return {name: _type_to_read(columns.get(name), kind, pa) for name, kind in fields.items()}, odd
 
 
-def _type_to_read(wanted: Wanted | None, found: pa.DataType, pa: Any) -> pa.DataType:
+def _type_to_read(column: Wanted | None, inferred: pa.DataType, pa: Any) -> pa.DataType:
     """Numbers may be read as other numbers; Arrow does not make texts of the numbers of JSON, nor the other way."""
-    if wanted is None or not (pa.types.is_integer(found) or pa.types.is_floating(found)):
-        return found
-    kind = type_to_read(wanted, found)
-    return found if pa.types.is_string(kind) else kind
+    if column is None or not (pa.types.is_integer(inferred) or pa.types.is_floating(inferred)):
+        return inferred
+    kind = type_to_read(column, inferred)
+    return inferred if pa.types.is_string(kind) else kind
 
 
 class JsonReader:
@@ -158,20 +158,20 @@ def found_fields(head: bytes) -> tuple[dict[str, pa.DataType], dict[str, str]]:
         if isinstance(fields, dict):
             for name, value in fields.items():
                 kinds.setdefault(name, set()).add(_kind(value))
-    found: dict[str, pa.DataType] = {}
+    types: dict[str, pa.DataType] = {}
     odd: dict[str, str] = {}
     for name, seen in kinds.items():
         kind = _common(seen)
         if kind is None:
             odd[name] = " and ".join(sorted(seen - {_NOTHING}))
         else:
-            found[name] = _arrow_type(kind)
-    return found, odd
+            types[name] = _arrow_type(kind)
+    return types, odd
 
 
 def _kind(value: Any) -> str:
     if isinstance(value, list):
-        inner = _common({_kind(each) for each in value})
+        inner = _common({_kind(element) for element in value})
         return f"list of {inner}" if inner is not None else "mixed list"
     if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 63:
         return "large int" if 0 <= value < 1 << 64 else "float"
@@ -218,8 +218,8 @@ class JsonParser:
 
     def __init__(self, columns: Columns, *, bad: BadRecords | None = None) -> None:
         pyarrow_module("pyarrow.json", what="JSON records", extra="csv")
-        self._wanted = wanted_columns(columns) or {}
-        if not self._wanted:
+        self._columns = wanted_columns(columns) or {}
+        if not self._columns:
             raise ValueError("JsonParser: expected columns, got none")
         self.bad = BadRecords() if bad is None else bad
         self._types: dict[str, pa.DataType] = {}
@@ -236,7 +236,7 @@ class JsonParser:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
-        return tuple(self._wanted)
+        return tuple(self._columns)
 
     def parse(self, records: Records | Sequence[bytes]) -> Batch:
         """Returns the batch of these records, in order.
@@ -252,20 +252,20 @@ class JsonParser:
         table = pa.concat_tables(tables) if tables else schema.empty_table()
         columns = {
             name: wanted_values(
-                table.column(name).combine_chunks(), wanted, name=name, place=f"JSON records: column {name!r}"
+                table.column(name).combine_chunks(), column, name=name, place=f"JSON records: column {name!r}"
             )
-            for name, wanted in self._wanted.items()
+            for name, column in self._columns.items()
         }
-        return Batch(columns, num_rows=table.num_rows, texts=text_columns(table.schema, self._wanted))
+        return Batch(columns, num_rows=table.num_rows, texts=text_columns(table.schema, self._columns))
 
     def _schema_of(self, lines: Iterable[bytes], pa: Any) -> pa.Schema:
         """Types of the columns; for a field that no record had so far, what it is wanted as."""
         with self._lock:
-            if len(self._types) < len(self._wanted):
-                found = types_of(b"\n".join(lines), self._wanted)[0]
-                self._types = {name: found[name] for name in self._wanted if name in found} | self._types
-            unseen = {name: type_to_read(wanted, pa.string()) for name, wanted in self._wanted.items()}
-            return pa.schema([(name, self._types.get(name, unseen[name])) for name in self._wanted])
+            if len(self._types) < len(self._columns):
+                types = types_of(b"\n".join(lines), self._columns)[0]
+                self._types = {name: types[name] for name in self._columns if name in types} | self._types
+            unseen = {name: type_to_read(column, pa.string()) for name, column in self._columns.items()}
+            return pa.schema([(name, self._types.get(name, unseen[name])) for name in self._columns])
 
     def _tables(
         self, reader: JsonReader, lines: Sequence[bytes], records: Records | Sequence[bytes], first: int

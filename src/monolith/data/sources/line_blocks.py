@@ -127,9 +127,9 @@ class LineBlocks:
         if not len(block):
             return None
         lines = int(np.count_nonzero(block == _NEWLINE)) + int(block[-1] != _NEWLINE)
-        found = LineBlock(block.data, self._line, self._offset + len(block), self._line + lines)
-        self._rest, self._offset, self._line = self._rest[len(block) :], found.end, found.end_line
-        return found
+        line_block = LineBlock(block.data, self._line, self._offset + len(block), self._line + lines)
+        self._rest, self._offset, self._line = self._rest[len(block) :], line_block.end, line_block.end_line
+        return line_block
 
     def _before_end(self, block: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Returns the lines of a block that begin before the end."""
@@ -163,8 +163,8 @@ class LineBlocks:
         """Returns the offset after the last line end in the first `end` bytes; 0: there is none."""
         while end > 0:
             begin = max(0, end - _SEARCHED_AT_A_TIME)
-            if found := bytes(self._rest[begin:end]).rfind(b"\n") + 1:
-                return begin + found
+            if length := bytes(self._rest[begin:end]).rfind(b"\n") + 1:
+                return begin + length
             end = begin
         return 0
 

@@ -89,7 +89,7 @@ class LineDataset(FileDataset[Batch]):
         self._block_bytes = whole_number("block_bytes", block_bytes, at_least=1)
         self._compression = Compression.of(compression)
         self._bad = BadRecords() if bad is None else bad
-        self._found: list[FoundColumns] = []
+        self._file_columns: list[FoundColumns] = []
         """One, once they are known; copies for other epochs share it."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class LineDataset(FileDataset[Batch]):
         """Infers the columns from the head of the first file; `head` ends with a complete line, or with the file."""
 
     @abstractmethod
-    def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> LineParser:
+    def begin_file(self, path: str, blocks: LineBlocks, file_columns: FoundColumns) -> LineParser:
         """Reads what stands before the lines of a file, such as its header."""
 
     @property
@@ -127,7 +127,7 @@ class LineDataset(FileDataset[Batch]):
             raise InvalidArgumentError(
                 f"file '{path}': expected offset and line to resume from, got {place!r}"
             ) from error
-        found = self._columns_of(path)
+        file_columns = self._columns_of(path)
         file = self.files.open(path)
         try:
             part = None if self.part == (0, 1) else _part_of(file, path, self.part, size_then)
@@ -139,10 +139,12 @@ class LineDataset(FileDataset[Batch]):
                 quote=self.quote,
                 end=None if part is None else part.end,
             )
-            parse = self.begin_file(path, blocks, found)
+            parse = self.begin_file(path, blocks, file_columns)
             if part is not None:
                 blocks.find_line(part.begin)
-            rows = _Rows(path, parse, found.wanted, self._bad, first_byte=0 if part is None else blocks.offset)
+            rows = _LineRows(
+                path, parse, file_columns.wanted, self._bad, first_byte=0 if part is None else blocks.offset
+            )
             if start is not None:
                 blocks.go_to(*start)
             return _OpenLines(file, path, blocks, rows, place, size=None if part is None else part.size)
@@ -174,12 +176,12 @@ class LineDataset(FileDataset[Batch]):
 
     def _columns_of(self, path: str | None) -> FoundColumns:
         """Returns what is found, by the first file of all, or by this one where files come from a queue."""
-        if not self._found:
+        if not self._file_columns:
             first = self.files.files[0] if isinstance(self.files, FileSet) else path
             if first is None:
                 raise InvalidArgumentError("files of a queue show their columns once one is read")
-            self._found.append(self.find_columns(first, self._head_of(first)))
-        return self._found[0]
+            self._file_columns.append(self.find_columns(first, self._head_of(first)))
+        return self._file_columns[0]
 
     def _head_of(self, path: str) -> bytes:
         with self.files.open(path) as file:
@@ -218,7 +220,7 @@ def _part_of(file: BinaryIO, path: str, part: tuple[int, int], size_then: int | 
 
 class _OpenLines:
     def __init__(
-        self, file: BinaryIO, path: str, blocks: LineBlocks, rows: _Rows, place: Any, *, size: int | None = None
+        self, file: BinaryIO, path: str, blocks: LineBlocks, rows: _LineRows, place: Any, *, size: int | None = None
     ) -> None:
         self._size = {} if size is None else {"size": size}
         self._file = file
@@ -271,17 +273,17 @@ class _OpenLines:
         self._place = {"line": block.end_line, "offset": block.end, **self._size}
 
 
-class _Rows:
+class _LineRows:
     """Makes batches of blocks; lines that cannot be read are found and counted one by one."""
 
     def __init__(
-        self, path: str, parse: LineParser, wanted: dict[str, Wanted], bad: BadRecords, *, first_byte: int
+        self, path: str, parse: LineParser, columns: dict[str, Wanted], bad: BadRecords, *, first_byte: int
     ) -> None:
         self._path = path
         self._from = f" from byte {first_byte} on" if first_byte else ""
         """Suffix of messages: the byte from which lines are counted."""
         self._parse = parse
-        self._wanted = wanted
+        self._columns = columns
         self._bad = bad
 
     def batch_of(self, block: LineBlock) -> Batch | None:
@@ -295,11 +297,11 @@ class _Rows:
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         columns = {
             name: wanted_values(
-                _one_array(table.column(name)), wanted, name=name, place=f"file '{self._path}': column {name!r}"
+                _one_array(table.column(name)), column, name=name, place=f"file '{self._path}': column {name!r}"
             )
-            for name, wanted in self._wanted.items()
+            for name, column in self._columns.items()
         }
-        return Batch(columns, num_rows=rows, texts=text_columns(table.schema, self._wanted))
+        return Batch(columns, num_rows=rows, texts=text_columns(table.schema, self._columns))
 
     def tables_of(self, data: memoryview, line: int) -> list[pa.Table]:
         """Returns the good rows of some lines."""
@@ -315,10 +317,10 @@ class _Rows:
                 return []
             first = data[:middle]
             return self.tables_of(first, line) + self.tables_of(data[middle:], line + bytes(first).count(b"\n"))
-        for each in rejected:
+        for rejection in rejected:
             text = bytes(data)
-            number = line + 1 + text.count(b"\n", 0, max(0, text.find(each.text)))
-            self._bad.add(f"file '{self._path}': line {number}{self._from}: {each.reason}")
+            number = line + 1 + text.count(b"\n", 0, max(0, text.find(rejection.text)))
+            self._bad.add(f"file '{self._path}': line {number}{self._from}: {rejection.reason}")
         return [table]
 
 

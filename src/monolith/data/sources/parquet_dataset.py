@@ -69,7 +69,7 @@ class ParquetDataset(FileDataset[Batch]):
         _pyarrow()
         super().__init__(files, cycle_length=cycle_length)
         self._bad = BadRecords() if bad is None else bad
-        self._wanted = _Wanted(
+        self._options = _ReadOptions(
             columns=wanted_columns(columns),
             block_rows=whole_number("block_rows", block_rows, at_least=1),
             num_labels=None if num_labels is None else whole_number("num_labels", num_labels, at_least=1),
@@ -106,7 +106,7 @@ class ParquetDataset(FileDataset[Batch]):
         # A local file is read by Arrow itself: through a file of Python, its threads would wait for each other.
         file = self.files.open(path) if "://" in path else _open_local(path)
         try:
-            return _OpenParquet(file, path, self._wanted, start, part=self.part, bad=self._bad)
+            return _OpenParquet(file, path, self._options, start, part=self.part, bad=self._bad)
         except _DamagedError as error:
             file.close()
             self._bad.add(str(error))
@@ -140,7 +140,7 @@ def _place_of_row(metadata: Any, row: int) -> tuple[int, int]:
     return metadata.num_row_groups, 0
 
 
-class _Wanted(NamedTuple):
+class _ReadOptions(NamedTuple):
     """What to read from a file; see `ParquetDataset`."""
 
     columns: dict[str, Wanted] | None
@@ -172,7 +172,7 @@ class _OpenParquet:
         self,
         file: Any,
         path: str,
-        wanted: _Wanted,
+        options: _ReadOptions,
         start: tuple[int, int] | None,
         *,
         part: tuple[int, int],
@@ -180,14 +180,14 @@ class _OpenParquet:
     ) -> None:
         self._file = file
         self._path = path
-        self._wanted = wanted
+        self._options = options
         self._bad = bad
         with _named_errors(path):
             self._parquet = _pyarrow().ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
         rows = _rows_of_part(self._parquet.metadata, part)
         self._end = _place_of_row(self._parquet.metadata, rows.stop)
         self._row_group, self._row = _place_of_row(self._parquet.metadata, rows.start) if start is None else start
-        self._columns = self._checked(wanted.columns)
+        self._columns = self._checked(options.columns)
         self._blocks: Iterator[Any] | None = None
 
     @property
@@ -222,15 +222,15 @@ class _OpenParquet:
         """Yields the blocks of the row group, without the rows that were returned before or are of the next part."""
         to_skip, left = self._row, self._end_of_group() - self._row
         blocks = self._parquet.iter_batches(
-            batch_size=self._wanted.block_rows, row_groups=[self._row_group], columns=list(self._columns)
+            batch_size=self._options.block_rows, row_groups=[self._row_group], columns=list(self._columns)
         )
         for block in blocks:
             skipped = min(to_skip, block.num_rows)
             to_skip -= skipped
             if skipped < block.num_rows:
-                wanted = block.slice(skipped, left) if skipped or block.num_rows > left else block
-                left -= wanted.num_rows
-                yield wanted
+                rows = block.slice(skipped, left) if skipped or block.num_rows > left else block
+                left -= rows.num_rows
+                yield rows
             if not left:
                 return
 
@@ -243,12 +243,12 @@ class _OpenParquet:
     def _batch_of(self, block: Any) -> Batch:
         arrays = dict(zip(block.schema.names, block.columns, strict=True))
         columns: dict[str, ColumnValues] = {}
-        for column, wanted in self._columns.items():
+        for column, kind in self._columns.items():
             name, place = column, f"file '{self._path}': column {column!r}"
-            if self._wanted.num_labels is not None and is_reserved(column):
-                name, values = reserved_column(column, arrays[column], self._wanted.num_labels, place)
+            if self._options.num_labels is not None and is_reserved(column):
+                name, values = reserved_column(column, arrays[column], self._options.num_labels, place)
             else:
-                values = wanted_values(arrays[column], wanted, name=column, place=place)
+                values = wanted_values(arrays[column], kind, name=column, place=place)
             if name in columns:
                 raise InvalidArgumentError(f"{place}: there is a column {name!r} already; leave one of them out")
             columns[name] = values

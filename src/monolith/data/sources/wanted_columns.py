@@ -61,13 +61,13 @@ def reserved_column(name: str, array: pa.Array, num_labels: int, place: str) -> 
         return "label", label_column(array, num_labels, place)
     field = LINE_ID_COLUMNS[name]
     if field.cpp_type == field.CPPTYPE_STRING:
-        wanted = ColumnType.BYTES
+        column_type = ColumnType.BYTES
     else:
-        wanted = ColumnType.FLOAT if field.cpp_type == field.CPPTYPE_FLOAT else ColumnType.INT
-    if not field.is_repeated and wanted is not ColumnType.BYTES:
+        column_type = ColumnType.FLOAT if field.cpp_type == field.CPPTYPE_FLOAT else ColumnType.INT
+    if not field.is_repeated and column_type is not ColumnType.BYTES:
         # sample_rate, the only float of a LineId, is 1 by default.
-        array = _without_nulls(array, 1 if wanted is ColumnType.FLOAT else 0)
-    values = batch_column(array, wanted, place)
+        array = _without_nulls(array, 1 if column_type is ColumnType.FLOAT else 0)
+    values = batch_column(array, column_type, place)
     if isinstance(values, Ragged) != field.is_repeated or (isinstance(values, Tensor) and values.ndim > 1):
         expected = "a list for each row" if field.is_repeated else "one value for each row"
         raise InvalidArgumentError(f"{place}: the field {field.name!r} of LineId has {expected}, got {array.type}")
@@ -82,9 +82,9 @@ def label_column(array: pa.Array, num_labels: int, place: str) -> Tensor:
             raise InvalidArgumentError(f"{place}: labels are numbers or lists of numbers, got {array.type}")
         return values.to_padded(fill=INVALID_LABEL, length=num_labels)
     labels = torch.full((len(values), num_labels), INVALID_LABEL)
-    given = torch.as_tensor(values)
-    given = (given.unsqueeze(1) if given.ndim == 1 else given.flatten(1))[:, :num_labels]
-    labels[:, : given.shape[1]] = given
+    present = torch.as_tensor(values)
+    present = (present.unsqueeze(1) if present.ndim == 1 else present.flatten(1))[:, :num_labels]
+    labels[:, : present.shape[1]] = present
     return labels
 
 
@@ -118,41 +118,43 @@ def wanted_columns(columns: Columns | None) -> dict[str, Wanted] | None:
         return None
     if isinstance(columns, str):
         raise TypeError(f"columns must be names or a mapping of names to types, got the text {columns!r}")
-    wanted: dict[str, Wanted] = {}
-    pairs = columns.items() if isinstance(columns, Mapping) else ((_name_of(each), each) for each in columns)
-    for name, each in pairs:
-        if name in wanted:
+    kinds: dict[str, Wanted] = {}
+    pairs = columns.items() if isinstance(columns, Mapping) else ((_name_of(column), column) for column in columns)
+    for name, column in pairs:
+        if name in kinds:
             raise ValueError(f"columns: {name!r} is requested twice")
-        if isinstance(each, Column) and each.name != name:
-            raise ValueError(f"columns: {name!r} is requested as {each!r}; give it the name {name!r}")
-        is_name_alone = not isinstance(columns, Mapping) and isinstance(each, str)
-        wanted[name] = ColumnType.ANY if is_name_alone else each if isinstance(each, Column) else ColumnType.of(each)
-    return wanted
+        if isinstance(column, Column) and column.name != name:
+            raise ValueError(f"columns: {name!r} is requested as {column!r}; give it the name {name!r}")
+        is_name_alone = not isinstance(columns, Mapping) and isinstance(column, str)
+        kinds[name] = (
+            ColumnType.ANY if is_name_alone else column if isinstance(column, Column) else ColumnType.of(column)
+        )
+    return kinds
 
 
-def _name_of(each: object) -> str:
-    if isinstance(each, str | Column):
-        return each.name if isinstance(each, Column) else each
-    raise TypeError(f"columns: expected names or columns such as Ids('user'), got {each!r}")
+def _name_of(column: object) -> str:
+    if isinstance(column, str | Column):
+        return column.name if isinstance(column, Column) else column
+    raise TypeError(f"columns: expected names or columns such as Ids('user'), got {column!r}")
 
 
 def fitting_columns(
-    schema: pa.Schema, wanted: dict[str, Wanted] | None, place: str
+    schema: pa.Schema, columns: dict[str, Wanted] | None, place: str
 ) -> tuple[dict[str, Wanted], list[str]]:
     """Returns what is read of a table, and the columns that are skipped because a batch cannot hold their type.
 
     Raises:
         InvalidArgumentError: a requested column is missing.
     """
-    if wanted is None:
+    if columns is None:
         fitting = {field.name: cast("Wanted", ColumnType.ANY) for field in schema if has_place(field.type)}
         return fitting, [field.name for field in schema if not has_place(field.type)]
-    missing = [name for name in wanted if name not in schema.names]
+    missing = [name for name in columns if name not in schema.names]
     if missing:
         raise InvalidArgumentError(
             f"{place}: there is no column {', '.join(map(repr, missing))}; it has {', '.join(schema.names)}"
         )
-    return wanted, []
+    return columns, []
 
 
 _WARNED: set[tuple[str, ...]] = set()
@@ -167,69 +169,69 @@ def warn_of_left_out(path: str, names: Sequence[str], schema: pa.Schema) -> None
     _LOG.warning("%s: columns that have no place in a batch are skipped: %s", path, kinds)
 
 
-def wanted_values(array: pa.Array, wanted: Wanted, *, name: str, place: str) -> ColumnValues:
+def wanted_values(array: pa.Array, column: Wanted, *, name: str, place: str) -> ColumnValues:
     """Returns the values of a column, as `batch_column` or as a parser would make them."""
-    if isinstance(wanted, ColumnType):
-        return batch_column(array, wanted, place, name=name)
-    if isinstance(wanted, Ids):
-        return _ids(array, wanted, place)
-    if isinstance(wanted, FirstBytes):
+    if isinstance(column, ColumnType):
+        return batch_column(array, column, place, name=name)
+    if isinstance(column, Ids):
+        return _ids(array, column, place)
+    if isinstance(column, FirstBytes):
         return batch_column(array, ColumnType.BYTES, place)
-    if isinstance(wanted, LineIdField):
-        column = f"__{wanted.name.upper()}__"
-        if column not in LINE_ID_COLUMNS:
-            raise InvalidArgumentError(f"{place}: LineId has no field {wanted.name!r}")
-        return reserved_column(column, array, 1, place)[1]
-    if isinstance(wanted, Label):
-        return label_column(array, wanted.width, place)
-    if not isinstance(wanted, _TENSORS):
-        raise TypeError(f"{place}: expected a column of monolith.data, got {wanted!r}")
-    return _numbers(array, wanted, place)
+    if isinstance(column, LineIdField):
+        field_column = f"__{column.name.upper()}__"
+        if field_column not in LINE_ID_COLUMNS:
+            raise InvalidArgumentError(f"{place}: LineId has no field {column.name!r}")
+        return reserved_column(field_column, array, 1, place)[1]
+    if isinstance(column, Label):
+        return label_column(array, column.width, place)
+    if not isinstance(column, _TENSORS):
+        raise TypeError(f"{place}: expected a column of monolith.data, got {column!r}")
+    return _numbers(array, column, place)
 
 
-def text_columns(schema: pa.Schema, wanted: Mapping[str, Wanted]) -> dict[str, TextColumn]:
+def text_columns(schema: pa.Schema, columns: Mapping[str, Wanted]) -> dict[str, TextColumn]:
     """Returns the columns whose ids `wanted_values` makes of texts, and how."""
-    found = {}
-    for name, each in wanted.items():
+    texts = {}
+    for name, column in columns.items():
         kind = schema.field(name).type
-        if isinstance(each, Ids):
-            if each.separator is not None or hashes_texts(kind, ColumnType.IDS):
-                found[name] = TextColumn(each.texts_of or name, each.separator, each.slot, each.length)
-        elif isinstance(each, ColumnType) and hashes_texts(kind, each):
-            found[name] = TextColumn(name)
-    return found
+        if isinstance(column, Ids):
+            if column.separator is not None or hashes_texts(kind, ColumnType.IDS):
+                texts[name] = TextColumn(column.texts_of or name, column.separator, column.slot, column.length)
+        elif isinstance(column, ColumnType) and hashes_texts(kind, column):
+            texts[name] = TextColumn(name)
+    return texts
 
 
-def _ids(array: pa.Array, wanted: Ids, place: str) -> Ragged | Tensor:
+def _ids(array: pa.Array, column: Ids, place: str) -> Ragged | Tensor:
     import pyarrow as pa  # noqa: PLC0415 - an extra
     import pyarrow.compute as pc  # noqa: PLC0415 - an extra
 
-    if wanted.separator is not None:
+    if column.separator is not None:
         if pa.types.is_nested(array.type):
             raise InvalidArgumentError(f"{place}: separator is for texts, got {array.type}; leave it out")
         texts = array.cast(pa.large_string())
-        parts = pc.split_pattern(texts, wanted.separator)
+        parts = pc.split_pattern(texts, column.separator)
         # An empty text is an empty list, not a list of an empty text.
         array = pc.if_else(pc.equal(texts, ""), pa.scalar([], type=parts.type), parts)
-    values = batch_column(array, ColumnType.IDS, place, name=wanted.texts_of or wanted.name)
+    values = batch_column(array, ColumnType.IDS, place, name=column.texts_of or column.name)
     ragged = cast("Ragged", values)
-    if wanted.slot is not None:
-        ragged = ragged.with_values(ids.pack_v2(wanted.slot, ragged.flat_values))
-    return ragged if wanted.length is None else ragged.to_padded(length=wanted.length)
+    if column.slot is not None:
+        ragged = ragged.with_values(ids.pack_v2(column.slot, ragged.flat_values))
+    return ragged if column.length is None else ragged.to_padded(length=column.length)
 
 
-def _numbers(array: pa.Array, wanted: Column, place: str) -> Ragged | Tensor:
+def _numbers(array: pa.Array, column: Column, place: str) -> Ragged | Tensor:
     """Converts columns of numbers: missing values are dropped, and then filled with the column's default."""
-    if isinstance(wanted, NestedIds):
+    if isinstance(column, NestedIds):
         nested = batch_column(array, ColumnType.INT, place)
         if not isinstance(nested, Ragged) or nested.ragged_rank != 2:
             raise InvalidArgumentError(f"{place}: NestedIds are lists of lists of integers, got {array.type}")
         return nested
-    is_whole = isinstance(wanted, Ints) or (isinstance(wanted, DenseColumn) and wanted.dtype == "int64")
+    is_whole = isinstance(column, Ints) or (isinstance(column, DenseColumn) and column.dtype == "int64")
     ragged = _one_list_each(array, ColumnType.INT if is_whole else ColumnType.FLOAT, place)
-    if isinstance(wanted, DenseColumn):
-        return ragged.to_padded(length=wanted.width)
-    if isinstance(wanted, Weight):
+    if isinstance(column, DenseColumn):
+        return ragged.to_padded(length=column.width)
+    if isinstance(column, Weight):
         weights = ragged.to_padded(length=1).reshape(-1)
         return torch.where(weights > 0, weights, torch.ones(()))
     return ragged
@@ -272,15 +274,15 @@ def found_types(read: Callable[..., pa.Table], head: bytes, names: Sequence[str]
     if not head.strip():
         return dict.fromkeys(names, pa.string())
     table = read(head, None, [])
-    found = {field.name: _found_type(field.type, pa) for field in table.schema}
+    types = {field.name: _found_type(field.type, pa) for field in table.schema}
     # Arrow parses integers above 2^63 as floats, which would merge ids.
-    doubtful = [name for name, kind in found.items() if pa.types.is_floating(kind)]
+    doubtful = [name for name, kind in types.items() if pa.types.is_floating(kind)]
     if doubtful:
         texts = read(head, dict.fromkeys(doubtful, pa.string()), [])
         for name in doubtful:
             if _are_large_numbers(texts.column(name)):
-                found[name] = pa.uint64()
-    return found
+                types[name] = pa.uint64()
+    return types
 
 
 def _found_type(kind: pa.DataType, pa: Any) -> pa.DataType:
@@ -306,19 +308,19 @@ def _are_large_numbers(texts: pa.ChunkedArray) -> bool:
     return True
 
 
-def type_to_read(wanted: Wanted, found: pa.DataType) -> pa.DataType:
+def type_to_read(column: Wanted, inferred: pa.DataType) -> pa.DataType:
     """Returns the type that a column is read as: the requested one, otherwise the inferred one."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
-    if wanted in {ColumnType.TEXT, ColumnType.BYTES} or isinstance(wanted, FirstBytes):
+    if column in {ColumnType.TEXT, ColumnType.BYTES} or isinstance(column, FirstBytes):
         return pa.string()
-    if wanted is ColumnType.IDS or isinstance(wanted, Ids):
-        is_one_number = pa.types.is_integer(found) and not (isinstance(wanted, Ids) and wanted.separator)
-        return found if is_one_number else pa.string()
-    as_found = wanted is ColumnType.ANY or isinstance(wanted, NestedIds | LineIdField)
-    if as_found or pa.types.is_boolean(found) or pa.types.is_temporal(found) or found == pa.uint64():
-        return found
-    is_real = isinstance(wanted, Floats | Label | Weight) or (
-        isinstance(wanted, DenseColumn) and wanted.dtype == "float32"
+    if column is ColumnType.IDS or isinstance(column, Ids):
+        is_one_number = pa.types.is_integer(inferred) and not (isinstance(column, Ids) and column.separator)
+        return inferred if is_one_number else pa.string()
+    as_found = column is ColumnType.ANY or isinstance(column, NestedIds | LineIdField)
+    if as_found or pa.types.is_boolean(inferred) or pa.types.is_temporal(inferred) or inferred == pa.uint64():
+        return inferred
+    is_real = isinstance(column, Floats | Label | Weight) or (
+        isinstance(column, DenseColumn) and column.dtype == "float32"
     )
-    return pa.float32() if is_real or wanted is ColumnType.FLOAT else pa.int64()
+    return pa.float32() if is_real or column is ColumnType.FLOAT else pa.int64()
