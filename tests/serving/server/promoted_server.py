@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from monolith.serving.promotion import Promotion, PromotionConfig
-from monolith.serving.server import ModelRegistry, ModelServer
+from monolith.serving.server import ModelRegistry, ModelServer, RequestQueueConfig
 from serving.server.promoted_models import score
 from serving.server.test_rest import Reply, ask
 
@@ -33,7 +33,9 @@ class Served:
         self.promotion = Promotion(self.registry, PromotionConfig(**options))
         try:
             assert self.promotion.add(str(path), name="ranker") == "ranker"
-            self.server = ModelServer(self.registry, **(server or {}))
+            # A busy machine must not reject requests as overload.
+            patient = RequestQueueConfig(max_wait_seconds=60.0)
+            self.server = ModelServer(self.registry, **{"queue": patient, **(server or {})})
         except BaseException:
             self.promotion.close()
             self.registry.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from monolith.serving.server import ModelRegistry, ModelServer
+from monolith.serving.server import ModelRegistry, ModelServer, RequestQueueConfig
 from monolith.serving.server import shadow as shadow_module
 from monolith.serving.server.canary import Choice
 from monolith.testing import SmallModel
@@ -28,7 +28,7 @@ class Shadowed:
         self.registry.add("ranker", self.shadow)
         self.registry.set_label("ranker", "stable", 7)
         self.registry.set_shadow("ranker", Choice(version=8))
-        self.server = ModelServer(self.registry, metrics_port=0)
+        self.server = ModelServer(self.registry, metrics_port=0, queue=RequestQueueConfig(max_wait_seconds=60.0))
 
     def tally(self) -> dict[str, Any]:
         found = self.registry.shadow_tallies.get("ranker")
