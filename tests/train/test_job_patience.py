@@ -171,7 +171,7 @@ class TestHooks:
         part = part_of(FakeClient(JobState(num_workers=2)), config.job)
         hooks = chief_hooks(config, saver, model_name="m", job=part)
         full, dense = (each for each in hooks if type(each).__name__ == "NoFirstSaveCheckpointSaverHook")
-        guards = [each._wanted.guard_saver_listeners for each in (full, dense)]  # type: ignore[attr-defined]
+        guards = [each._options.guard_saver_listeners for each in (full, dense)]  # type: ignore[attr-defined]
         assert [len(each) for each in guards] == [1, int(barrier)]
         assert guards[0][0]._max_pending_seconds == 3.5
 

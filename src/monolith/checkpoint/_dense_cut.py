@@ -90,7 +90,9 @@ def scatter_saved(
     weights = {name: saved["model"][name] for name in state.dense.names}
     optimizers = {
         name: {
-            "state": {weight: each for weight, each in saved["optimizers"][name]["state"].items() if weight in weights},
+            "state": {
+                weight: slots for weight, slots in saved["optimizers"][name]["state"].items() if weight in weights
+            },
             "groups": [
                 {key: group[key] for key in state.dense.group_keys(name) if key in group}
                 for group in saved["optimizers"][name]["param_groups"]
@@ -98,27 +100,29 @@ def scatter_saved(
         }
         for name in state.optimizers
     }
-    clocks = [applied] if owners is None else [_stamps(each) for each in owners["clocks"]]
+    clocks = [applied] if owners is None else [_stamps(clock) for clock in owners["clocks"]]
     apart = () if owners is None else tuple(owners["apart"])
-    found = DenseState(weights=weights, optimizers=optimizers, clocks=clocks, apart=apart)
-    state.dense.scatter(found, owners_without)
+    merged = DenseState(weights=weights, optimizers=optimizers, clocks=clocks, apart=apart)
+    state.dense.scatter(merged, owners_without)
 
 
 def scatter_own(state: TrainState, applied: Mapping[int, BatchStamp]) -> None:
     """Sends the owners of the dense weights those of this process, which are untrained."""
     if state.dense is None or state.model is None:
         return
-    parameters = {name: each for name, each in state.model.named_parameters() if name in state.dense.names}
+    parameters = {name: parameter for name, parameter in state.model.named_parameters() if name in state.dense.names}
     optimizers = {
         name: {
             "state": {
-                weight: dict(optimizer.state[each]) for weight, each in parameters.items() if each in optimizer.state
+                weight: dict(optimizer.state[parameter])
+                for weight, parameter in parameters.items()
+                if parameter in optimizer.state
             },
             "groups": [{key: group[key] for key in state.dense.group_keys(name)} for group in optimizer.param_groups],
         }
         for name, optimizer in state.optimizers.items()
     }
-    weights = {name: each.detach() for name, each in parameters.items()}
+    weights = {name: parameter.detach() for name, parameter in parameters.items()}
     state.dense.scatter(DenseState(weights=weights, optimizers=optimizers, clocks=[applied]))
 
 
@@ -155,10 +159,10 @@ def local_optimizer_tree(state: TrainState, name: str, encoder: TreeEncoder) -> 
 
 def _owners(dense: DenseState) -> dict[str, Any]:
     clocks = [
-        [[each.worker, each.seq, each.position, each.event_time_ms] for each in clock.values()]
+        [[stamp.worker, stamp.seq, stamp.position, stamp.event_time_ms] for stamp in clock.values()]
         for clock in dense.clocks
     ]
-    return {"clocks": clocks, "apart": [dict(each) for each in dense.apart]}
+    return {"clocks": clocks, "apart": [dict(part) for part in dense.apart]}
 
 
 def _stamps(clock: list[list[Any]]) -> dict[int, BatchStamp]:

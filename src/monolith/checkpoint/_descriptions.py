@@ -53,7 +53,9 @@ def _modules(model: nn.Module) -> dict[str, str]:
 
 
 def _weights(model: nn.Module) -> Any:
-    yield from ((name, each) for name, each in model.named_parameters() if not isinstance(each, RowAnchor))
+    yield from (
+        (name, parameter) for name, parameter in model.named_parameters() if not isinstance(parameter, RowAnchor)
+    )
     yield from model.named_buffers()
 
 
@@ -62,12 +64,12 @@ def _class_name(value: object) -> str:
 
 
 def info_name(step: int) -> str:
-    """Returns the name of the file."""
+    """Returns the name of the file with the rows of each slot."""
     return f"ckpt.info-{step}"
 
 
 def count_rows(folder: Folder, manifest: Manifest) -> bytes:
-    """Returns the text of the file: rows by number and name of the slot. Reads ids only, and only of shared tables."""
+    """Returns the text of that file: rows by number and name of the slot. Reads ids only, and only of shared tables."""
     info = CkptInfo()
     for store, tables in manifest.tables.items():
         by_table: dict[str, dict[str, Any]] = {}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint.folder import Folder
 
-__all__ = ["BEST", "BestCheckpoint", "best_checkpoint", "keep_best", "read_best"]
-
 BEST = "best"
 """The name by which the best checkpoint is restored."""
 FILE = "best_checkpoint"
@@ -80,19 +78,19 @@ def keep_best(
     if metric not in values:
         raise InvalidArgumentError(f"keep_best: metric {metric!r} is not among the values, which are {sorted(values)}")
     folder = open_folder(model_dir)
-    found = BestCheckpoint(path=split_path(checkpoint)[1], metric=metric, mode=mode, value=float(values[metric]))
+    best = BestCheckpoint(path=split_path(checkpoint)[1], metric=metric, mode=mode, value=float(values[metric]))
     former = read_best(folder)
-    if not _is_better(found, former):
+    if not _is_better(best, former):
         return former
-    _write(folder, found)
-    full = full_path(full_local_path(folder.path), found.path)
+    _write(folder, best)
+    full = full_path(full_local_path(folder.path), best.path)
     if not checkpoint_exists(full):  # checked after writing: a concurrent saver may just have deleted it
         if former is None:
             folder.remove(FILE)
         else:
             _write(folder, former)
         raise NotFoundError(f"keep_best: there is no checkpoint '{full}'; evaluate one that was saved and is kept")
-    return replace(found, path=full)
+    return replace(best, path=full)
 
 
 def read_best(folder: Folder) -> BestCheckpoint | None:
@@ -100,21 +98,21 @@ def read_best(folder: Folder) -> BestCheckpoint | None:
     if not folder.exists(FILE):
         return None
     try:
-        found = BestCheckpoint(**json.loads(folder.read(FILE)))
-        return replace(found, path=full_path(full_local_path(folder.path), found.path))
+        best = BestCheckpoint(**json.loads(folder.read(FILE)))
+        return replace(best, path=full_path(full_local_path(folder.path), best.path))
     except (ValueError, TypeError, AttributeError) as error:
         raise DataLossError(
             f"'{folder.place(FILE)}' does not name a checkpoint: {error!r}; remove the file to start from scratch"
         ) from error
 
 
-def _is_better(found: BestCheckpoint, former: BestCheckpoint | None) -> bool:
-    if math.isnan(found.value):
-        _log.warning("checkpoint '%s' is not kept as the best one: its %s is NaN", found.path, found.metric)
+def _is_better(candidate: BestCheckpoint, former: BestCheckpoint | None) -> bool:
+    if math.isnan(candidate.value):
+        _log.warning("checkpoint '%s' is not kept as the best one: its %s is NaN", candidate.path, candidate.metric)
         return False
-    if former is None or (former.metric, former.mode) != (found.metric, found.mode):
+    if former is None or (former.metric, former.mode) != (candidate.metric, candidate.mode):
         return True
-    better = found.value > former.value if found.mode == "max" else found.value < former.value
+    better = candidate.value > former.value if candidate.mode == "max" else candidate.value < former.value
     return better or not checkpoint_exists(former.path)
 
 

@@ -46,10 +46,10 @@ def step_of(path: str) -> int:
     Raises:
         InvalidArgumentError: it does not end in a step.
     """
-    found = _STEP.fullmatch(path)
-    if found is None:
+    match = _STEP.fullmatch(path)
+    if match is None:
         raise InvalidArgumentError(f"checkpoint path must end in -<step>, got {path!r}")
-    return int(found["step"])
+    return int(match["step"])
 
 
 def read_manifest(path: str) -> Manifest:
@@ -73,10 +73,10 @@ def manifest_of(folder: Folder, prefix: str) -> Manifest:
     name = f"{prefix}{SUFFIX}"
     origin = f"file '{folder.place(name)}'"
     manifest = Manifest.from_bytes(folder.read(name), origin=origin)
-    found = _STEP.fullmatch(prefix)
-    if found is None or int(found["step"]) != manifest.step:
+    match = _STEP.fullmatch(prefix)
+    if match is None or int(match["step"]) != manifest.step:
         raise DataLossError(f"{origin}: it is the manifest of step {manifest.step}; was it copied or renamed?")
-    foreign = [each for each in sorted(manifest.names) if not each.startswith(f"{prefix}.")]
+    foreign = [name for name in sorted(manifest.names) if not name.startswith(f"{prefix}.")]
     if foreign:
         raise DataLossError(f"{origin}: {foreign[0]!r} belongs to another checkpoint; was it copied or renamed?")
     return manifest
@@ -118,13 +118,13 @@ class Catalog:
 
     def committed(self) -> list[str]:
         """Returns full paths of everything with a manifest, by step."""
-        found = []
+        steps = []
         for name in self._folder.names():
             prefix = name.removesuffix(SUFFIX)
             match = _STEP.fullmatch(prefix)
             if name.endswith(SUFFIX) and match is not None and match["basename"] == self._basename:
-                found.append((int(match["step"]), f"{self.root}/{prefix}"))
-        return [path for _, path in sorted(found)]
+                steps.append((int(match["step"]), f"{self.root}/{prefix}"))
+        return [path for _, path in sorted(steps)]
 
     def highest_generation(self) -> int:
         """Returns the highest generation of all readable manifests; 0 without any."""
@@ -216,7 +216,7 @@ def saved_tables(model_dir: FolderPath) -> list[SavedTables]:
     """Returns the checkpoints with tables of a model directory, the newest first; skips those that cannot be read."""
     folder = open_folder(model_dir)
     catalog = Catalog(folder, _BASENAME)
-    found = []
+    checkpoints = []
     for path in catalog.newest_first():
         try:
             manifest = read_manifest(path)
@@ -225,5 +225,5 @@ def saved_tables(model_dir: FolderPath) -> list[SavedTables]:
             continue
         if manifest.kind == "full":
             folders = {tables.snapshot_id: folder.place(tables.folder) for tables in manifest.tables.values()}
-            found.append(SavedTables(path=path, step=manifest.step, folders=folders))
-    return found
+            checkpoints.append(SavedTables(path=path, step=manifest.step, folders=folders))
+    return checkpoints

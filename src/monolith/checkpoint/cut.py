@@ -110,18 +110,18 @@ def take_cut(
 def _positions(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[str, bytes]:
     """Returns the positions of further inputs, and those that witnesses report for this cut."""
     marks = {name: store.cut.mark for name, store in stores.items()}
-    told = {name: witness.after_cut(marks, step=state.global_step) for name, witness in state.witnesses.items()}
-    kept = {name: position for name, position in state.positions.items() if name not in told}
-    return {**kept, **{name: position for name, position in told.items() if position is not None}}
+    reported = {name: witness.after_cut(marks, step=state.global_step) for name, witness in state.witnesses.items()}
+    kept = {name: position for name, position in state.positions.items() if name not in reported}
+    return {**kept, **{name: position for name, position in reported.items() if position is not None}}
 
 
 def _applied_by_all(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[int, BatchStamp]:
     """Returns the last batch of every worker: of this process, and of others the last that every owner has."""
     others: dict[int, BatchStamp] = {}
-    for clock in (clock for each in stores.values() for clock in each.cut.applied):
+    for clock in (clock for store in stores.values() for clock in store.cut.applied):
         for worker, stamp in clock.stamps.items():
             known = others.get(worker, stamp)
-            others[worker] = min(known, stamp, key=lambda each: each.seq)
+            others[worker] = min(known, stamp, key=lambda candidate: candidate.seq)
     known_here = {
         worker: stamp
         for worker, stamp in state.applied.items()

@@ -192,22 +192,24 @@ def _different(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def _tensor_differences(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    differences: dict[str, str] = {}
     for name in sorted({*a, *b}):
         if name not in a or name not in b:
-            found[name] = f"only in the {'second' if name not in a else 'first'}"
+            differences[name] = f"only in the {'second' if name not in a else 'first'}"
         elif a[name].shape != b[name].shape or a[name].dtype != b[name].dtype:
-            found[name] = f"{a[name].dtype} {tuple(a[name].shape)}, {b[name].dtype} {tuple(b[name].shape)}"
+            differences[name] = f"{a[name].dtype} {tuple(a[name].shape)}, {b[name].dtype} {tuple(b[name].shape)}"
         elif not torch.equal(a[name].view(-1).view(torch.uint8), b[name].view(-1).view(torch.uint8)):
             distance = (a[name].double() - b[name].double()).abs().max() if a[name].numel() else torch.tensor(0.0)
-            found[name] = f"differs by up to {float(distance):g}"
-    return found
+            differences[name] = f"differs by up to {float(distance):g}"
+    return differences
 
 
 def _table_differences(a: SavedState, b: SavedState) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    counts_by_table: dict[str, dict[str, int]] = {}
     for store in sorted({*a.manifest.tables, *b.manifest.tables}):
-        sides = [_row_digests(each, store) if store in each.manifest.tables else {} for each in (a, b)]
+        sides = [
+            _row_digests(checkpoint, store) if store in checkpoint.manifest.tables else {} for checkpoint in (a, b)
+        ]
         for table in sorted({*sides[0], *sides[1]}):
             first, second = sides[0].get(table, {}), sides[1].get(table, {})
             changed = sum(first[key] != second[key] for key in first.keys() & second.keys())
@@ -217,8 +219,8 @@ def _table_differences(a: SavedState, b: SavedState) -> dict[str, dict[str, int]
                 "changed": changed,
             }
             if any(counts.values()):
-                found[f"{store}/{table}"] = counts
-    return found
+                counts_by_table[f"{store}/{table}"] = counts
+    return counts_by_table
 
 
 def _row_digests(state: SavedState, store: str) -> dict[str, dict[tuple[int, int], int]]:
@@ -234,9 +236,9 @@ def _row_digests(state: SavedState, store: str) -> dict[str, dict[tuple[int, int
 
 def _row_names(table: TableSchema, block: RowBlock) -> Iterator[tuple[int, int]]:
     """Yields the identity of each row: -1 and its key; slot and id where the key depends on other slots."""
-    found = ids_of_keys(block.keys, block.bucket, table.wide_slots)
+    split_keys = ids_of_keys(block.keys, block.bucket, table.wide_slots)
     has_key = has_explicit_bucket(block.keys, table.wide_slots)
-    names = np.where(has_key, -1, found.slots), np.where(has_key, block.keys, found.ids)
+    names = np.where(has_key, -1, split_keys.slots), np.where(has_key, block.keys, split_keys.ids)
     return zip(names[0].tolist(), names[1].tolist(), strict=True)
 
 
@@ -280,9 +282,9 @@ def _table_tensors(state: SavedState, store: str) -> dict[str, dict[str, Tensor]
         columns = {"times": block.times.astype(np.int64), "weights": block.weights(table.dim)}
         parts[table.name].append({**_id_columns(table, block), **columns})
     return {
-        table: {name: torch.from_numpy(np.concatenate([part[name] for part in found])) for name in found[0]}
-        for table, found in parts.items()
-        if found
+        table: {name: torch.from_numpy(np.concatenate([part[name] for part in blocks])) for name in blocks[0]}
+        for table, blocks in parts.items()
+        if blocks
     }
 
 
@@ -290,8 +292,8 @@ def _id_columns(table: TableSchema, block: RowBlock) -> dict[str, Any]:
     """Returns ids; where slots share a table and take any int64, ids as users gave them and their slots' numbers."""
     if not table.wide_slots:
         return {"ids": block.keys}
-    found = ids_of_keys(block.keys, block.bucket, table.wide_slots)
-    return {"slots": found.slots, "ids": found.ids}
+    split_keys = ids_of_keys(block.keys, block.bucket, table.wide_slots)
+    return {"slots": split_keys.slots, "ids": split_keys.ids}
 
 
 def reshard(path: str, target: FolderPath, *, num_files: int) -> str:

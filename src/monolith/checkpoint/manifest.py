@@ -167,8 +167,10 @@ def _parse(text: bytes, origin: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataLossError(f"{origin}: not the manifest of a checkpoint (format {FORMAT!r} expected)")
     if document.get("version") not in range(1, FORMAT_VERSION + 1):
-        found = document.get("version")
-        raise DataLossError(f"{origin}: checkpoint version {found!r}, this build reads versions up to {FORMAT_VERSION}")
+        version = document.get("version")
+        raise DataLossError(
+            f"{origin}: checkpoint version {version!r}, this build reads versions up to {FORMAT_VERSION}"
+        )
     return document
 
 

@@ -195,9 +195,9 @@ def claimed_generation(folder: Folder, *, above: int) -> int:
     try:
         present = read_generation(folder)
     except DataLossError as error:
-        found = _NUMBER.match(folder.read(GENERATION))
+        match = _NUMBER.match(folder.read(GENERATION))
         _log.warning("%s; the file is replaced", error.message)
-        return int(found[1]) if found else above + _MOST_UNCOMMITTED
+        return int(match[1]) if match else above + _MOST_UNCOMMITTED
     return 0 if present is None else present[0]
 
 

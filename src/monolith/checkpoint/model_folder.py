@@ -93,10 +93,10 @@ def load(
         FailedPreconditionError: the model is made of other parts; names them.
     """
     options = RestoreConfig() if options is None else options
-    state, found = _state_of(model, optimizer), _find(path)
+    state, prefix = _state_of(model, optimizer), _find(path)
     if options.clear_nn:
-        return restore_without_dense(found, state, options)
-    return restore_model(found, state, options)
+        return restore_without_dense(prefix, state, options)
+    return restore_model(prefix, state, options)
 
 
 def _state_of(model: nn.Module, optimizer: Optimizer | Mapping[str, Optimizer] | None) -> TrainState:
@@ -123,7 +123,7 @@ def _find(path: FolderPath) -> str:
         return full
     _require_folder(path)
     for basename in (_BASENAME, SaverConfig().basename):
-        found = Catalog(open_folder(path), basename).newest_first()
-        if found:
-            return found[0]
+        prefixes = Catalog(open_folder(path), basename).newest_first()
+        if prefixes:
+            return prefixes[0]
     raise NotFoundError(f"load: '{path}' has no saved model; save one by ml.save(model, path)")

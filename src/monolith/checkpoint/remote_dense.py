@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp
 
-__all__ = ["DenseState", "FrozenDense", "RemoteDense"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseState:
@@ -32,13 +30,15 @@ class DenseState:
     @property
     def applied(self) -> dict[int, BatchStamp]:
         """Worker -> its last batch that every owner has."""
-        workers = set.intersection(*(set(each) for each in self.clocks)) if self.clocks else set()
-        return {worker: min((each[worker] for each in self.clocks), key=lambda stamp: stamp.seq) for worker in workers}
+        workers = set.intersection(*(set(clock) for clock in self.clocks)) if self.clocks else set()
+        return {
+            worker: min((clock[worker] for clock in self.clocks), key=lambda stamp: stamp.seq) for worker in workers
+        }
 
     @property
     def is_level(self) -> bool:
         """Whether all owners have the same batches."""
-        return all(each == self.clocks[0] for each in self.clocks)
+        return all(clock == self.clocks[0] for clock in self.clocks)
 
 
 class FrozenDense(Protocol):

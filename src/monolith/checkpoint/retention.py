@@ -69,12 +69,12 @@ class Retention:
 
     def record(self, path: str, time: float, *, exempt: Collection[str] = ()) -> list[str]:
         """Records a committed checkpoint; returns those to delete now."""
-        self._kept = [each for each in self._kept if each.path != path] + [KeptCheckpoint(path, time)]
-        counted = [each for each in self._kept if each.path not in exempt]
+        self._kept = [checkpoint for checkpoint in self._kept if checkpoint.path != path] + [KeptCheckpoint(path, time)]
+        counted = [checkpoint for checkpoint in self._kept if checkpoint.path not in exempt]
         surplus = counted[: -self._max_to_keep] if self._max_to_keep else []
-        gone = {each.path for each in surplus}
-        self._kept = [each for each in self._kept if each.path not in gone]
-        return [each.path for each in surplus if not self._preserve(each)]
+        gone = {checkpoint.path for checkpoint in surplus}
+        self._kept = [checkpoint for checkpoint in self._kept if checkpoint.path not in gone]
+        return [checkpoint.path for checkpoint in surplus if not self._preserve(checkpoint)]
 
     def _preserve(self, checkpoint: KeptCheckpoint) -> bool:
         """Returns whether a checkpoint is kept for good; it then leaves the list, since its fate is decided."""
@@ -95,7 +95,7 @@ class CheckpointRecords:
     @property
     def paths(self) -> list[str]:
         """Full prefixes of the checkpoints that are listed, oldest first."""
-        return [each.path for each in self._retention.kept]
+        return [checkpoint.path for checkpoint in self._retention.kept]
 
     def create_state_file(self) -> None:
         """Creates `monolith_checkpoint` if it is missing."""
@@ -133,8 +133,8 @@ class CheckpointRecords:
             self._folder,
             CheckpointState(
                 model_checkpoint_path=path,
-                all_model_checkpoint_paths=[each.path for each in kept],
-                all_model_checkpoint_timestamps=[each.time for each in kept],
+                all_model_checkpoint_paths=[checkpoint.path for checkpoint in kept],
+                all_model_checkpoint_timestamps=[checkpoint.time for checkpoint in kept],
                 last_preserved_timestamp=self._retention.last_preserved,
             ),
         )

@@ -238,7 +238,7 @@ class Saver:
             return self._restore(require_path(self.model_dir, path if best is None else best.path), state, options)
         failed: dict[str, OpError] = {}
         # Listed again after each failure: a concurrent saver may have removed the chosen one, and saved a newer one.
-        while (candidate := next((each for each in self._candidates() if each not in failed), None)) is not None:
+        while (candidate := next((path for path in self._candidates() if path not in failed), None)) is not None:
             try:
                 restored = self._restore(candidate, state, options)
             except (DataLossError, NotFoundError, UnavailableError) as error:

@@ -95,9 +95,9 @@ def _created(paths: list[str]) -> float:
     return 0.0
 
 
-def _has_part(path: str, wanted: CheckpointId) -> bool:
+def _has_part(path: str, checkpoint: CheckpointId) -> bool:
     try:
-        return id_of(read_manifest(path)) == wanted
+        return id_of(read_manifest(path)) == checkpoint
     except OpError:
         return False
 
@@ -125,16 +125,16 @@ def snapshots_of(
     if not manifest.tables:  # of a rank without buckets
         others = _others(path, manifest)
     saved_names = _matching(next((part.tables for _, part in [own, *(others or [])] if part.tables), {}), rows)
-    found: dict[str, list[str]] = {}
+    folders: dict[str, list[str]] = {}
     for name in filter(is_needed, rows):
-        wanted = _wanted(rows[name])
+        needed = _wanted(rows[name])
         held = _held([own], saved_names[name])
-        if _missing(wanted, held.values()) is not None:
+        if _missing(needed, held.values()) is not None:
             others = _others(path, manifest) if others is None else others
             held |= _held(others, saved_names[name])
-        _require_all(path, held, wanted)
-        found[name] = [folder for folder, buckets in held.items() if shared_buckets(buckets, wanted)]
-    return found
+        _require_all(path, held, needed)
+        folders[name] = [folder for folder, buckets in held.items() if shared_buckets(buckets, needed)]
+    return folders
 
 
 def _others(path: str, manifest: Manifest) -> list[tuple[str, Manifest]]:
@@ -143,12 +143,12 @@ def _others(path: str, manifest: Manifest) -> list[tuple[str, Manifest]]:
 
 def _held(parts: Sequence[tuple[str, Manifest]], name: str) -> dict[str, range]:
     """Returns folder of a store in each part -> the buckets that it holds."""
-    found: dict[str, range] = {}
+    buckets_of: dict[str, range] = {}
     for path, manifest in parts:
         if name in manifest.tables:
             folder, entry = open_folder(split_path(path)[0]), manifest.tables[name]
-            found[folder.place(entry.folder)] = _buckets(folder, entry)
-    return found
+            buckets_of[folder.place(entry.folder)] = _buckets(folder, entry)
+    return buckets_of
 
 
 def _buckets(folder: Folder, entry: TablesEntry) -> range:
@@ -161,12 +161,12 @@ def _buckets(folder: Folder, entry: TablesEntry) -> range:
 
 def _wanted(rows: RestoredRows) -> range:
     """Returns the buckets that a store needs: all, or the part of a rank."""
-    wanted: range = getattr(rows, "buckets", ALL_BUCKETS)
-    return wanted
+    buckets: range = getattr(rows, "buckets", ALL_BUCKETS)
+    return buckets
 
 
-def _require_all(path: str, folders: Mapping[str, range], wanted: range) -> None:
-    missing = _missing(wanted, folders.values())
+def _require_all(path: str, folders: Mapping[str, range], needed: range) -> None:
+    missing = _missing(needed, folders.values())
     if missing is not None:
         raise NotFoundError(
             f"checkpoint '{path}': bucket {missing} must be in one of its parts, which ranks save into index-<rank>"
@@ -175,13 +175,13 @@ def _require_all(path: str, folders: Mapping[str, range], wanted: range) -> None
         )
 
 
-def _missing(wanted: range, held: Iterable[range]) -> int | None:
+def _missing(needed: range, held: Iterable[range]) -> int | None:
     """Returns the first bucket that no part holds; None if all are held."""
-    begin = wanted.start
-    for each in sorted(held, key=lambda each: each.start):
-        if each.start <= begin:
-            begin = max(begin, each.stop)
-    return begin if begin < wanted.stop else None
+    begin = needed.start
+    for part in sorted(held, key=lambda part: part.start):
+        if part.start <= begin:
+            begin = max(begin, part.stop)
+    return begin if begin < needed.stop else None
 
 
 def _matching(tables: Collection[str], stores: Collection[str]) -> dict[str, str]:

@@ -80,8 +80,8 @@ def numbered_state(saved: Mapping[str, Any], optimizer: Optimizer, model: nn.Mod
     groups = []
     for mine, theirs in zip(own, saved["param_groups"], strict=True):
         kept = {key: value for key, value in theirs.items() if key not in {"params", _FUNCTIONS}}
-        given = {key: mine[key] for key in theirs[_FUNCTIONS] if key in mine}
-        groups.append({**kept, **given, "params": mine["params"]})
+        functions = {key: mine[key] for key in theirs[_FUNCTIONS] if key in mine}
+        groups.append({**kept, **functions, "params": mine["params"]})
     state = {number: saved["state"][name] for number, name in enumerate(names) if name in saved["state"]}
     return {**saved, "state": state, "param_groups": groups}
 
@@ -96,7 +96,7 @@ def random_state() -> dict[str, Any]:
         "python": {"version": version, "numbers": np.array(numbers, np.uint32), "gauss": gauss},
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = [each.cpu() for each in torch.cuda.get_rng_state_all()]
+        state["cuda"] = [generator.cpu() for generator in torch.cuda.get_rng_state_all()]
     return state
 
 
@@ -110,5 +110,5 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     python = state["python"]
     random.setstate((python["version"], tuple(python["numbers"].tolist()), python["gauss"]))
     if "cuda" in state and torch.cuda.is_available():
-        for device, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(each.clone(), device)
+        for device, generator in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(generator.clone(), device)

@@ -121,10 +121,10 @@ class TrainState:
     @property
     def stores(self) -> dict[str, Store]:
         """The stores of the model, each once, by the first module that has it."""
-        found: dict[int, tuple[str, Store]] = {}
+        stores: dict[int, tuple[str, Store]] = {}
         for name, module in self.embeddings.items():
-            found.setdefault(id(module.store), (name, module.store))
-        return dict(found.values())
+            stores.setdefault(id(module.store), (name, module.store))
+        return dict(stores.values())
 
     def position(self, worker: int = 0) -> bytes | None:
         """Returns the position at which a worker resumes reading; None: from the beginning."""

@@ -51,7 +51,7 @@ class TreeEncoder:
         if isinstance(value, Mapping):
             return self._encode_mapping(value, name)
         if isinstance(value, list | tuple):
-            items = [self.encode(each, f"{name}/{number}") for number, each in enumerate(value)]
+            items = [self.encode(item, f"{name}/{number}") for number, item in enumerate(value)]
             return items if isinstance(value, list) else {_TAG: "tuple", "items": items}
         raise InvalidArgumentError(
             f"checkpoint: {name!r} is a {type(value).__name__}, which cannot be saved; state dictionaries may hold"
@@ -59,12 +59,12 @@ class TreeEncoder:
         )
 
     def _encode_mapping(self, value: Mapping[Any, Any], name: str) -> Any:
-        pairs = [(key, self.encode(each, f"{name}/{key}")) for key, each in value.items()]
+        pairs = [(key, self.encode(item, f"{name}/{key}")) for key, item in value.items()]
         if isinstance(value, Counter):
-            return {_TAG: "counter", "items": [[self.encode(key, name), each] for key, each in pairs]}
+            return {_TAG: "counter", "items": [[self.encode(key, name), item] for key, item in pairs]}
         if all(isinstance(key, str) for key in value) and _TAG not in value:
             return dict(pairs)
-        return {_TAG: "dict", "items": [[self.encode(key, name), each] for key, each in pairs]}
+        return {_TAG: "dict", "items": [[self.encode(key, name), item] for key, item in pairs]}
 
     def _keep(self, tensor: Tensor, name: str) -> str:
         tensor = tensor.detach()
@@ -85,11 +85,11 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         DataLossError: not something that `TreeEncoder` makes, or a tensor is missing.
     """
     if isinstance(value, list):
-        return [decode(each, tensors) for each in value]
+        return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     if _TAG not in value:
-        return {key: decode(each, tensors) for key, each in value.items()}
+        return {key: decode(item, tensors) for key, item in value.items()}
     try:
         return _DECODERS[value[_TAG]](value, tensors)
     except (KeyError, TypeError, ValueError) as error:
@@ -107,13 +107,13 @@ def _encode_plain(value: Any) -> Any:
 
 
 def _pairs(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[Any, Any]:
-    return {decode(key, tensors): decode(each, tensors) for key, each in value["items"]}
+    return {decode(key, tensors): decode(item, tensors) for key, item in value["items"]}
 
 
 _DECODERS: Mapping[str, Any] = {
     "tensor": lambda value, tensors: tensors[value["name"]],
     "array": lambda value, tensors: tensors[value["name"]].numpy(),
-    "tuple": lambda value, tensors: tuple(decode(each, tensors) for each in value["items"]),
+    "tuple": lambda value, tensors: tuple(decode(item, tensors) for item in value["items"]),
     "dict": _pairs,
     "counter": lambda value, tensors: Counter(_pairs(value, tensors)),
     "float": lambda value, _: float(value["value"]),

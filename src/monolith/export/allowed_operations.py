@@ -12,8 +12,6 @@ import re
 
 from monolith.errors import InvalidArgumentError
 
-__all__ = ["allow_operations", "is_allowed_operation", "user_operations"]
-
 _ELEMENTWISE = """
 abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or
 bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min clip copysign cos cosh deg2rad digamma div divide
@@ -138,7 +136,7 @@ def is_allowed_operation(target: object) -> bool:
         return False
     if target in _OF_SIZES:
         return True
-    found = _TARGET.fullmatch(target)
-    if found is None or re.fullmatch("(.*_)?out", found[2]):
+    match = _TARGET.fullmatch(target)
+    if match is None or re.fullmatch("(.*_)?out", match[2]):
         return False
-    return found[1] in _ATEN or found[1] in _by_user
+    return match[1] in _ATEN or match[1] in _by_user

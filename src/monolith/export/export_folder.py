@@ -64,10 +64,10 @@ class ExportFolder:
         if expected is None:
             raise NotFoundError(f"'{place}': the manifest names no such file, but {', '.join(sorted(manifest.files))}")
         data = self._read(name, expected["bytes"])
-        found = sum_of(data)
-        if (found.bytes, found.crc32c) != (expected["bytes"], expected.get("crc32c")):
+        actual = sum_of(data)
+        if (actual.bytes, actual.crc32c) != (expected["bytes"], expected.get("crc32c")):
             raise DataLossError(
-                f"file '{place}': {found.bytes} bytes with checksum {found.crc32c:#x}, {expected['bytes']} bytes with"
+                f"file '{place}': {actual.bytes} bytes with checksum {actual.crc32c:#x}, {expected['bytes']} bytes with"
                 f" {expected.get('crc32c', 0):#x} were written"
             )
         return data
@@ -123,7 +123,7 @@ def versions_in(path: str) -> list[int]:
 
 def _remote_numbers(path: str) -> list[int]:
     files, place = fsspec.core.url_to_fs(path)
-    return _highest(basename(str(each).rstrip("/")) for each in files.ls(place, detail=False))
+    return _highest(basename(str(path).rstrip("/")) for path in files.ls(place, detail=False))
 
 
 def _local_numbers(path: Path) -> list[int]:
@@ -144,8 +144,8 @@ def _local_numbers(path: Path) -> list[int]:
 
 
 def _highest(names: Iterable[str]) -> list[int]:
-    found = (name for name in names if name.isdecimal() and len(name) <= _LONGEST_NUMBER)
-    return sorted(heapq.nlargest(MOST_VERSIONS, (number for name in found if str(number := int(name)) == name)))
+    numerals = (name for name in names if name.isdecimal() and len(name) <= _LONGEST_NUMBER)
+    return sorted(heapq.nlargest(MOST_VERSIONS, (number for name in numerals if str(number := int(name)) == name)))
 
 
 class _Listed(NamedTuple):
@@ -213,7 +213,7 @@ class HeldFolder(ExportFolder):
         return self.files[MANIFEST]
 
     def _read(self, name: str, most_bytes: int) -> bytes:  # noqa: ARG002 - its size is known
-        found = self.files.get(name)
-        if found is None:
+        data = self.files.get(name)
+        if data is None:
             raise NotFoundError(f"'{join(self.path, name)}': it was read and let go")
-        return found
+        return data

@@ -15,8 +15,6 @@ from monolith.files import basename, join, named_errors, remove_folder
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["STATE", "ExportRecords"]
-
 STATE = "ExportSaverListenerState"
 _ENTRY = re.compile(r'entries\s*\{\s*export_dir:\s*("(?:[^"\\]|\\.)*")\s*global_step:\s*(\d+)\s*\}')
 _SHARD = re.compile(r"ps_\d+")
@@ -43,7 +41,7 @@ class ExportRecords:
         """Records an export in each of its folders."""
         for folder in self._folders():
             if ExportFolder(join(folder, str(version))).is_whole:
-                others = [each for each in _read(folder) if each.version != version]
+                others = [record for record in _read(folder) if record.version != version]
                 _write(folder, [*others, _Recorded(version, step)])
 
     def retain(self, steps: Collection[int]) -> list[int]:
@@ -57,9 +55,9 @@ class ExportRecords:
             return []
         for folder in folders:
             noted = _read(folder)
-            gone = [each.version for each in noted if each.version in removed]
+            gone = [record.version for record in noted if record.version in removed]
             if gone:
-                _write(folder, [each for each in noted if each.version not in removed])
+                _write(folder, [record for record in noted if record.version not in removed])
             for version in gone:
                 ExportFolder(join(folder, str(version))).remove()
         for version in removed:
@@ -79,7 +77,7 @@ class ExportRecords:
         with named_errors(self._path, "read"):
             files, place = fsspec.core.url_to_fs(self._path)
             try:
-                names = [basename(str(each).rstrip("/")) for each in files.ls(place, detail=False)]
+                names = [basename(str(path).rstrip("/")) for path in files.ls(place, detail=False)]
             except FileNotFoundError:
                 return []
         parts = [name for name in sorted(names) if name == ENTRY or _SHARD.fullmatch(name)]
@@ -87,8 +85,8 @@ class ExportRecords:
 
 
 def _to_remove(folder: str, noted: Sequence[_Recorded], steps: Collection[int]) -> set[int]:
-    removed = {each.version for each in noted if each.step not in steps}
-    kept = sorted({each.version for each in noted} - removed)
+    removed = {record.version for record in noted if record.step not in steps}
+    kept = sorted({record.version for record in noted} - removed)
     has_rows = False
     for version in kept:
         place = ExportFolder(join(folder, str(version)))
@@ -109,14 +107,14 @@ def _read(folder: str) -> list[_Recorded]:
             text = files.cat_file(path).decode()
     except NotFoundError:
         return []
-    found = [(basename(str(json.loads(each[1]))), int(each[2])) for each in _ENTRY.finditer(text)]
-    return [_Recorded(int(name), step) for name, step in found if name.isdigit()]
+    entries = [(basename(str(json.loads(match[1]))), int(match[2])) for match in _ENTRY.finditer(text)]
+    return [_Recorded(int(name), step) for name, step in entries if name.isdigit()]
 
 
 def _write(folder: str, entries: Sequence[_Recorded]) -> None:
     text = "".join(
-        f"entries {{\n  export_dir: {json.dumps(join(folder, str(each.version)))}\n  global_step: {each.step}\n}}\n"
-        for each in entries
+        f"entries {{\n  export_dir: {json.dumps(join(folder, str(record.version)))}\n  global_step: {record.step}\n}}\n"
+        for record in entries
     )
     place = join(folder, STATE)
     with named_errors(place, "written"):

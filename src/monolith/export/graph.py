@@ -70,10 +70,10 @@ def refusal(
 
 
 def _line_of(error: BaseException) -> tuple[str, int] | None:
-    for each in _chain(error):
+    for link in _chain(error):
         own = [
             (frame.f_code.co_filename, line)
-            for frame, line in traceback.walk_tb(_traceback(each))
+            for frame, line in traceback.walk_tb(_traceback(link))
             if _is_users(frame.f_code.co_filename)
         ]
         if own:
@@ -82,7 +82,7 @@ def _line_of(error: BaseException) -> tuple[str, int] | None:
 
 
 def _line_in(trace: str) -> tuple[str, int] | None:
-    own = [(each[1], int(each[2])) for each in _FRAME.finditer(trace) if _is_users(each[1])]
+    own = [(frame[1], int(frame[2])) for frame in _FRAME.finditer(trace) if _is_users(frame[1])]
     return own[-1] if own else None
 
 
@@ -166,26 +166,26 @@ class TracedModel:
     def dense_columns(self) -> list[DenseSpec]:
         """Returns the columns of numbers that the graph reads."""
         names = dict.fromkeys(
-            each.name for each in self.graph.inputs if each.kind in {"column", "values", "row_splits"}
+            place.name for place in self.graph.inputs if place.kind in {"column", "values", "row_splits"}
         )
-        found = []
+        specs = []
         for name in names:
             values = self.example[name]
             dtype = str(values.dtype).removeprefix("torch.")
             width = None if isinstance(values, Ragged) else math.prod(values.shape[1:])
-            found.append(DenseSpec(name=name, dtype=dtype, width=width))
-        return found
+            specs.append(DenseSpec(name=name, dtype=dtype, width=width))
+        return specs
 
     def example_tensors(self) -> dict[str, Tensor]:
         """Returns the example in its stored form: columns of the request, inputs of the graph, outputs."""
-        found = {f"graph/{key}": tensor for key, tensor in self.graph_inputs.items()}
-        found |= {f"output/{name}": tensor for name, tensor in self.expected.items()}
+        tensors = {f"graph/{key}": tensor for key, tensor in self.graph_inputs.items()}
+        tensors |= {f"output/{name}": tensor for name, tensor in self.expected.items()}
         for name, values in self.example.items():
             if isinstance(values, Tensor):
-                found[f"column/{name}"] = values
+                tensors[f"column/{name}"] = values
             else:
-                found |= {f"values/{name}": values.flat_values, f"splits/{name}": values.row_splits}
-        return found
+                tensors |= {f"values/{name}": values.flat_values, f"splits/{name}": values.row_splits}
+        return tensors
 
 
 def trace(
@@ -212,29 +212,29 @@ def trace(
             f"export: torch {torch.__version__} refuses the parameters of embeddings; install a newer torch"
         )
     subject = f"signature {name!r}"
-    asked = LookupRecorder(model.embeddings, model.stores)
+    recorder = LookupRecorder(model.embeddings, model.stores)
     columns = _two_rows(columns)
     batch = WatchedBatch(columns, num_rows=Batch(columns).num_rows)
-    expected = _look(model, asked, batch, subject=subject)
-    inputs = _example_inputs(asked.outputs, batch)
-    wrapper = _Wrapper(model, asked, set(columns))
+    expected = _look(model, recorder, batch, subject=subject)
+    inputs = _example_inputs(recorder.outputs, batch)
+    wrapper = _Wrapper(model, recorder, set(columns))
     weights = _weights(wrapper)
     log = None if graphs is None else log_calls(wrapper, inputs, weights)
     origin = _Origin(tuple(expected), batch.num_rows, log)
     graph = _known(graphs, name, origin) or _followed(
-        wrapper, inputs, origin, shapes=_Shapes(asked, columns), subject=subject
+        wrapper, inputs, origin, shapes=_Shapes(recorder, columns), subject=subject
     )
     if graphs is not None:
         graphs[name] = graph
     read = {place.name for place in graph.inputs}
-    features = tuple(each for each in asked.features.values() if each.name in read)
-    wanted = {each.source for each in features} | {each.name for each in graph.inputs if each.kind != "rows"}
+    features = tuple(feature for feature in recorder.features.values() if feature.name in read)
+    names = {part.source for part in features} | {part.name for part in graph.inputs if part.kind != "rows"}
     return TracedModel(
         graph=graph,
         features=features,
-        weights={each.name: weights[_MODEL + each.name].detach() for each in graph.inputs if each.kind == "weight"},
-        graph_inputs={key: inputs[key] for each in graph.inputs if (key := f"{each.kind}:{each.name}") in inputs},
-        example={name: values for name, values in columns.items() if name in wanted},
+        weights={place.name: weights[_MODEL + place.name].detach() for place in graph.inputs if place.kind == "weight"},
+        graph_inputs={key: inputs[key] for place in graph.inputs if (key := f"{place.kind}:{place.name}") in inputs},
+        example={name: values for name, values in columns.items() if name in names},
         expected=expected,
     )
 
@@ -261,28 +261,28 @@ def named_predictions(predictions: object, *, subject: str) -> dict[str, Tensor]
 class _Wrapper(nn.Module):
     """The model as a function of the outputs of its embeddings."""
 
-    def __init__(self, model: ModelCall, asked: LookupRecorder, columns: set[str]) -> None:
+    def __init__(self, model: ModelCall, recorder: LookupRecorder, columns: set[str]) -> None:
         super().__init__()
         self.model = model.model
         self.model_fn = model.model_fn
         self._call = model.call
-        self._asked = asked
+        self._recorder = recorder
         self._columns = columns
         self.eval()
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        given = [(GraphInput(*key.split(":", 1)), value) for key, value in inputs.items()]  # type: ignore[arg-type]
-        parts = dict(given)
-        columns: dict[str, Any] = {place.name: value for place, value in given if place.kind == "column"}
-        for place, value in given:
+        places = [(GraphInput(*key.split(":", 1)), value) for key, value in inputs.items()]  # type: ignore[arg-type]
+        parts = dict(places)
+        columns: dict[str, Any] = {place.name: value for place, value in places if place.kind == "column"}
+        for place, value in places:
             if place.kind == "values":
                 splits = parts[GraphInput("row_splits", place.name)]
                 columns[place.name] = Ragged(value, splits, validate=False)
-        rows = {place.name: value for place, value in given if place.kind == "rows"}
+        rows = {place.name: value for place, value in places if place.kind == "rows"}
         for name in self._columns - columns.keys():
             columns[name] = object()  # not read; only its identity matters
         batch = WatchedBatch(columns, num_rows=next(iter(inputs.values())).shape[0])
-        with self._asked.replaying(batch, rows):
+        with self._recorder.replaying(batch, rows):
             predictions = self._call(batch)
         return tuple(named_predictions(predictions, subject="export").values())
 
@@ -295,19 +295,19 @@ def _known(graphs: Mapping[str, ModelGraph] | None, name: str, origin: _Origin) 
 
 def _weights(wrapper: _Wrapper) -> dict[str, Tensor]:
     """Returns parameters and persistent buffers; other buffers are constants of a graph."""
-    found: dict[str, Tensor] = dict(wrapper.named_parameters(remove_duplicate=False))
+    tensors: dict[str, Tensor] = dict(wrapper.named_parameters(remove_duplicate=False))
     for prefix, module in wrapper.named_modules(remove_duplicate=False):
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             if name not in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no public accessor
-                found[f"{prefix}.{name}"] = buffer
-    return found
+                tensors[f"{prefix}.{name}"] = buffer
+    return tensors
 
 
 class _Shapes:
     """Shapes of the inputs of a graph in requests."""
 
-    def __init__(self, asked: LookupRecorder, columns: Mapping[str, Tensor | Ragged]) -> None:
-        self._features = {each.name: each.shape for each in asked.features.values()}
+    def __init__(self, recorder: LookupRecorder, columns: Mapping[str, Tensor | Ragged]) -> None:
+        self._features = {feature.name: feature.shape for feature in recorder.features.values()}
         self._columns = {
             name: (values.flat_values.dtype, ())
             if isinstance(values, Ragged)
@@ -335,15 +335,15 @@ def _followed(
     _require_allowed(program.graph, wrapper.model_fn, subject=subject)
     text = graph_to_bytes(program, places, origin.outputs)
     weights = {**program.constants, **program.state_dict}
-    given = [
-        weights[(_MODEL if each.kind == "weight" else "") + each.name]
-        if each.kind in {"weight", "constant"}
-        else shapes.of(each)
-        for each in places
+    arguments = [
+        weights[(_MODEL if place.kind == "weight" else "") + place.name]
+        if place.kind in {"weight", "constant"}
+        else shapes.of(place)
+        for place in places
     ]
     try:
         loaded = graph_from_bytes(text, origin=subject)  # never write an unreadable graph
-        require_bounded_graph(loaded.module, given, origin=subject)
+        require_bounded_graph(loaded.module, arguments, origin=subject)
     except DataLossError as error:
         raise InvalidArgumentError(
             f"{error.message}; no server would load it: change the model, or serve the task with its code: monolith"
@@ -353,7 +353,7 @@ def _followed(
         text=text,
         inputs=tuple(places),
         outputs=origin.outputs,
-        constants={each.name: program.constants[each.name] for each in places if each.kind == "constant"},
+        constants={place.name: program.constants[place.name] for place in places if place.kind == "constant"},
         origin=origin,
     )
 
@@ -373,9 +373,9 @@ def _require_allowed(graph: Graph, model_fn: Callable[..., object], *, subject: 
             raise refusal(reason, model_fn, subject=subject, trace=node.stack_trace) from None
 
 
-def _look(model: ModelCall, asked: LookupRecorder, batch: WatchedBatch, *, subject: str) -> dict[str, Tensor]:
+def _look(model: ModelCall, recorder: LookupRecorder, batch: WatchedBatch, *, subject: str) -> dict[str, Tensor]:
     try:
-        with torch.no_grad(), asked.recording(batch):
+        with torch.no_grad(), recorder.recording(batch):
             return named_predictions(model.call(batch), subject=subject)
     except InvalidArgumentError as error:
         if error.message.startswith(subject):

@@ -17,8 +17,6 @@ from monolith.export.allowed_operations import is_allowed_operation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["require_plain_graph"]
-
 _ARGUMENT = re.compile(
     r"as_(none|tensors?|nested_tensors|optional_tensors?|ints?|int_lists|floats?|bools?|complex|strings?|name|expr"
     r"|sym_(int|bool|float)s?|scalar_type|memory_format|layout|device)"
@@ -72,12 +70,12 @@ def _walk(value: Any, origin: str, *, depth: int) -> None:
     if depth > _DEEPEST:
         raise DataLossError(f"{origin}: nested deeper than any graph")
     if isinstance(value, list):
-        for each in value:
-            _walk(each, origin, depth=depth + 1)
+        for item in value:
+            _walk(item, origin, depth=depth + 1)
     elif isinstance(value, dict):
-        for key, each in value.items():
-            _require_entry(key, each, origin)
-            _walk(each, origin, depth=depth + 1)
+        for key, item in value.items():
+            _require_entry(key, item, origin)
+            _walk(item, origin, depth=depth + 1)
 
 
 def _require_entry(key: str, value: Any, origin: str) -> None:
@@ -89,7 +87,7 @@ def _require_entry(key: str, value: Any, origin: str) -> None:
         raise DataLossError(f"{origin}: an argument {key!r:.80} is none that an export has")
     if key == "as_int" and not (type(value) is int and value in _INT64):
         raise DataLossError(f"{origin}: {value!r:.80} is no number of 64 bits")
-    if key == "as_ints" and not all(type(each) is int and each in _INT64 for each in value):
+    if key == "as_ints" and not all(type(item) is int and item in _INT64 for item in value):
         raise DataLossError(f"{origin}: {value!r:.80} are no numbers of 64 bits")
     if key in {"as_device", "device"} and value["type"] != "cpu":
         raise DataLossError(f"{origin}: a tensor on {value['type']!r:.80}, an export is for the CPU")
@@ -110,11 +108,11 @@ def _require_defined_once(graph: Any, origin: str) -> None:
     """Checks that every value is defined by one input or one operation, before it is used."""
     defined: set[str] = set()
     described = {name for values in _VALUES for name in graph.get(values) or ()}
-    for used, made in (((), graph["inputs"]), *((node["inputs"], node["outputs"]) for node in graph["nodes"])):
+    for used, outputs in (((), graph["inputs"]), *((node["inputs"], node["outputs"]) for node in graph["nodes"])):
         for name in _names_in(used):
             if name not in defined:
                 raise DataLossError(f"{origin}: value {name!r:.80} is used before it is defined")
-        for name in _names_in(made):
+        for name in _names_in(outputs):
             if name in defined:
                 raise DataLossError(f"{origin}: value {name!r:.80} is defined twice")
             if name not in described:
@@ -141,8 +139,8 @@ def _require_own_names(graph: Any, defined: set[str], origin: str) -> None:
 def _names_in(value: Any) -> Iterator[str]:
     """Yields the names of values in arguments, in order; the name of an argument itself does not count."""
     if isinstance(value, list | tuple):
-        for each in value:
-            yield from _names_in(each)
+        for item in value:
+            yield from _names_in(item)
     elif isinstance(value, dict):
         if "arg" in value:
             yield from _names_in(value["arg"])
@@ -151,9 +149,9 @@ def _names_in(value: Any) -> Iterator[str]:
         elif isinstance(value.get("name"), str):
             yield value["name"]
         else:
-            for key, each in value.items():
+            for key, item in value.items():
                 if key.startswith("as_"):
-                    yield from _names_in(each)
+                    yield from _names_in(item)
 
 
 def _is_name(value: Any) -> bool:
@@ -165,8 +163,8 @@ def _is_size(value: Any) -> bool:
         return False
     place = 0
     while place < len(value):
-        found = _SIZE_TOKEN.match(value, place)
-        if found is None:
+        match = _SIZE_TOKEN.match(value, place)
+        if match is None:
             return False
-        place = found.end()
+        place = match.end()
     return True

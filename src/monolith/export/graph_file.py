@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from monolith.export.graph_passes import JoinedRows
 
-__all__ = ["LoadedGraph", "graph_from_bytes", "graph_to_bytes"]
-
 FORMAT = "monolith-graph"
 VERSION = 1
 MOST_BYTES = 64 << 20
@@ -73,7 +71,7 @@ def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outpu
         "version": VERSION,
         "torch": torch.__version__,
         "schema": list(torch_schema.SCHEMA_VERSION),
-        "inputs": [list(each) for each in inputs],
+        "inputs": [list(entry) for entry in inputs],
         "outputs": list(outputs),
         "graph_module": module,
     }
@@ -96,17 +94,17 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
     """
     document = _document(text, origin)
     require_plain_graph(document["graph_module"], origin=origin)
-    made = _deserialized(document, origin)
-    graph = made.graph
+    deserialized = _deserialized(document, origin)
+    graph = deserialized.graph
     require_safe_calls(graph, origin=origin)
     places = [node.name for node in graph.nodes if node.op == "placeholder"]
-    inputs = tuple(GraphInput(*each) for each in document["inputs"])
+    inputs = tuple(GraphInput(*entry) for entry in document["inputs"])
     if len(places) != len(inputs):
         raise DataLossError(f"{origin}: the graph has {len(places)} inputs, {len(inputs)} are named")
     named = dict(zip(places, inputs, strict=True))
     try:
         joined = _make_quicker(graph, named, joins_rows=joins_rows)
-        made.recompile()
+        deserialized.recompile()
     except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
         raise DataLossError(f"{origin}: an operation has arguments that it does not take: {error!r:.200}") from error
     taken = tuple(
@@ -114,8 +112,8 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
         for node in graph.nodes
         if node.op == "placeholder"
     )
-    parts = {JOINED + place: each for place, each in joined.items()}
-    return LoadedGraph(made, taken, tuple(document["outputs"]), parts)
+    parts = {JOINED + place: joined_rows for place, joined_rows in joined.items()}
+    return LoadedGraph(deserialized, taken, tuple(document["outputs"]), parts)
 
 
 def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
@@ -130,8 +128,8 @@ def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
     try:
         read = serde._dict_to_dataclass(torch_schema.GraphModule, plain)  # type: ignore[no-untyped-call]  # noqa: SLF001
         with _ONE_AT_A_TIME:
-            made = serde.GraphModuleDeserializer().deserialize(read, {}, {}, None, {})
-            return made.graph_module
+            deserialized = serde.GraphModuleDeserializer().deserialize(read, {}, {}, None, {})
+            return deserialized.graph_module
     except OpError:
         raise
     except Exception as error:
@@ -143,7 +141,7 @@ def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
 
 def _make_quicker(graph: Graph, named: Mapping[str, GraphInput], *, joins_rows: bool) -> dict[str, JoinedRows]:
     drop_idle(graph)
-    rows = {place: given.name for place, given in named.items() if given.kind == "rows"}
+    rows = {place: entry.name for place, entry in named.items() if entry.kind == "rows"}
     joined = join_rows(graph, rows) if joins_rows else {}
     call_directly(graph)
     return joined
@@ -156,8 +154,8 @@ def _document(text: bytes, origin: str) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(text)
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise ValueError(f"format {document['format']!r}, version {document['version']!r}")  # noqa: TRY301
-        named = all(len(each) == 2 and each[0] in _KINDS and isinstance(each[1], str) for each in document["inputs"])
-        if not named or not all(isinstance(each, str) for each in document["outputs"]):
+        named = all(len(item) == 2 and item[0] in _KINDS and isinstance(item[1], str) for item in document["inputs"])
+        if not named or not all(isinstance(item, str) for item in document["outputs"]):
             raise TypeError("inputs and outputs must be named")  # noqa: TRY301
         if not isinstance(document["graph_module"], dict) or not isinstance(document["torch"], str):
             raise TypeError("graph_module must be an object, torch a text")  # noqa: TRY301

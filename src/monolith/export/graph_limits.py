@@ -117,8 +117,8 @@ def require_safe_calls(graph: Graph, *, origin: str) -> None:
         schema = node.target._schema  # noqa: SLF001 - torch has no public accessor
         if schema.is_mutable and not node.target.overloadpacket.__name__.endswith("_"):
             raise DataLossError(f"{origin}: {node.target} writes its result into an argument")
-        given = {argument.name: value for argument, value in zip(schema.arguments, node.args, strict=False)}
-        for name, value in {**given, **node.kwargs}.items():
+        named = {argument.name: value for argument, value in zip(schema.arguments, node.args, strict=False)}
+        for name, value in {**named, **node.kwargs}.items():
             is_off = name not in _OFF or value is None or value is False
             if not is_off or (name in _ABSENT and value is not None):
                 raise DataLossError(f"{origin}: {node.target} has {name}={value!r:.40}, which no export has")
@@ -141,7 +141,7 @@ def require_bounded_graph(
         DataLossError: its results are too large, their sizes do not grow linearly with the examples, or it writes to
             its inputs.
     """
-    names = sorted({each.first for each in inputs if isinstance(each, InputShape) and each.first})
+    names = sorted({value.first for value in inputs if isinstance(value, InputShape) and value.first})
     columns = [name for name in names if name not in {"examples", "splits"}]
     lines = {name: (1 + secrets.randbelow(7), secrets.randbelow(50)) for name in columns}
     counts = [2, 3, _MOST_EXAMPLES // 2 + secrets.randbelow(_MOST_EXAMPLES // 2), _FAR]
@@ -149,34 +149,34 @@ def require_bounded_graph(
     for count in counts:
         sizes = {name: slope * count + offset for name, (slope, offset) in lines.items()}
         sizes |= {"examples": count, "splits": count + 1}
-        given = _given(inputs, sizes, origin)
-        limit = _limit(inputs, given, count) if count <= _MOST_EXAMPLES else None
-        seen.append(_measured(module, given, limit, f"{origin}: with {count} examples"))
+        tensors = _given(inputs, sizes, origin)
+        limit = _limit(inputs, tensors, count) if count <= _MOST_EXAMPLES else None
+        seen.append(_measured(module, tensors, limit, f"{origin}: with {count} examples"))
     _require_even(counts, seen, origin)
 
 
 def _given(inputs: Sequence[InputShape | Tensor], sizes: Mapping[str, int], origin: str) -> list[Tensor]:
     try:
         return [
-            each.sized(sizes) if isinstance(each, InputShape) else torch.empty_like(each, device="meta")
-            for each in inputs
+            value.sized(sizes) if isinstance(value, InputShape) else torch.empty_like(value, device="meta")
+            for value in inputs
         ]
     except (RuntimeError, TypeError) as error:
         raise DataLossError(f"{origin}: no tensor has the shape of an input: {str(error)[:200]}") from error
 
 
-def _limit(inputs: Sequence[InputShape | Tensor], given: Sequence[Tensor], count: int) -> int:
-    fixed = sum(_bytes(each) for each in inputs if isinstance(each, Tensor))
-    moving = sum(_bytes(tensor) for each, tensor in zip(inputs, given, strict=True) if isinstance(each, InputShape))
+def _limit(inputs: Sequence[InputShape | Tensor], tensors: Sequence[Tensor], count: int) -> int:
+    fixed = sum(_bytes(value) for value in inputs if isinstance(value, Tensor))
+    moving = sum(_bytes(tensor) for value, tensor in zip(inputs, tensors, strict=True) if isinstance(value, InputShape))
     return BASE_BYTES + WEIGHT_FACTOR * fixed + EXAMPLE_BYTES * count + INPUT_FACTOR * moving
 
 
-def _measured(module: GraphModule, given: list[Tensor], limit: int | None, origin: str) -> dict[str, tuple[int, ...]]:
+def _measured(module: GraphModule, tensors: list[Tensor], limit: int | None, origin: str) -> dict[str, tuple[int, ...]]:
     """Returns name of each value of the graph -> its sizes."""
     runner = _Runner(module)
     try:
-        with torch.no_grad(), _Watched(given, limit, origin):
-            runner.run(*given, enable_io_processing=False)
+        with torch.no_grad(), _Watched(tensors, limit, origin):
+            runner.run(*tensors, enable_io_processing=False)
     except OpError:
         raise
     except Exception as error:
@@ -192,16 +192,16 @@ def _require_even(counts: Sequence[int], seen: Sequence[Mapping[str, tuple[int, 
     Other sizes could be small for the tried numbers, and huge for others.
     """
     for name, first in seen[0].items():
-        found = [each.get(name, ()) for each in seen]
-        is_even = all(len(each) == len(first) for each in found) and all(
+        shapes = [value.get(name, ()) for value in seen]
+        is_even = all(len(value) == len(first) for value in shapes) and all(
             sizes[0] + (sizes[1] - sizes[0]) * (count - counts[0]) == size
-            for sizes in zip(*found, strict=True)
+            for sizes in zip(*shapes, strict=True)
             for count, size in zip(counts, sizes, strict=True)
         )
         if not is_even:
             raise DataLossError(
                 f"{origin}: the size of {name!r} does not grow evenly with the number of examples:"
-                f" {', '.join(f'{list(sizes)} for {count}' for count, sizes in zip(counts, found, strict=True))}"
+                f" {', '.join(f'{list(sizes)} for {count}' for count, sizes in zip(counts, shapes, strict=True))}"
             )
 
 
@@ -221,24 +221,24 @@ class _Runner(Interpreter):
         """Runs one operation."""
         if n.op != "call_function":
             return super().run_node(n)
-        if any(isinstance(self.env.get(each), _Unknown) for each in n.all_input_nodes):
+        if any(isinstance(self.env.get(source), _Unknown) for source in n.all_input_nodes):
             return _Unknown()
         try:
-            found = super().run_node(n)
+            result = super().run_node(n)
         except OpError:
             raise
         except Exception:
             if _is_of_user(n):
                 return _Unknown()
             raise
-        for place, each in enumerate(tree_leaves(found)):
-            if isinstance(each, Tensor):
-                self.sizes[f"{n.name}.{place}"] = tuple(each.shape)
-            elif type(each) is int:
-                if each not in _INT64:
+        for place, output in enumerate(tree_leaves(result)):
+            if isinstance(output, Tensor):
+                self.sizes[f"{n.name}.{place}"] = tuple(output.shape)
+            elif type(output) is int:
+                if output not in _INT64:
                     raise DataLossError(f"value {n.name!r}: a number of more than 64 bits")
-                self.sizes[f"{n.name}.{place}"] = (each,)
-        return found
+                self.sizes[f"{n.name}.{place}"] = (output,)
+        return result
 
 
 def _is_of_user(node: Node) -> bool:
@@ -248,9 +248,9 @@ def _is_of_user(node: Node) -> bool:
 class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all results, including those inside an operation, and detects writes to inputs."""
 
-    def __init__(self, given: Sequence[Tensor], limit: int | None, origin: str) -> None:
+    def __init__(self, inputs: Sequence[Tensor], limit: int | None, origin: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._given = {_storage(each) for each in given}
+        self._inputs = {_storage(tensor) for tensor in inputs}
         self._left = limit
         self._limit = limit
         self._origin = origin
@@ -262,22 +262,22 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._require_own(func, args)
         if "batch_norm" in func._schema.name:  # noqa: SLF001
             _require_channels(args, self._origin)
-        found = func(*_without_memory(func, args, named := dict(kwargs or {})), **named)
-        for each in tree_leaves(found):
-            if isinstance(each, Tensor) and self._left is not None:
-                self._left -= _bytes(each)
+        result = func(*_without_memory(func, args, named := dict(kwargs or {})), **named)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and self._left is not None:
+                self._left -= _bytes(tensor)
                 if self._left < 0:
                     raise DataLossError(
-                        f"{self._origin} it takes more than {self._limit} bytes, at {func} of {list(each.shape)}: more"
-                        " than its weights and inputs account for"
+                        f"{self._origin} it takes more than {self._limit} bytes, at {func} of {list(tensor.shape)}:"
+                        " more than its weights and inputs account for"
                     )
-        return found
+        return result
 
     def _require_own(self, func: Any, args: tuple[Any, ...]) -> None:
         for argument, value in zip(func._schema.arguments, args, strict=False):  # noqa: SLF001
             if argument.alias_info is not None and argument.alias_info.is_write:
-                for each in tree_leaves(value):
-                    if isinstance(each, Tensor) and _storage(each) in self._given:
+                for tensor in tree_leaves(value):
+                    if isinstance(tensor, Tensor) and _storage(tensor) in self._inputs:
                         raise DataLossError(f"{self._origin} {func} changes what the graph is given")
 
 
@@ -293,10 +293,10 @@ def _without_memory(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> 
 
 def _require_channels(args: Sequence[Any], origin: str) -> None:
     """Checks the sizes of batch norm statistics: kernels read one number per channel without a bounds check."""
-    values, *others = (each for each in args if isinstance(each, Tensor))
-    if values.ndim < 2 or any(each.shape != (values.shape[1],) for each in others):
+    values, *others = (argument for argument in args if isinstance(argument, Tensor))
+    if values.ndim < 2 or any(argument.shape != (values.shape[1],) for argument in others):
         raise DataLossError(
-            f"{origin} a batch norm of {list(values.shape)} has {[list(each.shape) for each in others]}"
+            f"{origin} a batch norm of {list(values.shape)} has {[list(argument.shape) for argument in others]}"
         )
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from torch.fx import Graph, Node
 
-__all__ = ["DIRECT", "FeatureSlice", "JoinedRows", "call_directly", "drop_idle", "join_rows"]
-
 
 class FeatureSlice(NamedTuple):
     """Floats [start, end) of the rows of a feature."""
@@ -85,28 +83,28 @@ def join_rows(graph: Graph, rows: Mapping[str, str]) -> dict[str, JoinedRows]:
         Name of each new input -> its components.
     """
     joined: dict[str, JoinedRows] = {}
-    made: dict[JoinedRows, Node] = {}
+    placeholders: dict[JoinedRows, Node] = {}
     first = next(iter(graph.nodes))
 
     def input_of(parts: JoinedRows) -> Node:
-        if parts not in made:
+        if parts not in placeholders:
             name = f"joined_rows_{len(joined)}"
             with graph.inserting_before(first):
-                made[parts] = graph.placeholder(name)
-            joined[made[parts].name] = parts
-        return made[parts]
+                placeholders[parts] = graph.placeholder(name)
+            joined[placeholders[parts].name] = parts
+        return placeholders[parts]
 
     for node in [] if _writes(graph) else list(graph.nodes):
         if _operation(node) == "stack" and _dim_of(node) == 1:
-            cuts = [_cut(each, rows) for each in node.args[0]]
+            cuts = [_cut(part, rows) for part in node.args[0]]
             known = tuple(cut for cut in cuts if cut is not None)
             if len(known) == len(cuts):
                 _replace(node, input_of(JoinedRows("stack", known)))
         elif _operation(node) == "cat" and _dim_of(node) in {1, -1}:
             _join_runs(node, rows, input_of)
     graph.eliminate_dead_code()
-    if made:
-        _forget_unread(graph, rows, next(iter(made.values())))
+    if placeholders:
+        _forget_unread(graph, rows, next(iter(placeholders.values())))
     return joined
 
 
@@ -119,19 +117,19 @@ def _join_runs(node: Node, rows: Mapping[str, str], input_of: Callable[[JoinedRo
         if len(run) > 1:
             arguments.append(input_of(JoinedRows("concat", tuple(cut for _, cut in run))))
         else:
-            arguments.extend(each for each, _ in run)
+            arguments.extend(argument for argument, _ in run)
         run.clear()
 
-    given: Sequence[Node] = node.args[0]  # type: ignore[assignment]  # a list of tensors
-    for each in given:
-        cut = _cut(each, rows)
+    tensors: Sequence[Node] = node.args[0]  # type: ignore[assignment]  # a list of tensors
+    for tensor in tensors:
+        cut = _cut(tensor, rows)
         if cut is None:
             end_run()
-            arguments.append(each)
+            arguments.append(tensor)
         else:
-            run.append((each, cut))
+            run.append((tensor, cut))
     end_run()
-    if len(arguments) == 1 and len(given) > 1:
+    if len(arguments) == 1 and len(tensors) > 1:
         _replace(node, arguments[0])
     else:
         node.args = (arguments, *node.args[1:])
@@ -166,7 +164,7 @@ def _cut(node: Node, rows: Mapping[str, str]) -> FeatureSlice | None:
         whole is None
         or dim not in {1, -1}
         or step != 1
-        or not all(isinstance(each, int | None) for each in (start, end))
+        or not all(isinstance(bound, int | None) for bound in (start, end))
     ):
         return None
     begin, behind, _ = slice(start, end).indices(whole.end)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 if TYPE_CHECKING:
     from monolith.nn.slot import IdLayout
 
-__all__ = ["POOLINGS", "DenseSpec", "FeatureSpec", "PoolingName"]
-
 PoolingName: TypeAlias = Literal["sum", "mean", "firstn", "sqrtn"]
 POOLINGS: Final[tuple[PoolingName, ...]] = ("sum", "mean", "firstn", "sqrtn")
 """In the order of the core's enumeration."""

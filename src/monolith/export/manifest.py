@@ -15,8 +15,6 @@ from monolith.ids import MAX_SLOT_NUMBER
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.slot_keys import MAX_WIDE_SLOTS
 
-__all__ = ["MANIFEST", "ExportKind", "ExportManifest", "RowsPlace"]
-
 MANIFEST = "manifest.json"
 FORMAT = "monolith-export"
 VERSION = 2
@@ -72,7 +70,7 @@ class ExportManifest:
         document = asdict(self) | {
             "format": FORMAT,
             "format_version": VERSION,
-            "signatures": {name: each.to_json() for name, each in self.signatures.items()},
+            "signatures": {name: signature.to_json() for name, signature in self.signatures.items()},
         }
         return f"{json.dumps(document, indent=1, sort_keys=True)}\n".encode()
 
@@ -88,10 +86,10 @@ class ExportManifest:
             document: dict[str, Any] = json.loads(text)
             if document.pop("format") != FORMAT:
                 raise ValueError("another format")  # noqa: TRY301 - one handler reports every fault
-            found = document.pop("format_version")
-            if found != VERSION:
+            version = document.pop("format_version")
+            if version != VERSION:
                 raise UnimplementedError(
-                    f"{origin}: an export of version {found!r}; this build reads version {VERSION}: export again"
+                    f"{origin}: an export of version {version!r}; this build reads version {VERSION}: export again"
                 )
             return cls(**_parts(document, origin))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -101,22 +99,22 @@ class ExportManifest:
 def _parts(document: dict[str, Any], origin: str) -> dict[str, Any]:
     parts = dict(document)
     parts["signatures"] = {
-        name: Signature.from_json(each, origin=f"{origin}, signature {name!r}")
-        for name, each in document["signatures"].items()
+        name: Signature.from_json(signature, origin=f"{origin}, signature {name!r}")
+        for name, signature in document["signatures"].items()
     }
-    parts["features"] = tuple(_feature(each) for each in document["features"])
-    parts["dense"] = tuple(_dense(each) for each in document["dense"])
+    parts["features"] = tuple(_feature(feature) for feature in document["features"])
+    parts["dense"] = tuple(_dense(column) for column in document["dense"])
     rows = document["rows"]
     parts["rows"] = None if rows is None else _rows(rows)
     numbers = ("version", "created", "step", "shards")
     if not all(_is_int(parts[name]) for name in numbers) or parts["kind"] not in get_args(ExportKind):
         raise TypeError(f"{[parts[name] for name in numbers]}, kind {parts['kind']!r}")
     texts, stores = (parts["name"], parts["torch"]), parts["stores"]
-    if not all(isinstance(each, str) for each in texts) or not _is_int(parts["shard"], or_none=True):
+    if not all(isinstance(text, str) for text in texts) or not _is_int(parts["shard"], or_none=True):
         raise TypeError(f"name, torch and shard {[*texts, parts['shard']]}")
-    if not all(is_name(name) and isinstance(each, dict) for name, each in stores.items()):
+    if not all(is_name(name) and isinstance(folder, dict) for name, folder in stores.items()):
         raise TypeError(f"stores {list(stores)}")
-    if not all(is_name(name) and _is_sum(each) for name, each in parts["files"].items()):
+    if not all(is_name(name) and _is_sum(entry) for name, entry in parts["files"].items()):
         raise TypeError(f"files {list(parts['files'])}")
     return parts
 
@@ -135,7 +133,7 @@ def _is_int(value: Any, *, or_none: bool = False) -> bool:
 
 def _is_sum(document: Any) -> bool:
     return document.keys() == {"bytes", "crc32c"} and all(
-        type(each) is int and 0 <= each < 2**63 for each in document.values()
+        type(value) is int and 0 <= value < 2**63 for value in document.values()
     )
 
 
@@ -157,8 +155,8 @@ def _feature(document: dict[str, Any]) -> FeatureSpec:
     texts = (feature.name, feature.store, feature.table, feature.source)
     counts = (*feature.dims, feature.max_sequence_length)
     if (
-        not all(isinstance(each, str) for each in texts)
-        or not all(_is_int(each) and 0 <= each < _LARGEST for each in counts)
+        not all(isinstance(text, str) for text in texts)
+        or not all(_is_int(count) and 0 <= count < _LARGEST for count in counts)
         or not all(_is_int(each, or_none=True) for each in (feature.number, feature.wide_index, feature.padding_id))
         or not (feature.number is None or 0 <= feature.number < MAX_SLOT_NUMBER)
         or not (feature.wide_index is None or 0 <= feature.wide_index < MAX_WIDE_SLOTS)

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from monolith.tables.schema import Schema
     from monolith.tables.store import Store
 
-__all__ = ["OpenedExport", "WarmUp", "open_export"]
-
 _TOLERANCE = 1e-3
 """Between two builds of torch: the order of sums may differ."""
 
@@ -100,28 +98,28 @@ class OpenedExport:
     def constants(self, signature: str) -> dict[str, Tensor]:
         """Reads the constants of a graph, which are not weights."""
         prefix = f"{signature}/"
-        found = self._tensors(CONSTANTS)
-        return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
+        tensors = self._tensors(CONSTANTS)
+        return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
     def warm_up(self, signature: str) -> WarmUp:
         """Reads the stored request of a signature and its answer."""
         tensors = self._tensors(EXAMPLE)
-        found: dict[str, dict[str, Tensor]] = {"column": {}, "values": {}, "splits": {}, "graph": {}, "output": {}}
+        parts: dict[str, dict[str, Tensor]] = {"column": {}, "values": {}, "splits": {}, "graph": {}, "output": {}}
         for key, tensor in tensors.items():
             name, kind, of = key.split("/", 2)
-            if name == signature and kind in found:
-                found[kind][of] = tensor
-        columns: dict[str, Tensor | Ragged] = dict(found["column"])
-        columns |= {name: Ragged(values, found["splits"][name]) for name, values in found["values"].items()}
-        return WarmUp(columns, found["graph"], found["output"])
+            if name == signature and kind in parts:
+                parts[kind][of] = tensor
+        columns: dict[str, Tensor | Ragged] = dict(parts["column"])
+        columns |= {name: Ragged(values, parts["splits"][name]) for name, values in parts["values"].items()}
+        return WarmUp(columns, parts["graph"], parts["output"])
 
     def schemas(self) -> dict[str, Schema]:
         """Returns store -> schema of its serving rows."""
-        return {store: schema_of(each, origin=self._origin) for store, each in self.manifest.stores.items()}
+        return {store: schema_of(text, origin=self._origin) for store, text in self.manifest.stores.items()}
 
     def new_stores(self) -> dict[str, LocalStore]:
         """Creates empty serving tables for all stores."""
-        return {store: LocalStore(tables_of(each, origin=self._origin)) for store, each in self.manifest.stores.items()}
+        return {store: LocalStore(tables_of(text, origin=self._origin)) for store, text in self.manifest.stores.items()}
 
     def load_rows(self, stores: Mapping[str, Store]) -> int:
         """Loads the rows into tables; returns their number.
@@ -161,15 +159,15 @@ class OpenedExport:
         known: dict[str, Mapping[str, Tensor]] = {"weight": weights, "constant": constants}
         try:
             known["joined"] = {name: _joined(parts, example.graph_inputs) for name, parts in graph.joined.items()}
-            given = [
+            arguments = [
                 known[kind][name] if kind in known else example.graph_inputs[f"{kind}:{name}"]
                 for kind, name in graph.inputs
             ]
             with torch.inference_mode():
-                found = dict(zip(graph.outputs, graph.call(*given), strict=True))
-            same = found.keys() == example.outputs.keys() and all(
+                outputs = dict(zip(graph.outputs, graph.call(*arguments), strict=True))
+            same = outputs.keys() == example.outputs.keys() and all(
                 torch.allclose(values, example.outputs[name], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
-                for name, values in found.items()
+                for name, values in outputs.items()
             )
             reason = "it answers the stored example otherwise than when it was exported"
         except Exception as error:  # noqa: BLE001 - a graph of another torch may raise anything
@@ -189,12 +187,12 @@ class OpenedExport:
         Raises:
             MemoryError: there is not enough memory.
         """
-        given = self._inputs(signature, graph, weights)
-        columns = {each.first for each in given if not isinstance(each, Tensor)}
+        inputs = self._inputs(signature, graph, weights)
+        columns = {value.first for value in inputs if not isinstance(value, Tensor)}
         sizes = dict.fromkeys(columns, count) | {"splits": count + 1}
         zeros = [
-            each if isinstance(each, Tensor) else torch.zeros(each.sized(sizes).shape, dtype=each.dtype)
-            for each in given
+            value if isinstance(value, Tensor) else torch.zeros(value.sized(sizes).shape, dtype=value.dtype)
+            for value in inputs
         ]
         try:
             with torch.inference_mode():
@@ -206,10 +204,10 @@ class OpenedExport:
     def _inputs(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor]) -> list[InputShape | Tensor]:
         """Returns the inputs of a graph: weights and constants, and shapes of the inputs of requests."""
         constants, origin = self.constants(signature), f"{self._origin}, signature {signature!r}"
-        features = {each.name: each.shape for each in self.features}
+        features = {feature.name: feature.shape for feature in self.features}
         columns = {
-            name: (getattr(torch, each.dtype), tuple(size or 0 for size in each.shape[1:]))
-            for name, each in self.signatures[signature].inputs.items()
+            name: (getattr(torch, spec.dtype), tuple(size or 0 for size in spec.shape[1:]))
+            for name, spec in self.signatures[signature].inputs.items()
         }
         known = {"weight": weights, "constant": constants}
         missing = [name for kind, name in graph.inputs if kind in known and name not in known[kind]]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from monolith.tables.compressors import Compressor
     from monolith.tables.table_config import TableConfig
 
-__all__ = ["describe_tables", "schema_of", "tables_of"]
-
 _COMPRESSORS: dict[str, type[Compressor]] = {
     kind.kind: kind
     for kind in (compressors.Bf16, compressors.FixedR8, compressors.Fp16, compressors.Fp32, compressors.OneBit)

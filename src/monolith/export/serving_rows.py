@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot.manifest import FileEntry
     from monolith.tables.table_config import TableConfig
 
-__all__ = ["copy_for_serving"]
-
 _BYTES_AT_ONCE = 128 << 20
 
 

@@ -12,8 +12,6 @@ from monolith.data.text_ids import TextColumn
 from monolith.errors import DataLossError
 from monolith.tensors import Ragged
 
-__all__ = ["DEFAULT_SIGNATURE", "InputSpec", "OutputSpec", "Signature"]
-
 DEFAULT_SIGNATURE = "serving_default"
 """Name of the signature of a task without named ones."""
 
@@ -69,8 +67,8 @@ class Signature:
     def to_json(self) -> dict[str, Any]:
         """Returns the signature as stored in a manifest."""
         return {
-            "inputs": {name: each.to_json() for name, each in self.inputs.items()},
-            "outputs": {name: {"dtype": each.dtype, "shape": list(each.shape)} for name, each in self.outputs.items()},
+            "inputs": {name: spec.to_json() for name, spec in self.inputs.items()},
+            "outputs": {name: {"dtype": spec.dtype, "shape": list(spec.shape)} for name, spec in self.outputs.items()},
         }
 
     @classmethod
@@ -81,8 +79,8 @@ class Signature:
             DataLossError: the document is invalid.
         """
         try:
-            inputs = {name: InputSpec(**_shaped(each), texts=_texts(each)) for name, each in document["inputs"].items()}
-            outputs = {name: OutputSpec(**_shaped(each)) for name, each in document["outputs"].items()}
+            inputs = {name: InputSpec(**_shaped(spec), texts=_texts(spec)) for name, spec in document["inputs"].items()}
+            outputs = {name: OutputSpec(**_shaped(spec)) for name, spec in document["outputs"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataLossError(f"{origin}: not a signature: {error!r}") from error
         return cls(inputs=inputs, outputs=outputs)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.export.export_folder import HeldFolder
 
-__all__ = ["TRUST_VARIABLE", "require_success", "try_export"]
-
 TRUST_VARIABLE = "MONOLITH_TRUST_EXPORTS"
 """Environment variable: set to 1, exports are loaded without a trial."""
 TRIAL_SECONDS = 120.0
@@ -89,12 +87,12 @@ def _request(folder: HeldFolder) -> bytes:
 
 def _feed(child: subprocess.Popen[bytes], request: bytes, is_stopped: Callable[[], bool], subject: str) -> None:
     end = time.monotonic() + TRIAL_SECONDS
-    given: bytes | None = request
+    unsent: bytes | None = request
     while True:
         try:
-            child.communicate(given, timeout=_LOOK_SECONDS)
+            child.communicate(unsent, timeout=_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            given = None  # it was kept
+            unsent = None  # it was kept
         else:
             return
         if is_stopped():

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.tables.store import Store
 
-__all__ = ["ExportConfig", "ExportSource", "columns_of", "write_export"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSource:
@@ -136,8 +134,8 @@ def columns_of(example: Mapping[str, Any]) -> dict[str, Tensor | Ragged]:
 
 
 def _signatures(source: ExportSource, columns: Mapping[str, Any]) -> dict[str, list[str]]:
-    wanted = {name: list(reads) for name, reads in source.signatures.items()} or {DEFAULT_SIGNATURE: list(columns)}
-    for name, reads in wanted.items():
+    reads_of = {name: list(reads) for name, reads in source.signatures.items()} or {DEFAULT_SIGNATURE: list(columns)}
+    for name, reads in reads_of.items():
         _require_name(name)
         if not reads:
             raise InvalidArgumentError(f"signature {name!r}: it reads no column; name those that its requests have")
@@ -146,7 +144,7 @@ def _signatures(source: ExportSource, columns: Mapping[str, Any]) -> dict[str, l
             raise InvalidArgumentError(
                 f"signature {name!r}: column {missing[0]!r} is not in the example, which has {', '.join(columns)}"
             )
-    return wanted
+    return reads_of
 
 
 def _require_name(name: str) -> None:
@@ -192,7 +190,9 @@ def _write_model(folder: ExportFolder, traced: Mapping[str, TracedModel]) -> dic
         constants |= {f"{signature}/{name}": tensor for name, tensor in model.graph.constants.items()}
         example |= {f"{signature}/{key}": tensor for key, tensor in model.example_tensors().items()}
     for name, tensors in ((WEIGHTS, weights), (CONSTANTS, constants), (EXAMPLE, example)):
-        files[name] = folder.write(name, tensors_to_bytes({key: each.contiguous() for key, each in tensors.items()}))
+        files[name] = folder.write(
+            name, tensors_to_bytes({key: tensor.contiguous() for key, tensor in tensors.items()})
+        )
     return files
 
 
@@ -252,8 +252,8 @@ def _manifest(
     features: dict[str, FeatureSpec] = {}
     dense: dict[str, DenseSpec] = {}
     for name, model in traced.items():
-        features |= {each.name: each for each in _same(features, model.features, name)}
-        dense |= {each.name: each for each in model.dense_columns()}
+        features |= {spec.name: spec for spec in _same(features, model.features, name)}
+        dense |= {spec.name: spec for spec in model.dense_columns()}
     return ExportManifest(
         name=source.name,
         version=version,
@@ -272,27 +272,29 @@ def _manifest(
 
 
 def _described(source: ExportSource, store: Store, options: ExportConfig) -> dict[str, Any]:
-    configs = next(each.table_configs for each in source.model.embeddings.values() if each.store is store)
+    configs = next(
+        embeddings.table_configs for embeddings in source.model.embeddings.values() if embeddings.store is store
+    )
     return describe_tables(store.schema, configs, skip_zero=options.skip_zero)
 
 
-def _same(known: Mapping[str, FeatureSpec], found: Sequence[FeatureSpec], signature: str) -> Sequence[FeatureSpec]:
-    for each in found:
-        if known.get(each.name, each) != each:
+def _same(known: Mapping[str, FeatureSpec], features: Sequence[FeatureSpec], signature: str) -> Sequence[FeatureSpec]:
+    for feature in features:
+        if known.get(feature.name, feature) != feature:
             raise InvalidArgumentError(
-                f"signature {signature!r}: feature {each.name!r} has other rows than in another signature; give the"
+                f"signature {signature!r}: feature {feature.name!r} has other rows than in another signature; give the"
                 " columns names of their own"
             )
-    return found
+    return features
 
 
 def _signature(model: TracedModel, texts: Mapping[str, TextColumn]) -> Signature:
-    ids = {each.source for each in model.features}
+    ids = {feature.source for feature in model.features}
     inputs = {
         name: InputSpec.of(values, "ids" if name in ids else "dense", texts.get(name))
         for name, values in sorted(model.example.items())
     }
-    rows = next(each.shape[0] if isinstance(each, Tensor) else each.num_rows for each in model.example.values())
+    rows = next(column.shape[0] if isinstance(column, Tensor) else column.num_rows for column in model.example.values())
     return Signature(
         inputs=inputs, outputs={name: OutputSpec.of(values, rows) for name, values in model.expected.items()}
     )

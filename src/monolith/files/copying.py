@@ -17,8 +17,6 @@ from monolith.files.paths import refuse_special_file
 if TYPE_CHECKING:
     from monolith.clock import Clock
 
-__all__ = ["CopyFile", "CopyRecursively"]
-
 _log = logging.getLogger(__name__)
 
 FIRST_WAIT_SECONDS = 0.1

@@ -102,15 +102,15 @@ def remove_folder(path: str) -> bool:
     """Removes a folder with everything in it; returns whether there was one."""
     files, name = fsspec.core.url_to_fs(path)
     files.invalidate_cache(name)
-    found = bool(files.isdir(name))
-    if found:
+    is_folder = bool(files.isdir(name))
+    if is_folder:
         files.rm(name, recursive=True)
-    return found
+    return is_folder
 
 
 def _root(path: str) -> str:
-    found = _ROOT.match(path)
-    return found.group() if found is not None and isabs(path) else ""
+    match = _ROOT.match(path)
+    return match.group() if match is not None and isabs(path) else ""
 
 
 _PACKAGE = "monolith"

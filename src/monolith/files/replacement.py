@@ -15,8 +15,6 @@ from monolith.files.paths import refuse_special_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["replaced_file"]
-
 
 @contextmanager
 def replaced_file(path: str | os.PathLike[str]) -> Iterator[Path]:

@@ -60,6 +60,6 @@ def names_in(path: str) -> list[str]:
     files, name = fsspec.core.url_to_fs(path)
     files.invalidate_cache(name)  # remote file systems cache listings, and other processes write here
     try:
-        return sorted(str(found).rstrip("/").rpartition("/")[2] for found in files.ls(name, detail=False))
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in files.ls(name, detail=False))
     except (FileNotFoundError, NotADirectoryError):
         return []

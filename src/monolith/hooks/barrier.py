@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from monolith.cluster.barrier import Barrier
     from monolith.hook import HookedSession, StepContext
 
-__all__ = ["SAVE_ACTION", "BarrierHook", "BarrierSaverListener"]
-
 _log = logging.getLogger(__name__)
 
 SAVE_ACTION = "Save"

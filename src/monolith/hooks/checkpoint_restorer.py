@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession
     from monolith.hooks.listeners import RestorerListener
 
-__all__ = ["CheckpointRestorerHook", "custom_restore_options"]
-
 
 class CheckpointRestorerHook(Hook):
     """Restores a checkpoint. It precedes every other hook, so that all of them see the restored state.
@@ -58,14 +56,14 @@ def custom_restore_options(session: HookedSession) -> RestoreConfig | None:
     Raises:
         InvalidArgumentError: more than one entry, or one of another type.
     """
-    found = session.collections.get(CUSTOM_RESTORE_OP)
-    if not found:
+    entries = session.collections.get(CUSTOM_RESTORE_OP)
+    if not entries:
         return None
     session.collections.clear(CUSTOM_RESTORE_OP)
-    if len(found) == 1 and isinstance(found[0], RestoreConfig):
-        return found[0]
-    if len(found) == 1 and isinstance(found[0], Mapping):
-        return RestoreConfig(alias_map=found[0])
+    if len(entries) == 1 and isinstance(entries[0], RestoreConfig):
+        return entries[0]
+    if len(entries) == 1 and isinstance(entries[0], Mapping):
+        return RestoreConfig(alias_map=entries[0])
     raise InvalidArgumentError(
-        f"collection {CUSTOM_RESTORE_OP!r}: expected one RestoreConfig or one alias map, got {found!r}"
+        f"collection {CUSTOM_RESTORE_OP!r}: expected one RestoreConfig or one alias map, got {entries!r}"
     )

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from monolith.hooks.listeners import SaveGuard
 
-__all__ = ["NoFirstSaveCheckpointSaverHook", "SaverHookConfig"]
-
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 2
@@ -89,11 +87,11 @@ class NoFirstSaveCheckpointSaverHook(Hook):
     @keywords_of(SaverHookConfig)
     def __init__(self, saver: Saver, options: SaverHookConfig) -> None:
         self._saver = saver
-        self._wanted = wanted = options
-        self._timer = _timer(wanted)
+        self._options = options
+        self._timer = _timer(options)
         self._mode = "dense_only" if saver.dense_only else "full"
-        self._final_save = wanted.final_save or ("never" if saver.dense_only else "if_moved")
-        self._metrics = wanted.metrics or MetricClient()
+        self._final_save = options.final_save or ("never" if saver.dense_only else "if_moved")
+        self._metrics = options.metrics or MetricClient()
         self._lock = threading.RLock()
         self._in_background: _InBackground | None = None
         self._last_saved_step: int | None = None
@@ -126,8 +124,8 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         if isinstance(self._saver, PartialRecoverySaver):
             self._saver.setup_ps_initialized_state(state)
         self._step_on_disk = session.global_step
-        if not self._wanted.no_first_save and self._first:
-            self._save(session, session.global_step, ignore_save_errors=self._wanted.ignore_save_errors)
+        if not self._options.no_first_save and self._first:
+            self._save(session, session.global_step, ignore_save_errors=self._options.ignore_save_errors)
         self._first = False
         if self._timer is not None:
             self._timer.update_last_triggered_step(session.global_step)
@@ -138,7 +136,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         stop = self._in_background is not None and self._finish_background(context.session, wait=False)
         if self._timer is not None and self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            stop |= self._save(context.session, step, ignore_save_errors=self._wanted.ignore_save_errors)
+            stop |= self._save(context.session, step, ignore_save_errors=self._options.ignore_save_errors)
         if stop:
             context.request_stop()
 
@@ -149,7 +147,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             self._finish_background(session, wait=True)
             moved = step != self._step_on_disk
             if self._final_save == "always" or (self._final_save == "if_moved" and moved):
-                self._save(session, step, ignore_save_errors=self._wanted.ignore_save_errors, blocking=True)
+                self._save(session, step, ignore_save_errors=self._options.ignore_save_errors, blocking=True)
         for listener in self._all_listeners():
             listener.end(session, step)
 
@@ -189,7 +187,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
     def _is_saved_already(self, step: int) -> bool:
         if not self._saver.dense_only:
             return False
-        full = self._wanted.full_saver_hook
+        full = self._options.full_saver_hook
         return step == self._last_saved_step or (full is not None and full.last_saved_step == step)
 
     def _attempts(
@@ -212,7 +210,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
 
     def _attempt(self, session: HookedSession, step: int, attempt: int, *, blocking: bool | None) -> bool:
         begun = time.monotonic()
-        for listener in self._wanted.listeners:
+        for listener in self._options.listeners:
             listener.before_save(session, step)
         saved = self._saver.save(self._state(session), background=False if blocking else None)
         if isinstance(saved, PendingSave):
@@ -221,7 +219,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         return self._committed(session, step, begun)
 
     def _committed(self, session: HookedSession, step: int, begun: float) -> bool:
-        stop = [bool(listener.after_save(session, step)) for listener in self._wanted.listeners]
+        stop = [bool(listener.after_save(session, step)) for listener in self._options.listeners]
         self._count_commit(step, begun)
         return any(stop)
 
@@ -242,7 +240,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
                 return self._committed(session, waiting.step, waiting.begun)
             except OpError as error:
                 self._count_failure(error, waiting.step, waiting.attempt)
-                ignored = self._wanted.ignore_save_errors
+                ignored = self._options.ignore_save_errors
                 if waiting.attempt >= ATTEMPTS:
                     if not ignored:
                         raise
@@ -278,25 +276,25 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         logger.warning("saving step %d: attempt %d of %d failed: %s", step, attempt, ATTEMPTS, error)
 
     def _tell_guards(self, moment: str, session: HookedSession, step: int) -> None:
-        for guard in self._wanted.guard_saver_listeners:
+        for guard in self._options.guard_saver_listeners:
             try:
                 getattr(guard, moment)(session, step)
             except Exception:  # a guard must not prevent a save or stop a run
                 logger.exception("saving step %d: %s of %r failed", step, moment, guard)
 
     def _all_listeners(self) -> list[SaverListener]:
-        guards = [guard for guard in self._wanted.guard_saver_listeners if isinstance(guard, SaverListener)]
-        return [*self._wanted.listeners, *guards]
+        guards = [guard for guard in self._options.guard_saver_listeners if isinstance(guard, SaverListener)]
+        return [*self._options.listeners, *guards]
 
     def _state(self, session: HookedSession) -> TrainState:
-        return self._wanted.state or session.state
+        return self._options.state or session.state
 
 
-def _timer(wanted: SaverHookConfig) -> SecondOrStepTimer | None:
-    if wanted.timer is not None:
-        if wanted.save_secs is not None or wanted.save_steps is not None:
+def _timer(options: SaverHookConfig) -> SecondOrStepTimer | None:
+    if options.timer is not None:
+        if options.save_secs is not None or options.save_steps is not None:
             raise ValueError("NoFirstSaveCheckpointSaverHook: give either a timer or save_secs / save_steps, not both")
-        return wanted.timer
-    if wanted.save_secs is None and wanted.save_steps is None:
+        return options.timer
+    if options.save_secs is None and options.save_steps is None:
         return None
-    return SecondOrStepTimerWithTideSetting(wanted.save_secs, wanted.save_steps)
+    return SecondOrStepTimerWithTideSetting(options.save_secs, options.save_steps)

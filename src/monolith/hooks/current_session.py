@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from monolith.hook import HookedSession
 
-__all__ = ["SetCurrentSessionHook", "close_session", "get_current_session", "open_session"]
-
 _OPENED_HERE: ContextVar[tuple[HookedSession, ...]] = ContextVar("monolith_opened_sessions", default=())
 """Sessions that were opened in this context, the innermost last."""
 _open: tuple[HookedSession, ...] = ()
@@ -48,12 +46,12 @@ def close_session(session: HookedSession) -> None:
     """Removes a session, in every thread; the enclosing one is current again. Does nothing if it is not open."""
     global _open  # noqa: PLW0603 - the open sessions of the process
     with _lock:
-        _open = tuple(each for each in _open if each is not session)
-    _OPENED_HERE.set(tuple(each for each in _OPENED_HERE.get() if each is not session))
+        _open = tuple(opened for opened in _open if opened is not session)
+    _OPENED_HERE.set(tuple(opened for opened in _OPENED_HERE.get() if opened is not session))
 
 
 def _is_in(session: HookedSession, sessions: Iterable[HookedSession]) -> bool:
-    return any(each is session for each in sessions)
+    return any(opened is session for opened in sessions)
 
 
 class SetCurrentSessionHook(Hook):

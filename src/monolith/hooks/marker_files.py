@@ -111,9 +111,9 @@ class SyncTrainingForceDumpHook(AgreeingHook):
             context.stop_together()
 
     def _look(self, step: int) -> tuple[int, int, int]:
-        found = [exists(join(self._model_dir, f"{action}_{step}")) for action in ("dump", "stop")]
+        flags = [exists(join(self._model_dir, f"{action}_{step}")) for action in ("dump", "stop")]
         hour = datetime.fromtimestamp(self._clock.now(), UTC).hour
-        return (*map(int, found), int(hour in SAVING_HOURS))  # type: ignore[return-value]
+        return (*map(int, flags), int(hour in SAVING_HOURS))  # type: ignore[return-value]
 
 
 class SyncTrainingSaverControlHook(AgreeingHook):

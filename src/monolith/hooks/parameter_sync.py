@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
 
-__all__ = ["ParameterSyncHook", "PushThread", "Pusher", "SyncBackend"]
-
 _log = logging.getLogger(__name__)
 
 PUSH_SECONDS = 10.0
@@ -93,7 +91,7 @@ class PushThread:
         self._limit_seconds = limit_seconds
         self._clock = clock or SystemClock()
         self._refresh_at = float("-inf")
-        self._wanted = threading.Event()
+        self._due = threading.Event()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name=f"monolith-push-{ps_index}", daemon=True)
 
@@ -103,14 +101,14 @@ class PushThread:
 
     def wake(self) -> None:
         """Wakes the thread, because there may be rows to push."""
-        self._wanted.set()
+        self._due.set()
 
     def close(self) -> None:
         """Stops the thread, and pushes the remaining rows. Idempotent."""
         if self._stop:
             return
         self._stop = True
-        self._wanted.set()
+        self._due.set()
         if self._thread.ident is not None:
             self._thread.join()
         self._push()
@@ -121,8 +119,8 @@ class PushThread:
             begun = self._clock.monotonic()
             self._push()
             left = None if self._interval is None else max(0.0, begun + self._interval - self._clock.monotonic())
-            self._wanted.wait(left)
-            self._wanted.clear()
+            self._due.wait(left)
+            self._due.clear()
 
     def _push(self) -> None:
         """Pushes once. An error is logged, and the next run retries."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.hook import HookedSession, StepContext
 
-__all__ = ["CudaProfilerHook", "ProfileWindows", "ProfilerHook", "make_torch_profiler"]
-
 _log = logging.getLogger(__name__)
 
 NUM_STEPS = 10

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
     from monolith.observe.progress import Progress
 
-__all__ = ["ProgressHook"]
-
 _RECENT_STEPS = 100
 _SECONDS_BETWEEN_AUCS = 1.0
 
@@ -78,8 +76,8 @@ class ProgressHook(Hook):
         now = time.monotonic()
         if now - self._auc_at >= _SECONDS_BETWEEN_AUCS:
             self._auc_at = now
-            predictions = torch.cat([each.flatten() for each, _ in self._recent]).float().cpu()
-            labels = torch.cat([each.flatten() for _, each in self._recent]).float().cpu()
+            predictions = torch.cat([predicted.flatten() for predicted, _ in self._recent]).float().cpu()
+            labels = torch.cat([label.flatten() for _, label in self._recent]).float().cpu()
             is_good = predictions.shape == labels.shape and bool(((labels == 0) | (labels == 1)).all())
             if is_good and bool(torch.isfinite(predictions).all()):
                 metric = ExactAUC()
@@ -90,5 +88,5 @@ class ProgressHook(Hook):
     def _num_rows(self) -> int:
         stores = {} if self._session is None else self._session.state.stores
         stats = [store.stats() for store in stores.values()]
-        self._expired = sum(each.evicted for each in stats)
-        return sum(each.rows for each in stats)
+        self._expired = sum(table_stats.evicted for table_stats in stats)
+        return sum(table_stats.rows for table_stats in stats)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
     from monolith.ps.client.cluster import ServerHealth
 
-__all__ = ["PsHealthHook", "TellsHealth"]
-
 _log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 30.0
@@ -118,9 +116,9 @@ class PsHealthHook(Hook):
             " sooner, give the servers more memory and a higher limit (monolith_default_machine_info_mem_limit), or"
             " restart with more servers",
             ", ".join(
-                f"parameter server {each.index} at {each.address} has {each.resident_bytes} bytes in use, more than the"
-                f" limit of {each.limit_bytes}"
-                for each in over
+                f"parameter server {server.index} at {server.address} has {server.resident_bytes} bytes in use, more"
+                f" than the limit of {server.limit_bytes}"
+                for server in over
             ),
         )
         return True

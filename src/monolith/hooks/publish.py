@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from monolith.deltalog import DeltaLog
 
-__all__ = ["DeltaPublishHook"]
-
 
 class DeltaPublishHook(Hook):
     """Hook that publishes the changes of a session until its end. Runs after the hooks that restore the session.
@@ -81,9 +79,9 @@ class DeltaPublishHook(Hook):
         stamps = dict(session.state.applied)
         examples = 0 if session.last is None else session.last.num_examples
         newest = max((stamp.event_time_ms for stamp in stamps.values()), default=0)
-        told = [times for stamp in stamps.values() if (times := known_times(stamp.position)) is not None]
-        oldest = min((each for each, _ in told), default=newest)
-        newest = max((each for _, each in told), default=newest)
+        known = [times for stamp in stamps.values() if (times := known_times(stamp.position)) is not None]
+        oldest = min((first for first, _ in known), default=newest)
+        newest = max((last for _, last in known), default=newest)
         self.publisher.tally.add(Trained(examples, oldest, newest, session.global_step, stamps))
 
 
@@ -92,7 +90,7 @@ def _dense_weights(session: HookedSession) -> Mapping[str, Tensor]:
     model = session.state.model
     if model is None:
         return {}
-    weights = {name: each.detach() for name, each in model.named_parameters()}
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     return {**weights, **_saved_buffers(model)}
 
 

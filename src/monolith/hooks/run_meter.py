@@ -54,11 +54,11 @@ class Evaluation:
 
     def means(self) -> dict[str, float]:
         """Returns name -> value so far."""
-        found = {name: auc.compute() for name, auc in self._aucs.items() if name not in self._not_binary}
-        found |= {name: error.compute() for name, error in self._errors.items()}
+        means = {name: auc.compute() for name, auc in self._aucs.items() if name not in self._not_binary}
+        means |= {name: error.compute() for name, error in self._errors.items()}
         if self._has_loss:
-            found["loss"] = self._loss / self._weight
-        return found | {"examples": self._examples}
+            means["loss"] = self._loss / self._weight
+        return means | {"examples": self._examples}
 
     def _add_head(self, name: str, predictions: Tensor, label: Tensor) -> None:
         labels, scores = label.flatten().to(torch.float32), predictions.flatten().to(torch.float32)
@@ -131,22 +131,22 @@ class RunMeter:
         ``loss`` is the mean of these steps; ``auc``, or the metric that fits the labels, covers the last of them;
         learning rates and table sizes are current.
         """
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         if self._loss is not None:
-            found["loss"] = float(self._loss) / self._losses
-        found |= self._metrics()
+            numbers["loss"] = float(self._loss) / self._losses
+        numbers |= self._metrics()
         seconds = self._clock.monotonic() - self._since
         if seconds > 0:
-            found |= {"steps_per_second": self._steps / seconds, "examples_per_second": self._examples / seconds}
-        found |= learning_rates(session.state) | table_sizes(session.state)
+            numbers |= {"steps_per_second": self._steps / seconds, "examples_per_second": self._examples / seconds}
+        numbers |= learning_rates(session.state) | table_sizes(session.state)
         self.begin()
-        return found
+        return numbers
 
     def _metrics(self) -> dict[str, float]:
         chosen: list[LastStep] = []
         for result in reversed(self._recent):
             chosen.append(result)
-            if sum(each.num_examples for each in chosen) >= _RECENT_EXAMPLES:
+            if sum(step.num_examples for step in chosen) >= _RECENT_EXAMPLES:
                 break
         evaluation = Evaluation(with_error=True)
         evaluation.add(_together(chosen))
@@ -177,22 +177,22 @@ def _together(steps: Sequence[LastStep]) -> LastStep:
 
 def _joined(values: Sequence[Any]) -> Any:
     """Concatenates all numbers, by name where they have names; None where steps differ, or have none."""
-    if values and all(isinstance(each, Tensor) for each in values):
-        return torch.cat([each.flatten() for each in values])
-    if values and all(isinstance(each, Mapping) and each.keys() == values[0].keys() for each in values):
-        return {name: _joined([each[name] for each in values]) for name in values[0]}
+    if values and all(isinstance(value, Tensor) for value in values):
+        return torch.cat([value.flatten() for value in values])
+    if values and all(isinstance(value, Mapping) and value.keys() == values[0].keys() for value in values):
+        return {name: _joined([value[name] for value in values]) for name in values[0]}
     return None
 
 
 def learning_rates(state: TrainState) -> dict[str, float]:
     """Returns ``learning_rate/<optimizer or table>`` -> current rate; a number is appended where there are several."""
-    rates = {name: [group["lr"] for group in each.param_groups] for name, each in state.optimizers.items()}
+    rates = {name: [group["lr"] for group in optimizer.param_groups] for name, optimizer in state.optimizers.items()}
     for embeddings in state.embeddings.values():
         rates |= embeddings.learning_rates()
     return {
-        f"learning_rate/{name}" if len(each) == 1 else f"learning_rate/{name}/{place}": float(rate)
-        for name, each in rates.items()
-        for place, rate in enumerate(each)
+        f"learning_rate/{name}" if len(values) == 1 else f"learning_rate/{name}/{place}": float(rate)
+        for name, values in rates.items()
+        for place, rate in enumerate(values)
     }
 
 
@@ -202,12 +202,12 @@ def table_sizes(state: TrainState) -> dict[str, float]:
     if not stats:
         return {}
     sizes = {
-        "rows": float(sum(each.rows for each in stats)),
-        "memory_bytes": float(sum(each.memory_bytes for each in stats)),
+        "rows": float(sum(store_stats.rows for store_stats in stats)),
+        "memory_bytes": float(sum(store_stats.memory_bytes for store_stats in stats)),
     }
-    if any(each.evicted for each in stats):
-        sizes["expired_rows"] = float(sum(each.evicted for each in stats))
-    for each in stats:
-        for table, numbers in each.tables.items():
+    if any(store_stats.evicted for store_stats in stats):
+        sizes["expired_rows"] = float(sum(store_stats.evicted for store_stats in stats))
+    for store_stats in stats:
+        for table, numbers in store_stats.tables.items():
             sizes[f"table_rows/{table}"] = sizes.get(f"table_rows/{table}", 0.0) + numbers["rows"]
     return sizes

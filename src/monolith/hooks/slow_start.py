@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from monolith.hook import StepContext
     from monolith.hooks.timer import TideConfig
 
-__all__ = ["CustomGlobalStepWaiterHook", "SlowStart", "slow_start_step"]
-
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 def evict_expired(session: HookedSession) -> int:
     """Removes expired rows from the tables of the session's model, between two steps; returns the number removed."""
     session.settle()  # postponed updates are applied, and prefetched rows are read again
-    return sum(each.evict() for each in session.state.embeddings.values())
+    return sum(module.evict() for module in session.state.embeddings.values())
 
 
 class EvictionHook(Hook):
@@ -76,13 +76,16 @@ EVERY_SECONDS = 600.0
 def describe_tables(stores: Mapping[str, Store]) -> str:
     """Returns rows and memory of all tables, and the rows of each."""
     stats = {name: store.stats() for name, store in stores.items()}
-    rows, memory = sum(each.rows for each in stats.values()), sum(each.memory_bytes for each in stats.values())
+    rows, memory = (
+        sum(store_stats.rows for store_stats in stats.values()),
+        sum(store_stats.memory_bytes for store_stats in stats.values()),
+    )
     tables = [
         f"{module}/{table} {int(numbers['rows'])}" if module else f"{table} {int(numbers['rows'])}"
-        for module, each in stats.items()
-        for table, numbers in each.tables.items()
+        for module, store_stats in stats.items()
+        for table, numbers in store_stats.tables.items()
     ]
-    ahead = sum(each.times_ahead for each in stats.values())
+    ahead = sum(store_stats.times_ahead for store_stats in stats.values())
     wrong = f"; {ahead} times lay far ahead" if ahead else ""
     return f"{rows} rows in {memory / 2**20:.1f} MiB: {', '.join(tables) or 'no table'}{wrong}"
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import HookedSession
 
-__all__ = ["ChiefSyncHook", "InProcessFlags", "SharedFlags", "SyncHelper", "TrainingHooksHelper", "WorkerSyncHook"]
-
 _log = logging.getLogger(__name__)
 
 LOG_EVERY_SECONDS = 60.0
@@ -256,10 +254,10 @@ class TrainingHooksHelper:
 
     @property
     def training_hooks(self) -> tuple[Hook, ...]:
-        """For the session of a worker."""
+        """Returns the hooks for the session of a worker."""
         return self._hooks
 
     @property
     def training_chief_hooks(self) -> tuple[Hook, ...]:
-        """For the session of the chief."""
+        """Returns the hooks for the session of the chief."""
         return self._chief_hooks

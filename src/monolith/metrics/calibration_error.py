@@ -48,7 +48,7 @@ class CalibrationError(Metric):
         require_probabilities("CalibrationError", samples)
         bins = (samples.predictions * self.num_bins).long().clamp_max(self.num_bins - 1)
         weighted = (samples.weights * samples.predictions, samples.weights * samples.labels, samples.weights)
-        sums = [torch.bincount(bins, weights=each, minlength=self.num_bins) for each in weighted]
+        sums = [torch.bincount(bins, weights=values, minlength=self.num_bins) for values in weighted]
         self._bins = self._bins + torch.stack(sums)
 
     def curve(self) -> CalibrationCurve:

@@ -138,7 +138,7 @@ def line_chart(series: Sequence[Series], axes: Axes) -> str:
 
 def _draw(series: Sequence[Series], axes: Axes, layout: _Layout) -> str:
     """Returns one drawing; a note instead of lines where no series has a point."""
-    points = [point for each in series for point in each.finite]
+    points = [point for line in series for point in line.finite]
     head = (
         f'<svg viewBox="0 0 {layout.width} {layout.height}" role="img" aria-label="{escape(axes.title)}">'
         f"<title>{escape(axes.title)}</title>"
@@ -159,8 +159,8 @@ def _draw(series: Sequence[Series], axes: Axes, layout: _Layout) -> str:
     parts += [*_frame(x, y, x_ticks, y_ticks, layout), *_axis_names(axes, layout)]
     if axes.mark is not None and x.low <= axes.mark[0] <= x.high:
         parts += _mark(x(axes.mark[0]), axes.mark[1], axes, layout)
-    drawn = [each for each in series if each.finite]
-    parts += [_line(each, x, y) for each in reversed(drawn)]  # the first one lies on top
+    drawn = [line for line in series if line.finite]
+    parts += [_line(line, x, y) for line in reversed(drawn)]  # the first one lies on top
     parts += _names_above(drawn, axes) if layout.names_above else _names_at_ends(drawn, y, axes, layout)
     return "".join([*parts, "</svg>"])
 
@@ -216,20 +216,20 @@ def _line(series: Series, x: _Scale, y: _Scale) -> str:
 
 def _names_at_ends(series: Sequence[Series], y: _Scale, axes: Axes, layout: _Layout) -> list[str]:
     """Returns names and values at the ends of the lines, moved apart where they would overlap."""
-    ordered = sorted(series, key=lambda each: y(each.finite[-1][1]))
+    ordered = sorted(series, key=lambda line: y(line.finite[-1][1]))
     places: list[float] = []
-    for each in ordered:
-        place = y(each.finite[-1][1]) + 4
+    for line in ordered:
+        place = y(line.finite[-1][1]) + 4
         places.append(max(place, places[-1] + _LABEL_HEIGHT) if places else max(place, layout.top + 4))
     overflow = max(0.0, places[-1] - (layout.floor + 4))
-    return [_name(each, layout.end + 10, place - overflow, axes) for each, place in zip(ordered, places, strict=True)]
+    return [_name(line, layout.end + 10, place - overflow, axes) for line, place in zip(ordered, places, strict=True)]
 
 
 def _names_above(series: Sequence[Series], axes: Axes) -> list[str]:
     """Returns names and values in two columns above the drawing."""
     return [
-        _name(each, (number % 2) * _SECOND_COLUMN, 12 + (number // 2) * (_LABEL_HEIGHT + 2), axes)
-        for number, each in enumerate(series)
+        _name(line, (number % 2) * _SECOND_COLUMN, 12 + (number // 2) * (_LABEL_HEIGHT + 2), axes)
+        for number, line in enumerate(series)
     ]
 
 

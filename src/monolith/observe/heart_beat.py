@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.observe.metric_recorder import MetricRecorder
 
-__all__ = ["HeartBeat"]
-
 _log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 30.0

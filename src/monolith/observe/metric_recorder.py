@@ -112,12 +112,12 @@ class MetricRecorder:
     def read(self) -> list[MetricSample]:
         """Returns all values, consistently, by name and tags."""
         with self._lock:
-            found = [
+            samples = [
                 MetricSample(name, metric.kind, dict(key), self._value(metric, key))
                 for name, metric in self._metrics.items()
                 for key in (metric.numbers or metric.timers)
             ]
-        return sorted(found, key=lambda reading: (reading.name, sorted(reading.tags.items())))
+        return sorted(samples, key=lambda reading: (reading.name, sorted(reading.tags.items())))
 
     def counter(self, name: str, tags: Mapping[str, object] | None = None) -> float:
         """Returns the value of a counter with exactly these tags."""

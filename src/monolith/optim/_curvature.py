@@ -78,11 +78,11 @@ def update_preconditioners(states: Sequence[State], group: Group) -> None:
     for stack in _stacks([state["d"] for state in states], states):
         for axis in range(stack.num_axes):
             totals = stack.stacked(f"s{axis}")
-            made = inverse_roots(totals, 2 * stack.num_axes, kept, group["damping_epsilon"])
-            for name, values in zip(("pvec", "pval", "o"), made, strict=True):
+            roots = inverse_roots(totals, 2 * stack.num_axes, kept, group["damping_epsilon"])
+            for name, values in zip(("pvec", "pval", "o"), roots, strict=True):
                 stack.store(f"{name}{axis}", values)
             if _is_written_out(size=totals.shape[1], kept=sum(kept)):
-                stack.store(f"p{axis}", written_out(made))
+                stack.store(f"p{axis}", written_out(roots))
             else:
                 stack.drop(f"p{axis}")
     for state in states:

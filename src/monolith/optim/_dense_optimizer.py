@@ -239,11 +239,11 @@ class DenseOptimizer(Optimizer, ABC):
             ValueError: a function returned no finite number >= 0.
         """
         name = f"{type(self).__name__}: what the learning_rate function returned"
-        asked = [None if rate is None else float(rate()) for rate in self._rate_functions]
-        for rate in asked:
+        rates = [None if rate is None else float(rate()) for rate in self._rate_functions]
+        for rate in rates:
             if rate is not None:
                 Bounds().check(name, rate)
-        for group, rate in zip(self.param_groups, asked, strict=True):
+        for group, rate in zip(self.param_groups, rates, strict=True):
             if rate is not None:
                 group["lr"] = rate
 

@@ -41,7 +41,7 @@ def global_step_from(counter: Callable[[], int]) -> Iterator[None]:
     try:
         yield
     finally:
-        _COUNTERS.set(tuple(each for each in _COUNTERS.get() if each is not own))
+        _COUNTERS.set(tuple(opened for opened in _COUNTERS.get() if opened is not own))
 
 
 def current_global_step() -> int | None:

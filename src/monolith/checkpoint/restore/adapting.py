@@ -108,14 +108,14 @@ def _left_out(names: set[str], options: RestoreConfig) -> set[str]:
     Raises:
         InvalidArgumentError: an entry of `leave_out` names none.
     """
-    found = {pattern: fnmatch.filter(names, pattern) for pattern in options.leave_out}
-    useless = [pattern for pattern, matched in found.items() if not matched]
+    matches = {pattern: fnmatch.filter(names, pattern) for pattern in options.leave_out}
+    useless = [pattern for pattern, matched in matches.items() if not matched]
     if useless:
         raise InvalidArgumentError(
             f"restore: leave_out names {useless}, but neither the model nor the checkpoint has such a weight or slot;"
             f" they have {sorted(names)}"
         )
-    return {name for matched in found.values() for name in matched}
+    return {name for matched in matches.values() for name in matched}
 
 
 def _without(optimizer: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
@@ -147,8 +147,10 @@ def _reshaped(value: Any, own: Tensor | None) -> Any:
 
 def _reshaped_state(optimizer: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Any]:
     state = {
-        name: {key: _reshaped(value, own.get(name)) if _is_like_weight(value) else value for key, value in each.items()}
-        for name, each in optimizer["state"].items()
+        name: {
+            key: _reshaped(value, own.get(name)) if _is_like_weight(value) else value for key, value in values.items()
+        }
+        for name, values in optimizer["state"].items()
     }
     return {**optimizer, "state": state}
 

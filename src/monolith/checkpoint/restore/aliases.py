@@ -80,8 +80,8 @@ def _split(value: Tensor, old: str, names: Sequence[str], shapes: Mapping[str, S
 
 
 def _part_number(name: str) -> int:
-    found = _PART.search(name)
-    return int(found[1]) if found else 0
+    match = _PART.search(name)
+    return int(match[1]) if match else 0
 
 
 def generate_alias_map(
@@ -101,7 +101,7 @@ def generate_alias_map(
     own_layers = _DenseLayers(plain)
     # One missing layer means that all of its siblings were numbered otherwise.
     moved = {own_layers.group(name) for name in plain if name not in old_names.by_name} - {None}
-    found: dict[str, str] = {}
+    old_by_name: dict[str, str] = {}
     for name, spelling in zip(wanted, plain, strict=True):
         if own_layers.group(spelling) in moved:
             old = old_names.by_place.get(own_layers.renumbered(spelling) or "")
@@ -111,8 +111,8 @@ def generate_alias_map(
         if old is None:
             logger.warning("restore: the checkpoint has no weight for %r, and no rule leads to one", name)
             return None
-        found[name] = old
-    return found
+        old_by_name[name] = old
+    return old_by_name
 
 
 class _OldNames:
@@ -128,13 +128,13 @@ class _OldNames:
         )
         """Name with the place of a dense layer among its siblings -> name."""
 
-    def by_rule(self, wanted: str, rules: Sequence[AliasRule]) -> str | None:
-        """Returns the weight that a rule maps the wanted name to, or to the wanted name."""
+    def by_rule(self, current: str, rules: Sequence[AliasRule]) -> str | None:
+        """Returns the weight that a rule maps the current name to, or to the current name."""
         for pattern, new in rules:
-            if (old := self.by_name.get(re.sub(pattern, new, wanted))) is not None:
+            if (old := self.by_name.get(re.sub(pattern, new, current))) is not None:
                 return old
             for spelling, name in self.by_name.items():
-                if re.sub(pattern, new, spelling) == wanted:
+                if re.sub(pattern, new, spelling) == current:
                     return name
         return None
 
@@ -143,7 +143,7 @@ def _distinct(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     names: dict[str, set[str]] = defaultdict(set)
     for spelling, name in pairs:
         names[spelling].add(name)
-    return {spelling: each.pop() for spelling, each in names.items() if len(each) == 1}
+    return {spelling: candidates.pop() for spelling, candidates in names.items() if len(candidates) == 1}
 
 
 class _DenseLayers:

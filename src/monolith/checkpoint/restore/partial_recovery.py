@@ -68,13 +68,13 @@ class PsMonitor:
 
     def is_ps_uninitialized(self, state: TrainState, device: str) -> bool:
         """Returns whether this device has lost its state, or never had any."""
-        named = [name for name, each in self.devices.items() if each == device]
+        named = [name for name, owner in self.devices.items() if owner == device]
         if not named:
             known = sorted(set(self.devices.values()))
             raise InvalidArgumentError(f"PsMonitor: unknown device {device!r}; there are {known}")
-        lost = [each.uninitialized() for each in self._served(state)]
+        lost = [owners.uninitialized() for owners in self._served(state)]
         if lost:
-            return any(device == _device(number) for each in lost for number in each)
+            return any(device == _device(number) for owners in lost for number in owners)
         return not all(self._module(state, name) in self._initialized for name in named)
 
     def has_lost(self, state: TrainState, name: str) -> bool:
@@ -88,7 +88,7 @@ class PsMonitor:
         As upstream does, a single server is restored whether it has state or not.
         """
         lost = {name: list(owners.uninitialized()) for name, owners in self.owners(state).items()}
-        return {name: found for name, found in lost.items() if self._is_part(found)}
+        return {name: owners for name, owners in lost.items() if self._is_part(owners)}
 
     def lost_dense(self, state: TrainState) -> list[int] | None:
         """Like `lost_owners`, for dense weights on servers; None: all are restored, or they are in this process."""
@@ -102,8 +102,8 @@ class PsMonitor:
     def setup_ps_initialized_state(self, state: TrainState) -> None:
         """Marks every device of this state as having state."""
         served = self._served(state)
-        for each in served:
-            each.set_initialized()
+        for owners in served:
+            owners.set_initialized()
         for name in () if served else self.devices:
             self._initialized.add(self._module(state, name))
 
@@ -115,8 +115,8 @@ class PsMonitor:
         """
         if self._num_ps is None:
             return {}
-        found = {name: part_owners(store) for name, store in state.stores.items()}
-        served = {name: owners for name, owners in found.items() if owners is not None}
+        stores = {name: part_owners(store) for name, store in state.stores.items()}
+        served = {name: owners for name, owners in stores.items() if owners is not None}
         for name, owners in served.items():
             if len(owners.owned) != self._num_ps:
                 raise InvalidArgumentError(
@@ -198,7 +198,7 @@ class PartialRecoveryConfig(SaverConfig):
 
     def of_saver(self) -> dict[str, Any]:
         """Returns the options that a plain `Saver` has, too."""
-        return {each.name: getattr(self, each.name) for each in fields(SaverConfig)}
+        return {field.name: getattr(self, field.name) for field in fields(SaverConfig)}
 
 
 class PartialRecoverySaver(Saver):

@@ -86,23 +86,23 @@ def _read_again(folder: Folder, filename: str, clock: Clock) -> CheckpointState 
 
 
 def _choose(folder: Folder, state: CheckpointState, restore_ckpt: str, *, training: bool) -> CheckpointState:
-    wanted = f"{split_path(state.model_checkpoint_path)[0]}/{restore_ckpt.rstrip('/').rpartition('/')[2]}"
-    if wanted not in state.all_model_checkpoint_paths:
+    path = f"{split_path(state.model_checkpoint_path)[0]}/{restore_ckpt.rstrip('/').rpartition('/')[2]}"
+    if path not in state.all_model_checkpoint_paths:
         logger.warning(
             "restore_ckpt '%s' is not listed in '%s' (%s); the latest is used",
-            wanted,
+            path,
             folder.place(CHECKPOINT),
             list(state.all_model_checkpoint_paths),
         )
         return state
     if training and folder.exists(RESTORE_CKPT):
         return state
-    if wanted == state.model_checkpoint_path:
-        logger.warning("restore_ckpt '%s' is the latest checkpoint already", wanted)
-    state.model_checkpoint_path = wanted
+    if path == state.model_checkpoint_path:
+        logger.warning("restore_ckpt '%s' is the latest checkpoint already", path)
+    state.model_checkpoint_path = path
     if training:
         write_checkpoint_state(folder, state)
-        folder.replace(RESTORE_CKPT, wanted.encode())
+        folder.replace(RESTORE_CKPT, path.encode())
     return state
 
 

@@ -114,7 +114,7 @@ class StoreRestore:
         with ExitStack() as undone:
             sources = [undone.enter_context(closing(open_source(folder))) for folder in folders]
             self._parts = dict(zip(folders, (source.manifest for source in sources), strict=True))
-            self.applied: list[OwnerClock] = [clock for each in self._parts.values() for clock in each.applied]
+            self.applied: list[OwnerClock] = [clock for part in self._parts.values() for clock in part.applied]
             """Clocks of the saved rows."""
             self.manifest = next(iter(self._parts.values()))
             """Manifest of the snapshot, or of its first part."""
@@ -151,12 +151,12 @@ class StoreRestore:
 
     def _lost_ranges(self, manifest: SnapshotManifest) -> list[range]:
         """Returns the buckets to load from one snapshot."""
-        wanted = [ALL_BUCKETS]
+        needed = [ALL_BUCKETS]
         if self._owners is not None and self._lost is not None:
-            wanted = [self._owners.owned[owner] for owner in self._lost]
+            needed = [self._owners.owned[owner] for owner in self._lost]
         if len(self._parts) == 1:
-            return wanted
-        return [part for part in (shared_buckets(each, manifest.buckets) for each in wanted) if part]
+            return needed
+        return [part for part in (shared_buckets(buckets, manifest.buckets) for buckets in needed) if part]
 
     def _require_agreement(self) -> None:
         """Checks what `resume` would reject, before anything has changed: owners whose buckets differ in their batches.
@@ -185,20 +185,20 @@ class StoreRestore:
         for owner, owned in enumerate(self._owners.owned):
             buckets = owned if len(self._parts) == 1 else shared_buckets(owned, manifest.buckets)
             if owner not in self._lost and buckets:
-                found = blocks_of(folder, manifest, buckets, kinds={BlockKind.FILTER})
-                self._filters.append((buckets, [block for block in found if block.bucket in buckets]))
+                blocks = blocks_of(folder, manifest, buckets, kinds={BlockKind.FILTER})
+                self._filters.append((buckets, [block for block in blocks if block.bucket in buckets]))
 
 
 def save_table_assets(state: TrainState, prefix: str) -> None:
     """Writes the tables of a run, between two steps, to `<prefix>.assets/`."""
     for name, store in state.stores.items():
         require_folder_name(name)
-        users = {each: module for each, module in state.embeddings.items() if module.store is store}
+        users = {user: module for user, module in state.embeddings.items() if module.store is store}
         save_cut(
             state.embeddings[name].cut(),
             store.schema,
             f"{full_local_path(prefix)}{ASSETS}/{name}",
-            extra={"modules": {each: module.saved_state() for each, module in users.items()}},
+            extra={"modules": {user: module.saved_state() for user, module in users.items()}},
         )
 
 
@@ -241,7 +241,7 @@ def _restore(state: TrainState, assets: str, ps_monitor: PsMonitor | None) -> No
             continue
         saved = restore.manifest.extra if name not in lost else None  # else the run continues where it is
         extra: Any = saved if isinstance(saved, dict) else {}
-        for each, module in state.embeddings.items():
+        for user, module in state.embeddings.items():
             if module.store is store:
                 module.discard()
-                module.set_extra_state(extra.get("modules", {}).get(each, module.saved_state()))
+                module.set_extra_state(extra.get("modules", {}).get(user, module.saved_state()))

@@ -15,17 +15,17 @@ from monolith.rpc.credentials import ClientCredentials, load_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ControllerClient", "ControllerStub", "find_controller", "get_stub_from_model_dir"]
-
 CALL_TIMEOUT_SECONDS = 10.0
 SAVE_TIMEOUT_SECONDS = 3600.0
 ERASE_TIMEOUT_SECONDS = 600.0
 IDS_PER_CALL = 100_000
 """Keeps a message below the 4 MiB limit of a gRPC server."""
 _CLASSES = {
-    found.error_code: found
-    for found in vars(errors).values()
-    if isinstance(found, type) and issubclass(found, errors.OpError) and errors.OpError in found.__bases__
+    error_type.error_code: error_type
+    for error_type in vars(errors).values()
+    if isinstance(error_type, type)
+    and issubclass(error_type, errors.OpError)
+    and errors.OpError in error_type.__bases__
 }
 """Status code -> error class."""
 
@@ -130,7 +130,7 @@ class ControllerClient:
         """
         parts = [ids[begin : begin + IDS_PER_CALL] for begin in range(0, max(1, len(ids)), IDS_PER_CALL)]
         requests = (messages.EraseRequest(slot=slot, ids=part) for part in parts)
-        return sum(int(self._call("Erase", each, ERASE_TIMEOUT_SECONDS).rows) for each in requests)
+        return sum(int(self._call("Erase", request, ERASE_TIMEOUT_SECONDS).rows) for request in requests)
 
     def get_global_step(self) -> int:
         """Returns the number of trained steps."""

@@ -171,15 +171,15 @@ class ServerHook(Hook):
         return self._socket.address
 
     def _bind_port(self, host: str) -> str:
-        wanted = concat_ip_and_port(host, self._port)
+        address = concat_ip_and_port(host, self._port)
         secure = self._credentials.grpc_credentials()
         try:
             if secure is None:
-                port = self._server.add_insecure_port(wanted)
+                port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(wanted, secure)
+                port = self._server.add_secure_port(address, secure)
         except RuntimeError as error:
-            raise UnavailableError(f"controller: cannot listen on {wanted}; is the port taken? ({error})") from error
+            raise UnavailableError(f"controller: cannot listen on {address}; is the port taken? ({error})") from error
         return concat_ip_and_port(get_local_ip() if host in EVERY_INTERFACE else host, port)
 
     def _stop(self) -> None:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from monolith.hooks.server.step_gate import StepGate
     from monolith.rpc.credentials import ServerCredentials
 
-__all__ = ["SERVICE", "ControllerService", "TriggersSave", "make_handler"]
-
 _log = logging.getLogger(__name__)
 
 SERVICE = messages.DESCRIPTOR.services_by_name["Controller"]
@@ -94,16 +92,16 @@ class ControllerService:
 
 
 def _erase(session: HookedSession, slot: str, ids: Sequence[int]) -> int:
-    modules = [each for each in session.state.embeddings.values() if slot in each.slots]
+    modules = [module for module in session.state.embeddings.values() if slot in module.slots]
     if not modules:
-        known = sorted(name for each in session.state.embeddings.values() for name in each.slots)
+        known = sorted(name for module in session.state.embeddings.values() for name in module.slots)
         raise InvalidArgumentError(f"slot {slot!r} does not exist; the slots of the model are {known}")
-    if any(each.store.traits.collective for each in modules):
+    if any(module.store.traits.collective for module in modules):
         raise FailedPreconditionError(
             f"slot {slot!r}: its rows are shared among ranks, which have to erase them together; stop the run and erase"
             " from its checkpoints, or call emb.erase(slot, ids) on all ranks at the same step"
         )
-    rows = sum(each.erase(slot, ids) for each in modules)
+    rows = sum(module.erase(slot, ids) for module in modules)
     _log.info("controller: %d rows of %d ids of slot %r were erased", rows, len(ids), slot)
     return rows
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from monolith.hook import StepLock
 
-__all__ = ["StepGate"]
-
 _LOOK_SECONDS = 0.2
 """Interval at which a waiting thread polls for what has no notification: a cancelled call, a stop."""
 

@@ -92,14 +92,14 @@ def prepare_head(
     """
     if out_type not in {"bytes", "tensor", "json"}:
         raise ValueError(f"prepare_head: out_type must be 'tensor', 'bytes' or 'json', got {out_type!r}")
-    given = None if not raw_tag else _summary_type(raw_tag)
+    tagged = None if not raw_tag else _summary_type(raw_tag)
     names = list(segment_names or [])
     sizes = [_size(size) for size in (segment_sizes or [])]
     if not names and not sizes:
-        return ({} if out_type == "json" else b""), given
+        return ({} if out_type == "json" else b""), tagged
     if len(names) != len(sizes):
         raise ValueError(f"prepare_head: every segment needs a size, got {len(names)} names and {len(sizes)} sizes")
-    chosen = given or (SummaryType.GATING if all(isinstance(size, int) for size in sizes) else SummaryType.SELECTING)
+    chosen = tagged or (SummaryType.GATING if all(isinstance(size, int) for size in sizes) else SummaryType.SELECTING)
     head: dict[str, Any] = {KTYPE: chosen.value, "segment_names": names, "segment_sizes": sizes}
     if chosen in _GROUPED:
         head["group_index"] = _group_index(names, group_info)

@@ -60,12 +60,12 @@ _MOST_BINS = 30
 def histograms(numbers: Mapping[str, Sequence[float]]) -> Any:
     """Returns a ``Summary`` proto with a histogram for each non-empty list, for `SummaryWriter.add_summary`."""
     proto = import_tensorboard("compat.proto.summary_pb2")
-    made = [
+    summary_values = [
         proto.Summary.Value(tag=tag, histo=_histogram(proto, np.asarray(values, np.float64)))
         for tag, values in numbers.items()
         if len(values)
     ]
-    return proto.Summary(value=made)
+    return proto.Summary(value=summary_values)
 
 
 def _histogram(proto: Any, values: Any) -> Any:
