@@ -21,7 +21,7 @@ class Ordering(Protocol):
     """Makes blocks of messages."""
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Takes what was fetched."""
+        """Adds the messages of a fetch."""
         ...
 
     def take(self) -> Sequence[Chunk]:
@@ -48,7 +48,7 @@ class Arrival:
         self._waiting: Sequence[Chunk] = ()
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Takes what was fetched."""
+        """Adds the messages of a fetch."""
         self._waiting = chunks
 
     def take(self) -> Sequence[Chunk]:
@@ -88,7 +88,7 @@ class FixedOrder:
         self._turns.rotate(-self._turns.index(partition))
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Takes what was fetched."""
+        """Adds the messages of a fetch."""
         for chunk in chunks:
             self._queues[chunk.partition].add(chunk)
         self._pause_those_ahead()

@@ -139,7 +139,7 @@ Stop: TypeAlias = str | datetime
 
 
 def check_start(start: Start) -> None:
-    """Refuses what is no start."""
+    """Refuses an invalid start."""
     if isinstance(start, datetime):
         milliseconds(start)
     elif not isinstance(start, Mapping) and start not in {"earliest", "latest", "committed"}:
@@ -149,7 +149,7 @@ def check_start(start: Start) -> None:
 
 
 def check_stop(stop: Stop) -> None:
-    """Refuses what is no stop."""
+    """Refuses an invalid stop."""
     if isinstance(stop, datetime):
         milliseconds(stop)
     elif stop not in {"never", "end"}:

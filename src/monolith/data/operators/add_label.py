@@ -162,7 +162,7 @@ class AddLabel(Operator):
 
 
 def parse_task_labels(text: str) -> tuple[TaskLabel, ...]:
-    """Tasks from ``"positive,...:negative,...:rate;..."``; negatives and the rate are optional.
+    """Parses tasks from ``"positive,...:negative,...:rate;..."``; negatives and the rate are optional.
 
     >>> parse_task_labels("1,2:3:0.5;4")
     (TaskLabel(positive=(1, 2), negative=(3,), sample_rate=0.5), TaskLabel(positive=(4,), negative=(), sample_rate=1.0))

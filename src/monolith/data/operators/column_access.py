@@ -62,7 +62,7 @@ def texts_of(batch: Batch, name: str, owner: object) -> list[bytes]:
 
 
 def labels_of(batch: Batch, name: str, owner: object, *, width: int = 1) -> Tensor:
-    """Labels [B, W] of at least `width` tasks; a column [B] is that of one task."""
+    """Returns labels [B, W] of at least `width` tasks; a column [B] is that of one task."""
     values = column_of(batch, name, owner)
     if not isinstance(values, Tensor) or not values.is_floating_point() or values.ndim not in {1, 2}:
         raise _wrong_kind(owner, name, "a floating-point tensor [rows, tasks]", values)

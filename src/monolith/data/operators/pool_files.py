@@ -83,7 +83,7 @@ def restore_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0) -> 
 
 
 def _shards_of(folder: str, step: int, worker: int) -> list[str]:
-    """Names of the files that hold the pool for this worker, in the order of their shards."""
+    """Returns the names of the files that hold the pool for this worker, in the order of their shards."""
     system, root = fsspec.core.url_to_fs(folder)
     pattern = re.compile(rf"model\.ckpt-{step}_item_pool_(\d+)_(\d+)_(\d+)$")
     names = [posixpath.basename(str(path)) for path in system.ls(root, detail=False)] if system.exists(root) else []

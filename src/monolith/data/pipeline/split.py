@@ -25,7 +25,7 @@ _KIND = "split"
 
 
 def check_ratios(name: str, ratios: Sequence[float]) -> list[float]:
-    """Shares that add up to 1, out of any positive numbers."""
+    """Returns shares that add up to 1, in proportion to the ratios."""
     numbers = [float(ratio) for ratio in ratios]
     if not numbers or not all(0 < number < float("inf") for number in numbers):
         raise ValueError(f"{name}: ratios must be positive numbers, at least one, got {list(ratios)}")

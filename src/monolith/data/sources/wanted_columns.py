@@ -75,7 +75,7 @@ def reserved_column(name: str, array: pa.Array, num_labels: int, place: str) -> 
 
 
 def label_column(array: pa.Array, num_labels: int, place: str) -> Tensor:
-    """Labels as float32 [rows, num_labels]; `INVALID_LABEL` where there is none."""
+    """Returns labels as float32 [rows, num_labels]; `INVALID_LABEL` where there is none."""
     values = batch_column(_without_nulls(array, INVALID_LABEL), ColumnType.FLOAT, place)
     if isinstance(values, Ragged):
         if values.ragged_rank > 1:
