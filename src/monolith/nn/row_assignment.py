@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     RowIds: TypeAlias = Tensor | NDArray[np.int64]
     RowVectors: TypeAlias = Tensor | NDArray[np.floating]
 
-__all__ = ["RowAssignment"]
-
 _BATCH_BYTES = 32 << 20
 """Size of the rows in flight: the memory of an assignment in addition to the tables and the given vectors."""
 

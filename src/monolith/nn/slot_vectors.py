@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from monolith.tables.history import Cut
     from monolith.tables.schema import Schema
 
-__all__ = ["SlotVectors", "export_vectors", "read_vectors", "write_npz"]
-
 _BATCH_BYTES = 16 << 20
 """Size of the vectors that an export holds in memory: enough to write at the disk's speed."""
 

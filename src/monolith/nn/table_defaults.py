@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
 
-__all__ = ["TableDefaults", "current_table_defaults", "use_table_defaults"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefaults:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["BoundedTimes", "EventClock", "bound_times", "newest_time_of"]
-
 _LOG = logging.getLogger(__name__)
 _ALL_TABLES = -1
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from monolith.tables.local.store import LocalStore
     from monolith.tables.schema import Schema
 
-__all__ = ["UNTOLD", "KeyedRows", "buckets_of_keys", "keys_in", "read_keyed", "write_keyed"]
-
 UNTOLD = -1
 """Stands for a bucket that the key itself determines."""
 

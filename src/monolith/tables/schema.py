@@ -8,7 +8,7 @@ change between two runs without making old rows unreadable.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from monolith.errors import DataLossError, FailedPreconditionError
@@ -123,11 +123,6 @@ class TableSchema:
     def digest(self) -> int:
         """64-bit hash of `text`, carried by every row block."""
         return fnv1a_64(self.text)
-
-    @property
-    def readable_digests(self) -> tuple[int, int]:
-        """Digests of blocks this table can load: its own, and that of its serving (or training) twin."""
-        return self.digest, replace(self, serving=not self.serving).digest
 
 
 @dataclass(frozen=True, slots=True)

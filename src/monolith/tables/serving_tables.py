@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from monolith.tables.schema import Schema, SegmentSchema, TableSchema
 
-__all__ = ["serving_tables"]
-
 _SHARED_STATE = "hessian_compression_times"
 """The one option of a row optimizer that the size of its state depends on."""
 

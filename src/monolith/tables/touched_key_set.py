@@ -17,13 +17,6 @@ from monolith.tables.arrays import id_array
 if TYPE_CHECKING:
     from monolith.tables.arrays import Ids
 
-__all__ = [
-    "TOUCHED_KEY_SET_CAPACITY",
-    "TOUCHED_KEY_SET_CONCURRENCY_LEVEL",
-    "TouchedKeySet",
-    "create_touched_key_set",
-]
-
 TOUCHED_KEY_SET_CAPACITY = 64 * 1024 * 1024 // (8 * 4)
 """Ids that a set holds before it drops them all: 2,097,152, which is 64 MiB at 32 bytes each."""
 TOUCHED_KEY_SET_CONCURRENCY_LEVEL = 1024

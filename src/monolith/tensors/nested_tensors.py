@@ -23,8 +23,6 @@ from monolith.tensors.ragged import Ragged
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["NestedTensors"]
-
 _TENSOR, _RAGGED, _CONSTANT = 0, 1, 2
 
 

@@ -25,17 +25,6 @@ if TYPE_CHECKING:
 
     from monolith.tensors.shapes import Shape
 
-__all__ = [
-    "get_keyed_shape",
-    "get_typed_keyed_shape",
-    "merge_dicts",
-    "pack_tensors",
-    "pack_typed_keyed_tensors",
-    "split_tensors_with_type",
-    "unpack_packed_tensors",
-    "unpack_tensors",
-]
-
 
 def pack_tensors(keyed_tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Flattens and concatenates tensors of one dtype and device, in sorted order of their names.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.passes import PlannedBatch
     from monolith.tables.store import BatchStamp
 
-__all__ = ["BatchContext", "current_batch_context"]
-
 _TURN: ContextVar[BatchContext | None] = ContextVar("monolith_batch_turn", default=None)
 
 
