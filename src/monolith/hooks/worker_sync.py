@@ -254,10 +254,10 @@ class TrainingHooksHelper:
 
     @property
     def training_hooks(self) -> tuple[Hook, ...]:
-        """Returns the hooks for the session of a worker."""
+        """The hooks for the session of a worker."""
         return self._hooks
 
     @property
     def training_chief_hooks(self) -> tuple[Hook, ...]:
-        """Returns the hooks for the session of the chief."""
+        """The hooks for the session of the chief."""
         return self._chief_hooks

@@ -1,7 +1,7 @@
 """How a job is watched: metrics, logs, summaries, stacks on a signal.
 
 Imports nothing above `monolith.errors`. Importing `monolith.observe.signals` installs a handler for SIGUSR1, so nothing
-else imports it; Prometheus and TensorBoard are imported on first use. Read `metric_client` first.
+else imports it; Prometheus and TensorBoard are imported on first use. Read `heart_beat` first.
 """
 
 from __future__ import annotations
