@@ -21,11 +21,10 @@ from torch import nn
 import monolith as ml
 from monolith.data import Batch, GeneratedDataset
 from monolith.launch import LaunchPlan, LocalLauncher, local_job
-from monolith.train import RunnerConfig, Spec
-from monolith.train.roles.local_runner import make_trainer
+from monolith.train import RunnerConfig, Spec, make_trainer
 
 if TYPE_CHECKING:
-    from monolith.train.task import Mode
+    from monolith.train import Mode
 
 NUM_SERVERS, NUM_WORKERS = 2, 2
 USERS, ITEMS, BATCH, BATCHES = 300, 150, 256, 400

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 import monolith as ml
-from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
+from monolith.cluster.runtimes import NAMESPACE, load_ray
 from monolith.launch import LaunchPlan, RayLauncher, Resources
 from monolith.testing import NumberedBatches
 from monolith.train import RunnerConfig, Trainer, TrainerConfig, current_context

@@ -22,11 +22,10 @@ from torch import nn
 import monolith as ml
 from monolith import environment
 from monolith.data import Batch, GeneratedDataset
-from monolith.train import RunnerConfig, Spec, distributed_sync_train
-from monolith.train.roles.local_runner import make_trainer
+from monolith.train import RunnerConfig, Spec, distributed_sync_train, make_trainer
 
 if TYPE_CHECKING:
-    from monolith.train.task import Mode
+    from monolith.train import Mode
 
 RANKS = 2
 USERS, ITEMS, BATCH, BATCHES = 300, 150, 256, 400

@@ -19,10 +19,15 @@ from pyflink.datastream import KeyedCoProcessFunction, RuntimeExecutionMode, Str
 from pyflink.datastream.connectors.file_system import FileSink, FileSource, StreamFormat
 from pyflink.datastream.state import ValueStateDescriptor
 
-from monolith.online.joiner import JoinMachine, JoinRuleConfig
-from monolith.online.joiner.events import Event, decode_event
-from monolith.online.joiner.examples import ExampleWriter
-from monolith.online.joiner.machine import pack_entries, unpack_entries
+from monolith.online.joiner import (
+    Event,
+    ExampleWriter,
+    JoinMachine,
+    JoinRuleConfig,
+    decode_event,
+    pack_entries,
+    unpack_entries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ import importlib
 import importlib.util
 import typing
 
-from monolith._deprecated import find_moved_packages as _find_moved_packages
+from monolith._doors import find_moved_packages as _find_moved_packages
 from monolith._load_core import load_core as _load_core
 from monolith._version import __version__
 

@@ -9,7 +9,7 @@ from monolith.checkpoint.remote_dense import DenseState
 from monolith.checkpoint.state_dicts import named_state
 from monolith.checkpoint.value_tree import TreeEncoder
 from monolith.errors import FailedPreconditionError
-from monolith.tables.batch import BatchStamp
+from monolith.tables import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,10 +12,9 @@ from monolith.checkpoint.manifest import canonical
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 from monolith.checkpoint.tensor_file import tensor_descriptions
 from monolith.checkpoint.train_state import WHOLE_MODEL
-from monolith.nn.embeddings.row_parameters import RowAnchor
-from monolith.nn.embeddings.saved_state import EXTRA_STATE
-from monolith.tables.slot_keys import slots_of_keys
-from monolith.tables.snapshot.bucket_file import read_keys
+from monolith.nn.embeddings import EXTRA_STATE, RowAnchor
+from monolith.tables import slots_of_keys
+from monolith.tables.snapshot import read_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint.staging import Staging
     from monolith.checkpoint.train_state import CutWitness, TrainState
-    from monolith.tables.batch import BatchStamp
-    from monolith.tables.history import Cut
-    from monolith.tables.schema import Schema
+    from monolith.tables import BatchStamp, Cut, Schema
 
 
 class StoreCut(NamedTuple):

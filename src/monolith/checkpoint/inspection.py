@@ -27,12 +27,9 @@ from monolith.checkpoint.writing import ASSETS, META, TENSORS
 from monolith.errors import AlreadyExistsError, DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import is_name
 from monolith.observe.summaries import nas_weight_json
-from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.schema import TableSchema
-from monolith.tables.slot_keys import has_explicit_bucket, ids_of_keys
-from monolith.tables.snapshot.bucket_file import read_blocks, rewrite
-from monolith.tables.snapshot.location import open_source
-from monolith.tables.snapshot.manifest import MANIFEST_NAME
+from monolith.tables import TableSchema, has_explicit_bucket, ids_of_keys
+from monolith.tables.formats import BlockKind
+from monolith.tables.snapshot import MANIFEST_NAME, open_source, read_blocks, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.checkpoint.manifest import CheckpointFile, TablesEntry
-    from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.formats import RowBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from monolith import _core
 from monolith.errors import DataLossError
 from monolith.files import is_name
-from monolith.tables.batch import BatchStamp
-from monolith.tables.snapshot.manifest import stamps_from_json, stamps_json
+from monolith.tables import BatchStamp
+from monolith.tables.snapshot import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

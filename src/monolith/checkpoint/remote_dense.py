@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.tables.batch import BatchStamp
+    from monolith.tables import BatchStamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from monolith.errors import (
     UnavailableError,
 )
 from monolith.files import local_path
-from monolith.tables.snapshot.save import end_of_save
+from monolith.tables.snapshot import end_of_save
 
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder

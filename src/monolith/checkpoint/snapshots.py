@@ -13,9 +13,8 @@ from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.state_files import split_path
 from monolith.errors import DataLossError, FailedPreconditionError, FileUnavailableError, NotFoundError, OpError
 from monolith.files import join
-from monolith.tables.history import ALL_BUCKETS, shared_buckets
-from monolith.tables.snapshot.location import open_source
-from monolith.tables.snapshot.manifest import MANIFEST_NAME
+from monolith.tables import ALL_BUCKETS, shared_buckets
+from monolith.tables.snapshot import MANIFEST_NAME, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ from torch import nn
 
 from monolith.errors import FailedPreconditionError
 from monolith.nn import Embeddings, without_rows
-from monolith.nn.embeddings.saved_state import EXTRA_STATE, uncounted_rows
+from monolith.nn.embeddings import EXTRA_STATE, uncounted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

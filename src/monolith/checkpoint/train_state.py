@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Embeddings
-from monolith.tables.batch import BatchStamp
+from monolith.tables import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from monolith.checkpoint.remote_dense import RemoteDense
-    from monolith.tables.history import ChangePosition
-    from monolith.tables.store import Store
+    from monolith.tables import ChangePosition, Store
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 WHOLE_MODEL = "model"

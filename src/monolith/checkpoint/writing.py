@@ -13,9 +13,8 @@ from monolith.checkpoint.catalog import manifest_of
 from monolith.checkpoint.manifest import SUFFIX, CheckpointFile, Manifest, TablesEntry
 from monolith.checkpoint.tensor_file import FileSum, sum_of, write_tensors
 from monolith.errors import NotFoundError, OpError
-from monolith.tables.schema import fnv1a_64
-from monolith.tables.snapshot import save_cut
-from monolith.tables.snapshot.manifest import MANIFEST_NAME
+from monolith.tables import fnv1a_64
+from monolith.tables.snapshot import MANIFEST_NAME, save_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint.inspection import SavedState, resolve
+from monolith.checkpoint import SavedState, resolve
 from monolith.cli._run_options import find_tasks_here
 from monolith.data import Batch, TextColumn
 from monolith.errors import InvalidArgumentError
-from monolith.observe.progress import Progress
-from monolith.serving.exporting import export
+from monolith.observe import Progress
+from monolith.serving import export
 from monolith.tensors import Ragged
 from monolith.train import find_task
 

@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith.cli._arguments.train import MAX_RESTARTS, RESOURCES
 from monolith.cli._run_options import command_of, expired_text, tell
-from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, RestartConfig, local_job
-from monolith.launch.role import DONE, INTERRUPTED, bytes_of
-from monolith.train.compat.conversions import MODES
-from monolith.train.compat.effects import effects_of, job_of
-from monolith.train.compat.flat_config import Origin
-from monolith.train.compat.options import RunnerConfig
+from monolith.launch import (
+    DONE,
+    INTERRUPTED,
+    LaunchPlan,
+    LocalLauncher,
+    RayLauncher,
+    Resources,
+    RestartConfig,
+    bytes_of,
+    local_job,
+)
+from monolith.train.compat import MODES, Origin, RunnerConfig, effects_of, job_of
 
 if TYPE_CHECKING:
     import argparse
 
-    from monolith.launch.process import Body
-    from monolith.launch.role import RoleKind
+    from monolith.launch import Body, RoleKind
 
 Way: TypeAlias = Literal["alone", "role", "local", "ray"]
 

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith.deltalog import Audit, Fault, Finding, IncrementKind
-from monolith.deltalog.follow.base_state import BaseState, stores_of_log
+from monolith.deltalog.follow import BaseState, stores_of_log
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError
 from monolith.files import named_errors, remove_folder
 from monolith.online import Follower
-from monolith.online.joiner.state import PartitionLock
-from monolith.tables.formats.row_block import PackedBlocks
+from monolith.online.joiner import PartitionLock
+from monolith.tables.formats import PackedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from monolith.deltalog import Base, DeltaLog
-    from monolith.observe.progress import Progress
+    from monolith.observe import Progress
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from monolith import environment
-from monolith.checkpoint.inspection import list_checkpoints
+from monolith.checkpoint import list_checkpoints
 from monolith.cli._arguments.train import mattering_options
 from monolith.cli._arguments.worker import shown_options
 from monolith.cli._run_options import config_text, expired_text, find_tasks_here, options_of, tell
@@ -17,17 +17,13 @@ from monolith.cluster import monolith_discovery, own_place
 from monolith.cluster.discovery import MLPServiceDiscovery, ServiceDiscoveryType, TfConfigServiceDiscovery
 from monolith.errors import AbortedError, CancelledError, DeadlineExceededError, FileUnavailableError, UnavailableError
 from monolith.hook import Hook
-from monolith.hooks.progress import ProgressHook
-from monolith.launch.progress_pipe import ProgressPipe
-from monolith.launch.role import DONE, INTERRUPTED, TRY_AGAIN
-from monolith.observe import configure_logging
-from monolith.observe.progress import ProgressLines
+from monolith.hooks import ProgressHook
+from monolith.launch import DONE, INTERRUPTED, TRY_AGAIN, ProgressPipe
+from monolith.observe import ProgressLines, configure_logging
 from monolith.train import find_task
-from monolith.train.compat.flat_config import Origin
-from monolith.train.compat.options import RunnerConfig
+from monolith.train.compat import Origin, RunnerConfig
 from monolith.train.parameters import flags
-from monolith.train.roles.distributed_runner import JobProgramConfig, distributed_train
-from monolith.train.roles.preparation import take_rank
+from monolith.train.roles import JobProgramConfig, distributed_train, take_rank
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 
     from monolith.cluster.discovery import ServiceDiscovery
     from monolith.hook import HookedSession
-    from monolith.observe.progress import Progress
+    from monolith.observe import Progress
     from monolith.train import Trainer
 
 _NOT_FLAGS = frozenset({"config_file", "is_local", "mode", "server_type", "task"})

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith.train import Task, find_task
-from monolith.train.compat.flat_config import Origin
-from monolith.train.compat.options import RunnerConfig
-from monolith.train.compat.task_parameters import override_params
+from monolith.train.compat import Origin, RunnerConfig, override_params
 from monolith.train.parameters import flags
 
 if TYPE_CHECKING:

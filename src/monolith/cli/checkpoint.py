@@ -9,8 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from monolith.checkpoint import inspection
-from monolith.checkpoint.inspection import SavedState, resolve
+from monolith.checkpoint import SavedState, inspection, resolve
 from monolith.cli._arguments.checkpoint import OF_SERVING
 
 if TYPE_CHECKING:

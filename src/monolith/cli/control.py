@@ -11,7 +11,7 @@ from monolith.cli._option_values import secret_in
 from monolith.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, UnavailableError
 from monolith.hooks.server import ClientCredentials, ControllerClient
 from monolith.ps import PsCluster
-from monolith.train.roles.debugging_info import look_up, read_debugging_info
+from monolith.train.roles import look_up, read_debugging_info
 
 if TYPE_CHECKING:
     import argparse

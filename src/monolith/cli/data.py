@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.cli._data import commands
 from monolith.cli._data.writing import FORMATS
-from monolith.data.records.compression import Compression
-from monolith.data.records.framing import Framing, SampleFormat
+from monolith.data.records import Compression, Framing, SampleFormat
 from monolith.errors import FailedPreconditionError, ResourceExhaustedError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from monolith.cli._option_values import key_values, without_none
-from monolith.observe import MetricsEndpoint
-from monolith.observe.progress import Progress
+from monolith.observe import MetricsEndpoint, Progress
 from monolith.online.joiner import Joiner, JoinerConfig, JoinRuleConfig
 
 if TYPE_CHECKING:

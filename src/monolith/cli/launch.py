@@ -13,8 +13,7 @@ from monolith.cli._launching import plan_of
 from monolith.cli._option_values import without_none
 from monolith.cli._run_options import options_of
 from monolith.launch.manifests import K8sJob, YarnService, yaml_text
-from monolith.train.compat.options import RunnerConfig
-from monolith.train.compat.refusal import require_effective
+from monolith.train.compat import RunnerConfig, require_effective
 from monolith.train.parameters import flags
 
 if TYPE_CHECKING:

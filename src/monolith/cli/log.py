@@ -14,9 +14,9 @@ from monolith.cli._log_upkeep import compact, verify
 from monolith.cli._option_values import key_values
 from monolith.deltalog import DeltaLog, IncrementKind
 from monolith.errors import DataLossError, UnavailableError
-from monolith.observe.progress import Progress
+from monolith.observe import Progress
 from monolith.stop_request import StopRequest
-from monolith.tables.formats.row_block import BlockKind, PackedBlocks
+from monolith.tables.formats import BlockKind, PackedBlocks
 
 if TYPE_CHECKING:
     import argparse

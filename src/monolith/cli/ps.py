@@ -13,7 +13,7 @@ import torch
 from monolith import _core
 from monolith.cli._option_values import secret_in, without_none
 from monolith.ps import PsServer
-from monolith.ps.recovery.config import RecoveryConfig
+from monolith.ps.recovery import RecoveryConfig
 
 if TYPE_CHECKING:
     import argparse

@@ -12,31 +12,40 @@ from typing import TYPE_CHECKING, Any
 from monolith import environment
 from monolith.cli._arguments.serve import ENTRY_OPTIONS
 from monolith.cli._option_values import key_values, secret_in, without_none
+from monolith.cluster import DiscoveryConfig, monolith_discovery
 from monolith.cluster.discovery import ServiceDiscoveryType
-from monolith.cluster.runner_settings import DiscoveryConfig, monolith_discovery
-from monolith.export.allowed_operations import allow_operations
-from monolith.export.opened import open_export
-from monolith.export.trial import TRUST_VARIABLE
+from monolith.export import TRUST_VARIABLE, allow_operations, open_export
 from monolith.files import join
-from monolith.rpc.credentials import ClientCredentials
+from monolith.rpc import ClientCredentials
+from monolith.serving import RemotePredictor
 from monolith.serving.promotion import Promotion, PromotionConfig, PromotionGate
-from monolith.serving.remote_predictor import RemotePredictor
 from monolith.serving.request_log import RequestLogConfig
-from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer, RequestQueueConfig
-from monolith.serving.server.config import ServerConfig
-from monolith.serving.server.metrics import ServingMetrics
-from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas, shard_role
-from monolith.serving.shards.served_shard import serve_shard
-from monolith.serving.shards.shard_number import ShardNumber, shard_model
-from monolith.serving.shards.shard_service import Registration, ShardService
+from monolith.serving.server import (
+    LimitsConfig,
+    ModelRegistry,
+    ModelServer,
+    RequestQueueConfig,
+    ServerConfig,
+    ServingMetrics,
+)
+from monolith.serving.shards import (
+    DiscoveredReplicas,
+    ListedReplicas,
+    Registration,
+    ShardNumber,
+    ShardService,
+    serve_shard,
+    shard_model,
+    shard_role,
+)
 
 if TYPE_CHECKING:
     import argparse
 
     from monolith.cluster.discovery import ServiceDiscovery
+    from monolith.serving import TaskModel
     from monolith.serving.server import ServedModel
-    from monolith.serving.shards.replicas import Replicas
-    from monolith.serving.task_model import TaskModel
+    from monolith.serving.shards import Replicas
 
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_SECONDS = 0.0005
@@ -218,7 +227,7 @@ def open_task(task: str, model_dir: str | None, *, follow: str | None) -> TaskMo
     # Serving of exports needs no training code.
     importlib.import_module("monolith.cli._run_options").find_tasks_here()
     params = importlib.import_module("monolith.train").find_task(task)
-    model: TaskModel = importlib.import_module("monolith.serving.task_model").TaskModel(params, model_dir)
+    model: TaskModel = importlib.import_module("monolith.serving").TaskModel(params, model_dir)
     return model
 
 

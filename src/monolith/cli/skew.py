@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from monolith.cli._failures import FAILED
 from monolith.cli._option_values import key_values
 from monolith.cli._run_options import find_tasks_here, task_of
-from monolith.observe.progress import Progress
+from monolith.observe import Progress
 from monolith.serving.request_log import read_requests
 from monolith.serving.skew import ReplayModels, measure_skew
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint import ModelDirLock
-from monolith.checkpoint.state_files import split_path
+from monolith.checkpoint import ModelDirLock, split_path
 from monolith.cli._option_values import secret_in
 from monolith.data import text_ids
-from monolith.deltalog.publish.erasing import checkpoints_at, erase_from_checkpoint
+from monolith.deltalog.publish import checkpoints_at, erase_from_checkpoint
 from monolith.errors import NotFoundError, UnavailableError
 from monolith.hooks.server import ClientCredentials, ControllerClient
 

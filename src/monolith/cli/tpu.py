@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from monolith.cli._arguments.tpu import FLAGS
 from monolith.cli._run_options import command_of, find_tasks_here, tell
-from monolith.hooks.progress import ProgressHook
-from monolith.hooks.stopping import StopOnSignal
-from monolith.observe.progress import Progress
+from monolith.hooks import ProgressHook, StopOnSignal
+from monolith.observe import Progress
 from monolith.tpu import TpuConfig, main, require_versions
 
 if TYPE_CHECKING:

@@ -25,19 +25,16 @@ from monolith.cli._option_values import key_values, without_none
 from monolith.cli._roles import run_role
 from monolith.cli._run_options import command_of, config_text, expired_text, find_tasks_here, options_of, tell
 from monolith.hook import Hook
-from monolith.hooks.progress import ProgressHook
-from monolith.hooks.stopping import StopOnSignal
-from monolith.launch.process import Body, ForkedProcess
-from monolith.nn.embeddings.row_parameters import weights_of
-from monolith.observe.progress import Progress
+from monolith.hooks import ProgressHook, StopOnSignal
+from monolith.launch import Body, ForkedProcess
+from monolith.nn.embeddings import weights_of
+from monolith.observe import Progress
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
 from monolith.train import Session, find_task
-from monolith.train.compat.conversions import MODES
-from monolith.train.compat.flat_config import Origin
-from monolith.train.compat.options import RunnerConfig
+from monolith.train.compat import MODES, Origin, RunnerConfig
 from monolith.train.parameters import flags
-from monolith.train.predict.prediction import prediction_file_for
-from monolith.train.roles.local_runner import make_trainer
+from monolith.train.predict import prediction_file_for
+from monolith.train.roles import make_trainer
 
 if TYPE_CHECKING:
     import argparse

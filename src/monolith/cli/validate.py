@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from monolith.cli._arguments.validate import written
 from monolith.cli._option_values import require_writable
 from monolith.cli._run_options import find_tasks_here, task_of
-from monolith.observe.progress import Progress
+from monolith.observe import Progress
 from monolith.validation import SyncRule, validate, write_page
 
 if TYPE_CHECKING:

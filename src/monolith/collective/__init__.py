@@ -6,57 +6,12 @@ They use torch.distributed, or Horovod or BytePS where their variables select th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from monolith._doors import open_door as _open_door
 
-from monolith._deprecated import former_names as _former_names
-from monolith.collective.calls import (
-    allgather,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    broadcast_parameters,
-    init,
-    key_store,
-    rank,
-    saving_line,
-    shutdown,
-    size,
-    training_line,
+__getattr__, __dir__, __all__ = _open_door(
+    __name__,
+    {
+        "BroadcastGlobalVariablesHook": "monolith.hooks.BroadcastGlobalVariablesHook",
+        "Line": "SerialExecutor",
+    },
 )
-from monolith.collective.library import CollectiveLibrary
-from monolith.collective.lock_step import Agreed, Call, LockStep
-from monolith.collective.serial_executor import RaisedByAllError, SerialExecutor
-from monolith.collective.sharded.store import ShardedStore
-
-__all__ = [
-    "Agreed",
-    "Call",
-    "CollectiveLibrary",
-    "LockStep",
-    "RaisedByAllError",
-    "SerialExecutor",
-    "ShardedStore",
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "broadcast_parameters",
-    "init",
-    "key_store",
-    "rank",
-    "saving_line",
-    "shutdown",
-    "size",
-    "training_line",
-]
-
-if not TYPE_CHECKING:  # type checkers accept only the current names
-    __getattr__ = _former_names(
-        __name__,
-        {
-            "BroadcastGlobalVariablesHook": "monolith.hooks.BroadcastGlobalVariablesHook",
-            "Line": "SerialExecutor",
-        },
-    )

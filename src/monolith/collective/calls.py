@@ -18,7 +18,7 @@ import torch
 from monolith import environment
 from monolith.collective.foreign_libraries import BytePs, Horovod
 from monolith.collective.torch_distributed import TorchDistributed
-from monolith.nn.embeddings.saved_state import is_of_rows
+from monolith.nn.embeddings import is_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

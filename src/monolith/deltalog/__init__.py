@@ -7,33 +7,6 @@ Kafka implement.
 
 from __future__ import annotations
 
-from monolith.deltalog.increment import DENSE_PART, Increment, IncrementKind, rows_part, store_of
-from monolith.deltalog.log import Base, DeltaLog
-from monolith.deltalog.part import Lag, PartReader, PartWriter
-from monolith.deltalog.replay import Audit, Fault, Finding, GapError, Outcome, Replay, Verdict
-from monolith.deltalog.transport import Appender, Claim, Extent, Tail, Transport
+from monolith._doors import open_door as _open_door
 
-__all__ = [
-    "Appender",
-    "Audit",
-    "Base",
-    "Claim",
-    "DENSE_PART",
-    "DeltaLog",
-    "Extent",
-    "Fault",
-    "Finding",
-    "GapError",
-    "Increment",
-    "IncrementKind",
-    "Lag",
-    "Outcome",
-    "PartReader",
-    "PartWriter",
-    "Replay",
-    "Tail",
-    "Transport",
-    "Verdict",
-    "rows_part",
-    "store_of",
-]
+__getattr__, __dir__, __all__ = _open_door(__name__)

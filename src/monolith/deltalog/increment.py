@@ -19,13 +19,13 @@ import numpy as np
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.files import is_name
-from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds
-from monolith.tables.snapshot.manifest import stamps_from_json, stamps_json
+from monolith.tables import ALL_BUCKETS, ChangePosition, bucket_bounds
+from monolith.tables.snapshot import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.tables.batch import BatchStamp
+    from monolith.tables import BatchStamp
 
 DENSE_PART = "dense"
 """The part that holds dense weights, written by one process of a run."""

@@ -19,7 +19,7 @@ from monolith.deltalog.transports.kafka_transport import KafkaTransport
 from monolith.deltalog.transports.object_transport import ObjectTransport
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.files import is_name, join, named_errors, remove_folder
-from monolith.tables.snapshot.save import save
+from monolith.tables.snapshot import save
 
 if TYPE_CHECKING:
     import os
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.deltalog.increment import Increment
     from monolith.deltalog.transport import Extent, Transport
-    from monolith.tables.schema import Schema
-    from monolith.tables.store import Store
+    from monolith.tables import Schema, Store
 
 BaseKind = Literal["snapshots", "checkpoint"]
 _SUFFIX = ".json"

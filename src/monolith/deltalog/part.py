@@ -13,7 +13,7 @@ from monolith.clock import SystemClock
 from monolith.deltalog.increment import Increment, IncrementKind
 from monolith.deltalog.replay import Replay, Verdict
 from monolith.errors import DataLossError
-from monolith.tables.history import ChangePosition
+from monolith.tables import ChangePosition
 
 if TYPE_CHECKING:
     import threading
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.deltalog.transport import Appender, Claim, Transport
-    from monolith.tables.schema import Schema
+    from monolith.tables import Schema
 
 
 class Lag(NamedTuple):

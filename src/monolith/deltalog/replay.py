@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from monolith.deltalog.increment import Increment, IncrementKind, decode
 from monolith.errors import DataLossError, FailedPreconditionError, OpError
-from monolith.tables.schema import Schema
+from monolith.tables import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

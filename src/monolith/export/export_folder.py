@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import fsspec
 
-from monolith.checkpoint.tensor_file import sum_of
+from monolith.checkpoint import sum_of
 from monolith.errors import DataLossError, NotFoundError
 from monolith.export.manifest import MANIFEST, ExportManifest
 from monolith.files import basename, join, local_path, named_errors, read_regular_file, remove_folder

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
-from monolith.data.batch import Batch
+from monolith.data import Batch
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from monolith.export.allowed_operations import is_allowed_operation
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes

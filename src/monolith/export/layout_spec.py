@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from monolith.nn.slot import IdLayout
+    from monolith.nn import IdLayout
 
 PoolingName: TypeAlias = Literal["sum", "mean", "firstn", "sqrtn"]
 POOLINGS: Final[tuple[PoolingName, ...]] = ("sum", "mean", "firstn", "sqrtn")

@@ -12,8 +12,7 @@ from monolith.export.layout_spec import POOLINGS, DenseSpec, FeatureSpec
 from monolith.export.signature import Signature
 from monolith.files import is_name
 from monolith.ids import MAX_SLOT_NUMBER
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.slot_keys import MAX_WIDE_SLOTS
+from monolith.tables import ALL_BUCKETS, MAX_WIDE_SLOTS
 
 MANIFEST = "manifest.json"
 FORMAT = "monolith-export"

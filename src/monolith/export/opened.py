@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from monolith.checkpoint.catalog import read_manifest
-from monolith.checkpoint.snapshots import snapshots_of
-from monolith.checkpoint.tensor_file import tensors_from_bytes
+from monolith.checkpoint import read_manifest, snapshots_of, tensors_from_bytes
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
 from monolith.export.export_folder import ExportFolder, find_export
 from monolith.export.graph_file import graph_from_bytes
 from monolith.export.graph_limits import input_shape, require_bounded_graph
 from monolith.export.saved_tables import schema_of, tables_of
 from monolith.files import join
-from monolith.tables.history import shared_buckets
-from monolith.tables.local.store import LocalStore
-from monolith.tables.snapshot.location import open_source
-from monolith.tables.snapshot.restore import restore
+from monolith.tables import shared_buckets
+from monolith.tables.local import LocalStore
+from monolith.tables.snapshot import open_source, restore
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -32,8 +29,7 @@ if TYPE_CHECKING:
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.export.manifest import ExportManifest, RowsPlace
     from monolith.export.signature import Signature
-    from monolith.tables.schema import Schema
-    from monolith.tables.store import Store
+    from monolith.tables import Schema, Store
 
 _TOLERANCE = 1e-3
 """Between two builds of torch: the order of sums may differ."""

@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from monolith.data.batch import Batch
+from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.export.layout_spec import POOLINGS, FeatureSpec
 from monolith.nn import EmbeddingOutputs
-from monolith.nn.embeddings.batch_context import BatchContext
+from monolith.nn.embeddings import BatchContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.data.batch import ColumnValues
+    from monolith.data import ColumnValues
     from monolith.nn import Embeddings
 
 

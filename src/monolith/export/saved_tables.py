@@ -6,15 +6,12 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from monolith.errors import DataLossError, InvalidArgumentError
-from monolith.tables import compressors
-from monolith.tables.schema import Schema, TableSchema
-from monolith.tables.serving_tables import serving_tables
+from monolith.tables import Schema, TableSchema, compressors, serving_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.tables.compressors import Compressor
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import Compressor, TableConfig
 
 _COMPRESSORS: dict[str, type[Compressor]] = {
     kind.kind: kind

@@ -7,21 +7,25 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from monolith.tables.history import NUM_BUCKETS, shared_buckets
-from monolith.tables.local.store import LocalStore
-from monolith.tables.snapshot.bucket_file import write_file
-from monolith.tables.snapshot.files import bucket_ranges
-from monolith.tables.snapshot.location import open_destination, open_source, remove_written, writing_folder
-from monolith.tables.snapshot.manifest import SnapshotManifest, TableEntry
-from monolith.tables.snapshot.restore import restore
+from monolith.tables import NUM_BUCKETS, shared_buckets
+from monolith.tables.local import LocalStore
+from monolith.tables.snapshot import (
+    SnapshotManifest,
+    TableEntry,
+    bucket_ranges,
+    open_destination,
+    open_source,
+    remove_written,
+    restore,
+    write_file,
+    writing_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.location import SnapshotPath
-    from monolith.tables.snapshot.manifest import FileEntry
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import Schema, TableConfig
+    from monolith.tables.snapshot import FileEntry, SnapshotPath
 
 _BYTES_AT_ONCE = 128 << 20
 

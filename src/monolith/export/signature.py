@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from monolith.data.text_ids import TextColumn
+from monolith.data import TextColumn
 from monolith.errors import DataLossError
 from monolith.tensors import Ragged
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from monolith.checkpoint.tensor_file import tensors_to_bytes
+from monolith.checkpoint import tensors_to_bytes
 from monolith.clock import SystemClock
-from monolith.data.batch import Batch
+from monolith.data import Batch
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
 from monolith.export.export_folder import ENTRY, ExportFolder, versions_in
 from monolith.export.graph import ModelCall, trace
@@ -21,19 +21,18 @@ from monolith.export.saved_tables import describe_tables, tables_of
 from monolith.export.serving_rows import copy_for_serving
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
 from monolith.files import is_name, join
-from monolith.tables.bucket_owners import owned_ranges, require_owners
-from monolith.tables.history import NUM_BUCKETS
-from monolith.tables.snapshot.save import save
+from monolith.tables import NUM_BUCKETS, owned_ranges, require_owners
+from monolith.tables.snapshot import save
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from monolith.clock import Clock
-    from monolith.data.text_ids import TextColumn
+    from monolith.data import TextColumn
     from monolith.export.graph import ModelGraph, TracedModel
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
-    from monolith.tables.store import Store
+    from monolith.tables import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from monolith.data.prefetch import MultiQueueRunner
 from monolith.hook import Hook
-from monolith.ps.client.cached_variables import (
+from monolith.ps.client import (
     CachedVariableMeta,
     assign_all_cached_variables,
     current_cached_variables,

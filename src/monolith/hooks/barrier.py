@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monolith.cluster.barrier import BarrierAlreadyPlacedError, wait_until_barrier_removed
+from monolith.cluster import BarrierAlreadyPlacedError, wait_until_barrier_removed
 from monolith.hook import Hook
 from monolith.hooks.listeners import SaverListener
 
 if TYPE_CHECKING:
-    from monolith.cluster.barrier import Barrier
+    from monolith.cluster import Barrier
     from monolith.hook import HookedSession, StepContext
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from monolith.clock import SystemClock
-from monolith.deltalog.publish.log_position import POSITION_NAME
-from monolith.deltalog.publish.publisher import DeltaPublisher
+from monolith.deltalog.publish import POSITION_NAME, DeltaPublisher
 from monolith.errors import OpError
 from monolith.hook import Hook, HookedSession, StepContext
 

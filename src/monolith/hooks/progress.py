@@ -14,7 +14,7 @@ from monolith.metrics import ExactAUC
 
 if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
-    from monolith.observe.progress import Progress
+    from monolith.observe import Progress
 
 _RECENT_STEPS = 100
 _SECONDS_BETWEEN_AUCS = 1.0

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from monolith.clock import SystemClock
-from monolith.cluster.barrier import BarrierAlreadyPlacedError
+from monolith.cluster import BarrierAlreadyPlacedError
 from monolith.errors import OpError
 from monolith.hook import Hook
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.clock import Clock
-    from monolith.cluster.barrier import Barrier
+    from monolith.cluster import Barrier
     from monolith.hook import HookedSession, StepContext
-    from monolith.ps.client.cluster import ServerHealth
+    from monolith.ps.client import ServerHealth
 
 _log = logging.getLogger(__name__)
 

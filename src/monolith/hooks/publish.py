@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.position import known_times
-from monolith.deltalog.publish.log_position import POSITION_NAME, LogPosition
-from monolith.deltalog.publish.publisher import DeltaPublisher
-from monolith.deltalog.publish.store_publisher import Trained
+from monolith.data import known_times
+from monolith.deltalog.publish import POSITION_NAME, DeltaPublisher, LogPosition, Trained
 from monolith.hook import Hook, HookedSession, StepContext
 
 if TYPE_CHECKING:

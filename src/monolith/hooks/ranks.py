@@ -15,7 +15,7 @@ import torch
 
 from monolith import collective
 from monolith.collective import calls
-from monolith.data.dataset import Dataset
+from monolith.data import Dataset
 from monolith.errors import OpError
 from monolith.hook import Hook
 from monolith.hooks.listeners import SaverListener

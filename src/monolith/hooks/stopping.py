@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from monolith.hook import HookedSession, StepContext
-    from monolith.observe.progress import Progress
+    from monolith.observe import Progress
 
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.hook import HookedSession, StepContext
-    from monolith.tables.store import Store
+    from monolith.tables import Store
 
 
 _log = logging.getLogger(__name__)

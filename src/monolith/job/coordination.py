@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from monolith.cluster.barrier import BarrierSlots
+from monolith.cluster import BarrierSlots
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
 from monolith.job.members import JobMembers
 from monolith.job.state import NO_WORKER, WORKER, JobState, LostUpdates

@@ -32,7 +32,7 @@ from monolith.rpc.protos import coordinator_pb2 as messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.rpc.channel import ControlCall, ControlChannel
+    from monolith.rpc import ControlCall, ControlChannel
 
 _log = logging.getLogger(__name__)
 

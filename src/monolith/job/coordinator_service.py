@@ -10,14 +10,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.file_queue.assignments import WorkerProgress
+from monolith.data.file_queue import WorkerProgress
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.job.coordination import Coordinator
 from monolith.job.members import PlaceTakenError
 from monolith.job.queue_logs import QueueLogs
 from monolith.job.queues import JobQueues, LookUp
 from monolith.job.wire import claim_in, place_in, state_message
-from monolith.rpc.handler import COORDINATOR, Send, failure_of, make_handler
+from monolith.rpc import COORDINATOR, Send, failure_of, make_handler
 from monolith.rpc.protos import coordinator_pb2 as messages
 from monolith.rpc.protos import parameter_server_pb2
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from monolith.job.coordination import Clocks
     from monolith.job.state import JobState, Place
-    from monolith.rpc.credentials import ServerCredentials
+    from monolith.rpc import ServerCredentials
 
 
 class FileCalls:

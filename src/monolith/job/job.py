@@ -6,10 +6,9 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from monolith.cluster.barrier import BarrierAlreadyPlacedError
-from monolith.data.file_queue.feed import FilePart
-from monolith.data.file_queue.queue import FileQueue, progress_in
-from monolith.data.sources.file_patterns import FilePatterns
+from monolith.cluster import BarrierAlreadyPlacedError
+from monolith.data.file_queue import FilePart, FileQueue, progress_in
+from monolith.data.sources import FilePatterns
 from monolith.errors import (
     AlreadyExistsError,
     DeadlineExceededError,

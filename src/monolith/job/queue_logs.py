@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from monolith.data.file_queue.assignments import event_line, event_of
+from monolith.data.file_queue import event_line, event_of
 from monolith.errors import DataLossError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.data.file_queue.assignments import Event
+    from monolith.data.file_queue import Event
 
 _log = logging.getLogger(__name__)
 

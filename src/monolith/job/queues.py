@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.file_queue.assignments import FileAssignments
-from monolith.data.file_queue.feed import FilePart
+from monolith.data.file_queue import FileAssignments, FilePart
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from monolith.data.file_queue.assignments import Event, WorkerProgress
+    from monolith.data.file_queue import Event, WorkerProgress
     from monolith.job.queue_logs import QueueLogs
 
 

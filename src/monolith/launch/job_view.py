@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from monolith.launch.role import Role, RoleKind
     from monolith.launch.supervision import Supervision
-    from monolith.observe.progress import Progress
+    from monolith.observe import Progress
 
 _SUMMED = "examples_per_second"
 

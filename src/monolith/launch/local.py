@@ -21,7 +21,7 @@ from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.launch.job_view import JobView, MergedLog
 from monolith.launch.process import RoleProcess
 from monolith.launch.supervision import Say, Send, ShutdownConfig, Start, Supervision
-from monolith.observe.progress import Progress
+from monolith.observe import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

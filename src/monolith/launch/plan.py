@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.launch.role import Resources, RestartConfig, Role, RoleKind
 from monolith.train import RunnerConfig
-from monolith.train.compat.flat_config import Origin
+from monolith.train.compat import Origin
 from monolith.train.parameters import flags
 
 if TYPE_CHECKING:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from monolith import environment
 from monolith.clock import SystemClock
-from monolith.cluster.discovery import ServiceDiscoveryType
-from monolith.cluster.discovery.ray_actor import LEASE_SECONDS, RegistryActor, start_registry
-from monolith.cluster.runtimes.ray import NAMESPACE
+from monolith.cluster.discovery import LEASE_SECONDS, RegistryActor, ServiceDiscoveryType, start_registry
+from monolith.cluster.runtimes import NAMESPACE
 from monolith.launch.job_view import JobView, MergedLog
 from monolith.launch.ray_places import RayPlaces, connected_ray
 from monolith.launch.ray_role import RoleActor, RoleSpec
 from monolith.launch.role import INTERRUPTED
 from monolith.launch.supervision import Say, Send, ShutdownConfig, Start, Supervision
-from monolith.observe.progress import Progress
+from monolith.observe import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import environment
 from monolith.clock import SystemClock
-from monolith.cluster.runtimes.ray import load_ray
+from monolith.cluster.runtimes import load_ray
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith import environment
-from monolith.cluster.runtimes.ray import load_ray
+from monolith.cluster.runtimes import load_ray
 from monolith.launch.progress_pipe import PROGRESS_FD
 from monolith.launch.role import INTERRUPTED, TRY_AGAIN
 

@@ -7,21 +7,6 @@ them.
 
 from __future__ import annotations
 
-from monolith.metrics.auc import BinnedAUC, ExactAUC, GroupAUCs, GroupedAUC
-from monolith.metrics.calibration_error import CalibrationCurve, CalibrationError
-from monolith.metrics.mean import Calibration, LogLoss, MeanSquaredError, NormalizedEntropy
-from monolith.metrics.metric import Metric
+from monolith._doors import open_door as _open_door
 
-__all__ = [
-    "BinnedAUC",
-    "Calibration",
-    "CalibrationCurve",
-    "CalibrationError",
-    "ExactAUC",
-    "GroupAUCs",
-    "GroupedAUC",
-    "LogLoss",
-    "MeanSquaredError",
-    "Metric",
-    "NormalizedEntropy",
-]
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -16,10 +16,8 @@ from monolith.errors import InvalidArgumentError
 from monolith.nn.combiners import ReduceMean, ReduceSum
 from monolith.nn.embeddings.merge import original_table_names
 from monolith.nn.embeddings.slot_address import rows_of_slot
-from monolith.tables.formats.entry_dump import entry_counts, import_entry_dump, import_group_entry_dump
-from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.table_group import TableGroup
+from monolith.tables import ALL_BUCKETS, TableGroup
+from monolith.tables.formats import BlockKind, entry_counts, import_entry_dump, import_group_entry_dump
 
 if TYPE_CHECKING:
     import os

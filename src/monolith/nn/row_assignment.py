@@ -10,10 +10,8 @@ from torch import Tensor
 
 from monolith.errors import AbortedError, InvalidArgumentError
 from monolith.nn.embeddings.id_batch import IdBatchReader
-from monolith.tables.formats.row_block import BlockKind, full_block
-from monolith.tables.hash_table import HashTable
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.table_config import TableConfig
+from monolith.tables import ALL_BUCKETS, HashTable, TableConfig
+from monolith.tables.formats import BlockKind, full_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +20,8 @@ if TYPE_CHECKING:
 
     from monolith.nn.embeddings.id_batch import IdBatch
     from monolith.nn.embeddings.merge import PlacedSlot
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.schema import TableSchema
-    from monolith.tables.store import Store
+    from monolith.tables import Store, TableSchema
+    from monolith.tables.formats import RowBlock
 
     RowIds: TypeAlias = Tensor | NDArray[np.int64]
     RowVectors: TypeAlias = Tensor | NDArray[np.floating]

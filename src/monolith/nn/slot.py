@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from monolith.config import Config, config, require_at_least
 from monolith.ids import NUM_SLOTS_V2
 from monolith.nn.combiners import Combiner, CombinerLike, make_combiner
-from monolith.tables.compressors import Compressor, Fp16, Fp32
-from monolith.tables.initializers import Initializer, RandomUniform, Zeros
-from monolith.tables.row_optimizers import Ftrl, RowOptimizer
-from monolith.tables.table_config import NEVER_DAYS
+from monolith.tables import NEVER_DAYS, Compressor, Fp16, Fp32, Ftrl, Initializer, RandomUniform, RowOptimizer, Zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

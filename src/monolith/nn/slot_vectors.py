@@ -17,8 +17,8 @@ import torch
 from monolith.errors import InvalidArgumentError
 from monolith.files import named_errors, replaced_file
 from monolith.nn.embeddings.slot_address import rows_of_slot
-from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables import ALL_BUCKETS
+from monolith.tables.formats import BlockKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn.embeddings.merge import PlacedSlot
-    from monolith.tables.history import Cut
-    from monolith.tables.schema import Schema
+    from monolith.tables import Cut, Schema
 
 _BATCH_BYTES = 16 << 20
 """Size of the vectors that an export holds in memory: enough to write at the disk's speed."""

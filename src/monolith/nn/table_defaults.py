@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import TypeAlias
 
-    from monolith.tables.filters import AdmissionFilter
-    from monolith.tables.store import Store
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import AdmissionFilter, Store, TableConfig
 
     StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
 

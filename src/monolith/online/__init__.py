@@ -7,14 +7,6 @@ actions to examples, and `monolith.validation` measures what freshness is worth.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from monolith._doors import open_door as _open_door
 
-from monolith._deprecated import former_names as _former_names
-from monolith.deltalog.follow.follower import Follower, Staleness
-from monolith.deltalog.publish import DeltaPublisher, PublisherConfig
-from monolith.hooks.publish import DeltaPublishHook
-
-__all__ = ["DeltaPublishHook", "DeltaPublisher", "Follower", "PublisherConfig", "Staleness"]
-
-if not TYPE_CHECKING:  # type checkers accept only the current names
-    __getattr__ = _former_names(__name__, {"PublisherOptions": "PublisherConfig"})
+__getattr__, __dir__, __all__ = _open_door(__name__, {"PublisherOptions": "PublisherConfig"})

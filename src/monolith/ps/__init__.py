@@ -7,11 +7,6 @@ Needs grpcio, which is imported when a server or a client is created.
 
 from __future__ import annotations
 
-from monolith.job.job import JobClient
-from monolith.ps.client.cluster import PsCluster
-from monolith.ps.client.store import PsStore
-from monolith.ps.dense.client import DenseClient
-from monolith.ps.dense.shard import DenseShard
-from monolith.ps.server.server import PsServer
+from monolith._doors import open_door as _open_door
 
-__all__ = ["DenseClient", "DenseShard", "JobClient", "PsCluster", "PsServer", "PsStore"]
+__getattr__, __dir__, __all__ = _open_door(__name__)

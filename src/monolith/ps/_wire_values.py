@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import DataLossError
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.batch import BatchStamp
-from monolith.tables.formats.row_block import RowBlock
-from monolith.tables.history import ChangePosition, SnapshotWriteConfig, bucket_bounds
-from monolith.tables.snapshot.manifest import FileEntry
-from monolith.tables.store import StoreStats
+from monolith.tables import BatchStamp, ChangePosition, SnapshotWriteConfig, StoreStats, bucket_bounds
+from monolith.tables.formats import RowBlock
+from monolith.tables.snapshot import FileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,8 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.schema import differences
-from monolith.tables.table_config import TableConfig, sorted_by_name
+from monolith.tables import TableConfig, differences, sorted_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,7 @@ from monolith.errors import (
     OpError,
     UnavailableError,
 )
-from monolith.rpc.channel import ControlChannel, outcomes_of, results_of
-from monolith.rpc.credentials import ClientCredentials
+from monolith.rpc import ClientCredentials, ControlChannel, outcomes_of, results_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:

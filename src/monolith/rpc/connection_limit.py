@@ -12,7 +12,7 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from monolith.observe.process_resources import share_of_descriptors
+from monolith.observe import share_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,14 +23,14 @@ _CLASSES = {
 """Status code -> error class."""
 
 
-def import_grpc() -> Any:
+def import_serving_grpc() -> Any:
     """Imports the gRPC package on first use."""
     return load_grpc(who="serving", extra="serving")
 
 
 def answered(serve: Callable[[Any, Any], Any], credentials: ServerCredentials) -> Callable[[Any, Any], Any]:
     """Wraps a method for gRPC: errors become statuses, and calls without the token are rejected."""
-    grpc = import_grpc()
+    grpc = import_serving_grpc()
     codes = {code.value[0]: code for code in grpc.StatusCode}
 
     def answer(request: Any, context: Any) -> Any:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import NotFoundError
-from monolith.export.export_folder import ExportFolder, HeldFolder, find_export, versions_in
-from monolith.export.opened import OpenedExport
-from monolith.export.trial import try_export
+from monolith.export import ExportFolder, HeldFolder, OpenedExport, find_export, try_export, versions_in
 from monolith.files import dirname, join
 
 if TYPE_CHECKING:

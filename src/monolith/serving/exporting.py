@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.checkpoint.inspection import resolve
+from monolith.checkpoint import resolve
 from monolith.errors import InvalidArgumentError
-from monolith.export.writer import ExportConfig
-from monolith.train import Trainer
-from monolith.train.export.exporting import CheckpointExporter, export_session
-from monolith.train.session import Session
+from monolith.export import ExportConfig
+from monolith.train import Session, Trainer
+from monolith.train.export import CheckpointExporter, export_session
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from monolith.train.parameters.params import Params
-    from monolith.train.task import Task
+    from monolith.train import Task
+    from monolith.train.parameters import Params
 
 
 def export(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from monolith.deltalog import DENSE_PART
-from monolith.deltalog.follow.follower import Follower
+from monolith.deltalog.follow import Follower
 from monolith.errors import OpError
 from monolith.serving.prediction import ModelVersion
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
     from monolith.serving.loaded_model import LoadedModel, Weights
     from monolith.serving.promotion.gate import GateVerdict, PromotionGate
-    from monolith.tables.local.store import LocalStore
+    from monolith.tables.local import LocalStore
 
 _log = logging.getLogger(__name__)
 

@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from monolith.export.graph_file import LoadedGraph
-    from monolith.export.layout_spec import FeatureSpec
-    from monolith.export.opened import OpenedExport
-    from monolith.export.signature import Signature
+    from monolith.export import FeatureSpec, LoadedGraph, OpenedExport, Signature
     from monolith.serving.layout import LaidOut
     from monolith.serving.request_columns import EncodedSamples
-    from monolith.tables.local.store import LocalStore
+    from monolith.tables.local import LocalStore
 
 
 Weights = dict[str, Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from monolith.deltalog.follow.follower import Follower, Staleness
+    from monolith.deltalog.follow import Follower, Staleness
 
 
 LONGEST_LAG = 30.0

@@ -15,7 +15,7 @@ from monolith.errors import (
     NotFoundError,
     UnavailableError,
 )
-from monolith.export.signature import DEFAULT_SIGNATURE
+from monolith.export import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.live_model import LiveModel, LiveRows, WithWeights, has_base_of_all
 from monolith.serving.loaded_model import LoadedModel
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.deltalog import Lag
-    from monolith.deltalog.follow.follower import Staleness
-    from monolith.export.signature import Signature
+    from monolith.deltalog.follow import Staleness
+    from monolith.export import Signature
     from monolith.serving.prediction import ModelVersion
     from monolith.serving.promotion.gate import PromotionGate
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 import torch
 
-from monolith.deltalog.follow.follower import Follower
+from monolith.deltalog.follow import Follower
 from monolith.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -18,7 +18,7 @@ from monolith.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from monolith.export.signature import DEFAULT_SIGNATURE
+from monolith.export import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions
 from monolith.serving.live_model import OWN_WEIGHTS
 from monolith.serving.loaded_model import LoadedModel
@@ -28,10 +28,8 @@ from monolith.serving.shards.remote_rows import RemoteRows
 from monolith.serving.shards.row_versions import DenseSet, DenseSets
 from monolith.serving.shards.shard_tables import wire_names
 from monolith.serving.version_watch import VersionWatch
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.keyed_rows import KeyedRows, write_keyed
-from monolith.tables.local.store import LocalStore
-from monolith.tables.table_config import Segment, TableConfig
+from monolith.tables import ALL_BUCKETS, KeyedRows, Segment, TableConfig, write_keyed
+from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,14 +38,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.follow.follower import Staleness
-    from monolith.export.layout_spec import FeatureSpec
-    from monolith.export.signature import Signature
+    from monolith.deltalog.follow import Staleness
+    from monolith.export import FeatureSpec, Signature
     from monolith.serving.export_versions import FoundExport
     from monolith.serving.loaded_model import LookupKeys, Weights
     from monolith.serving.shards.remote_rows import FetchedRows
     from monolith.serving.shards.replicas import Replicas
-    from monolith.tables.schema import Schema
+    from monolith.tables import Schema
 
 _ASK_SECONDS = 1.0
 """Timeout of health checks of shards."""

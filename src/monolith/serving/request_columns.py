@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from monolith.data.batch import Batch
+from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from monolith.data.text_ids import TextColumn
-    from monolith.export.signature import InputSpec, Signature
+    from monolith.data import TextColumn
+    from monolith.export import InputSpec, Signature
     from monolith.serving.layout import SampleForm
 
 

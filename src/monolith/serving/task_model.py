@@ -13,27 +13,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 
 from monolith.checkpoint import get_checkpoint_state
-from monolith.data.batch import Batch
+from monolith.data import Batch
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from monolith.export.graph import named_predictions
-from monolith.export.recording import WatchedBatch
-from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
-from monolith.export.writer import columns_of
-from monolith.nn.embeddings.batch_context import BatchContext
+from monolith.export import (
+    DEFAULT_SIGNATURE,
+    InputSpec,
+    OutputSpec,
+    Signature,
+    WatchedBatch,
+    columns_of,
+    named_predictions,
+)
+from monolith.nn.embeddings import BatchContext
 from monolith.serving.live_model import OWN_WEIGHTS
 from monolith.serving.prediction import ModelVersion, Prediction
 from monolith.serving.request_columns import encoded_samples, for_all, num_examples, request_columns
 from monolith.serving.version_watch import VersionWatch
 from monolith.tensors import Ragged
 from monolith.train import Trainer, TrainerConfig
-from monolith.train.config.trainer_config import RestoringConfig
+from monolith.train.config import RestoringConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
-    from monolith.data.text_ids import TextColumn
+    from monolith.data import TextColumn
     from monolith.nn import EmbeddingOutputs, Embeddings
     from monolith.train import Params, Session, Task
 

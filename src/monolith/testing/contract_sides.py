@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Update
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables import ALL_BUCKETS, NOTHING_APPLIED, BatchStamp, Update
 from monolith.testing.reference_format import name_of_id, name_of_slot_id
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.store_contents import changes_of, require_close, require_same, require_same_rows, stamps_of
@@ -21,10 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.tables.batch import Applied, Plan
-    from monolith.tables.history import ChangePosition, Cut
-    from monolith.tables.store import Store, WorkerSession
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import Applied, ChangePosition, Cut, Plan, Store, TableConfig, WorkerSession
     from monolith.testing.reference_format import RowName
     from monolith.testing.store_contents import Contents, NamedRow
     from monolith.testing.store_operations import Id

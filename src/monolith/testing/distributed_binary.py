@@ -26,15 +26,14 @@ from monolith.files import text_files
 from monolith.hook import Hook
 from monolith.nn import Embeddings, Slot
 from monolith.train import Spec, Task
-from monolith.train.compat.options import DistributedCpuTrainingConfig
-from monolith.train.roles.distributed_runner import JobProgramConfig, distributed_train
+from monolith.train.compat import DistributedCpuTrainingConfig
+from monolith.train.roles import JobProgramConfig, distributed_train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from monolith.hook import HookedSession, StepContext
-    from monolith.train import InstantiableParams, Mode, Params
-    from monolith.train.trainer import Trainer
+    from monolith.train import InstantiableParams, Mode, Params, Trainer
 
 __all__ = ["FeatureTask", "RaiseErrorHook", "SyncHook", "main"]
 

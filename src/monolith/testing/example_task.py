@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from monolith.data.batch import Batch
-from monolith.data.dataset import Dataset, Reading
+from monolith.data import Batch, Dataset, Reading
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Embeddings, Slot
-from monolith.train.task import Spec, Task
+from monolith.train import Spec, Task
 
 if TYPE_CHECKING:
-    from monolith.train.parameters.instantiable_params import InstantiableParams
-    from monolith.train.task import Mode
+    from monolith.train import Mode
+    from monolith.train.parameters import InstantiableParams
 
 
 class NumberedBatches(Dataset[Batch]):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.errors import UnavailableError
-from monolith.ps.client.cluster import PsCluster
+from monolith.ps.client import PsCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from monolith.tables.formats.row_block import HEADER, MAGIC, TRAILER, VERSION, BlockKind, RowBlock, padded
+from monolith.tables.formats import HEADER, MAGIC, TRAILER, VERSION, BlockKind, RowBlock, padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,19 +6,9 @@ import secrets
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
-from monolith.tables.formats.row_block import PackedBlocks
-from monolith.tables.history import (
-    ALL_BUCKETS,
-    ChangePosition,
-    ChangeReader,
-    Cut,
-    OwnerClock,
-    WrittenRows,
-    bucket_bounds,
-)
-from monolith.tables.snapshot.bucket_file import write_file
-from monolith.tables.snapshot.files import bucket_ranges, file_name
-from monolith.tables.snapshot.location import writing_folder
+from monolith.tables import ALL_BUCKETS, ChangePosition, ChangeReader, Cut, OwnerClock, WrittenRows, bucket_bounds
+from monolith.tables.formats import PackedBlocks
+from monolith.tables.snapshot import bucket_ranges, file_name, write_file, writing_folder
 from monolith.testing.reference_rows import all_blocks, changed_blocks
 
 if TYPE_CHECKING:
@@ -27,10 +17,9 @@ if TYPE_CHECKING:
     from threading import RLock
 
     from monolith import _core
-    from monolith.tables.batch import BatchStamp
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import SnapshotWriteConfig
-    from monolith.tables.snapshot.manifest import FileEntry
+    from monolith.tables import BatchStamp, SnapshotWriteConfig
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.snapshot import FileEntry
     from monolith.testing.reference_format import RowName
     from monolith.testing.reference_rows import DictionaryTable
 

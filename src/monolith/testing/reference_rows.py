@@ -14,10 +14,8 @@ import numpy as np
 
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from monolith.ids import slot_v2
-from monolith.tables import compressors, initializers, row_optimizers
-from monolith.tables.formats.row_block import TRAILER, BlockKind, RowBlock
-from monolith.tables.history import NUM_BUCKETS
-from monolith.tables.schema import SegmentSchema, TableSchema, fnv1a_64
+from monolith.tables import NUM_BUCKETS, SegmentSchema, TableSchema, compressors, fnv1a_64, initializers, row_optimizers
+from monolith.tables.formats import TRAILER, BlockKind, RowBlock
 from monolith.testing.reference_format import (
     BELOW_BUCKET,
     GOLDEN_GAMMA,
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.tables.row_optimizers import RowOptimizer
-    from monolith.tables.table_config import Segment, TableConfig
+    from monolith.tables import RowOptimizer, Segment, TableConfig
 
 SECONDS_PER_DAY = 86400
 MAX_COUNT = 15

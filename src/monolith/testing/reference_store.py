@@ -18,16 +18,21 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.batch import NOTHING_APPLIED, Finished
-from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, bucket_bounds
-from monolith.tables.local.plan import NO_BATCH
-from monolith.tables.local.store import agreed_stamps
-from monolith.tables.schema import Schema
-from monolith.tables.snapshot.bucket_file import blocks_of
-from monolith.tables.snapshot.restore import RestoreReport, match_tables, report_of
-from monolith.tables.store import LoadReport, PreparedRestore, StoreStats, Traits
-from monolith.tables.table_config import sorted_by_name
+from monolith.tables import (
+    ALL_BUCKETS,
+    NOTHING_APPLIED,
+    Finished,
+    LoadReport,
+    PreparedRestore,
+    Schema,
+    StoreStats,
+    Traits,
+    bucket_bounds,
+    sorted_by_name,
+)
+from monolith.tables.formats import BlockKind
+from monolith.tables.local import NO_BATCH, agreed_stamps
+from monolith.tables.snapshot import RestoreReport, blocks_of, match_tables, report_of
 from monolith.testing.reference_format import RowName, bounded_times
 from monolith.testing.reference_history import ReferenceCut, ReferenceHistory
 from monolith.testing.reference_rows import DictionaryTable, check_block, clear_buckets, load_block, load_filter
@@ -45,11 +50,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import ChangePosition, ChangeReader, OwnerClock
-    from monolith.tables.snapshot.manifest import SnapshotManifest
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import BatchStamp, ChangePosition, ChangeReader, OwnerClock, Pending, Plan, Rows, TableConfig
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.snapshot import SnapshotManifest
 
 
 class ReferenceStore:

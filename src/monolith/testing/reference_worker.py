@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished
-from monolith.tables.history import NUM_BUCKETS
+from monolith.tables import NOTHING_APPLIED, NUM_BUCKETS, Applied, Finished
 from monolith.testing.reference_format import RowName, bounded_times, name_of_id
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows, Update
+    from monolith.tables import BatchStamp, Pending, Plan, Rows, Update
     from monolith.testing.reference_history import ReferenceCut
     from monolith.testing.reference_rows import DictionaryTable
     from monolith.testing.reference_store import ReferenceStore

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from monolith.data.text_ids import TextColumn
+from monolith.data import TextColumn
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError
 from monolith.hook import LastStep, StepContext
-from monolith.train.collections import Collections
+from monolith.train import Collections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import NUM_BUCKETS
+from monolith.tables import NUM_BUCKETS
+from monolith.tables.formats import BlockKind
 from monolith.testing.reference_format import RowName
 
 if TYPE_CHECKING:
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.tables.batch import BatchStamp
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import OwnerClock
+    from monolith.tables import BatchStamp, OwnerClock
+    from monolith.tables.formats import RowBlock
 
 NamedRow: TypeAlias = tuple[int, RowName]
 """A table and a row of it."""

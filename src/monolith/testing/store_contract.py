@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 
-from monolith.tables import snapshot
-from monolith.tables.formats.row_block import BlockKind, PackedBlocks
-from monolith.tables.history import NUM_BUCKETS
+from monolith.tables import NUM_BUCKETS, snapshot
+from monolith.tables.formats import BlockKind, PackedBlocks
 from monolith.testing.contract_sides import ContractWorker, Sides, refusal
 from monolith.testing.reference_format import build_block
 from monolith.testing.store_contents import changes_of, replay, require_same, require_same_rows
@@ -47,9 +46,7 @@ from monolith.testing.store_operations import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from monolith.tables.history import ChangePosition, ChangeReader, Cut
-    from monolith.tables.store import Store
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import ChangePosition, ChangeReader, Cut, Store, TableConfig
     from monolith.testing.contract_sides import StoreFactory
     from monolith.testing.store_contents import Contents
 

@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from monolith import environment
-from monolith.hooks.profiling import make_torch_profiler
-from monolith.tables.compressors import Fp16, Fp32
-from monolith.tables.initializers import Zeros
-from monolith.tables.row_optimizers import Sgd
-from monolith.tables.table_config import Segment, TableConfig
+from monolith.hooks import make_torch_profiler
+from monolith.tables import Fp16, Fp32, Segment, Sgd, TableConfig, Zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable

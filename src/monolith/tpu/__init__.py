@@ -11,32 +11,6 @@ May import: what `monolith.train` may.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from monolith._doors import open_door as _open_door
 
-from monolith._deprecated import former_names as _former_names
-from monolith.tpu.cloud_client import CloudTpu, TpuClient
-from monolith.tpu.embedding_task import EmbeddingTask
-from monolith.tpu.estimator import EmbeddingConfigSpec, TPUEstimator
-from monolith.tpu.options import TpuConfig
-from monolith.tpu.runner import TPURunner, checkpoints_iterator, main
-from monolith.tpu.stopping_signals import EndOfStreamHook, with_stopping_signals
-from monolith.tpu.torchax_shim import load_backend, require_versions
-
-__all__ = [
-    "CloudTpu",
-    "EmbeddingConfigSpec",
-    "EmbeddingTask",
-    "EndOfStreamHook",
-    "TPUEstimator",
-    "TPURunner",
-    "TpuClient",
-    "TpuConfig",
-    "checkpoints_iterator",
-    "load_backend",
-    "main",
-    "require_versions",
-    "with_stopping_signals",
-]
-
-if not TYPE_CHECKING:  # type checkers accept only the current names
-    __getattr__ = _former_names(__name__, {"TpuOptions": "TpuConfig"})
+__getattr__, __dir__, __all__ = _open_door(__name__, {"TpuOptions": "TpuConfig"})

@@ -16,14 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from monolith.nn import Embeddings
-from monolith.nn.embeddings.lookup import EmbeddingOutputs
-from monolith.nn.embeddings.row_parameters import RowAnchor
+from monolith.nn.embeddings import EmbeddingOutputs, RowAnchor
 from monolith.tpu.torchax_shim import own_backward_refused
-from monolith.train.task import Spec
+from monolith.train import Spec
 
 if TYPE_CHECKING:
     from monolith.tpu.torchax_shim import Backend
-    from monolith.train.task import Mode, Task
+    from monolith.train import Mode, Task
 
 BatchForm: TypeAlias = dict[str, tuple[torch.Size, torch.dtype] | str]
 """Column -> shape and type of a tensor, or what else the column is, such as ``Ragged``."""

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.batch_context import current_batch_context
+from monolith.nn.embeddings import current_batch_context
 from monolith.tpu._traced_model import TraceableTask, form_of
-from monolith.train.step_result import num_examples_of
+from monolith.train import num_examples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from monolith.tpu._traced_model import BatchForm, Outputs
     from monolith.tpu.devices import Devices
     from monolith.tpu.torchax_shim import Backend
-    from monolith.train.task import Mode, Spec, Task
+    from monolith.train import Mode, Spec, Task
 
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32}
 _INT32 = torch.iinfo(torch.int32)

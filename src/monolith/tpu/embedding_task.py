@@ -25,7 +25,7 @@ from monolith.tpu.vocabulary import (
     read_vocabulary,
     slots_of,
 )
-from monolith.train.task import Spec, Task
+from monolith.train import Spec, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from monolith.data import Dataset
     from monolith.nn import EmbeddingOutputs
     from monolith.tpu.vocabulary import TableFeature, VocabularyTable
-    from monolith.train.parameters.instantiable_params import InstantiableParams
-    from monolith.train.parameters.params import Params
-    from monolith.train.task import Mode
+    from monolith.train import Mode
+    from monolith.train.parameters import InstantiableParams, Params
 
 
 class EmbeddingTask(Task):

@@ -7,15 +7,15 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from monolith.files import basename
-from monolith.train.config.trainer_config import RestoringConfig, TrainerConfig
-from monolith.train.trainer import Trainer
+from monolith.train import Trainer
+from monolith.train.config import RestoringConfig, TrainerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.hook import Hook
     from monolith.tpu.jax_task import JaxTask
-    from monolith.train.session import SessionState
+    from monolith.train import SessionState
 
 _log = logging.getLogger(__name__)
 

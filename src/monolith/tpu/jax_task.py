@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.batch import Batch
-from monolith.data.dataset import Dataset, Reading
-from monolith.data.rows import join_rows
+from monolith.data import Batch, Dataset, Reading, join_rows
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.batch_context import current_batch_context
+from monolith.nn.embeddings import current_batch_context
 from monolith.tpu.compiled_model import CompiledModel
 from monolith.tpu.stopping_signals import EndOfStreamHook, SignalledBatch, with_stopping_signals
-from monolith.train.task import Spec, Task
+from monolith.train import Spec, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from monolith.hook import Hook
     from monolith.tpu.devices import Devices
     from monolith.tpu.torchax_shim import Backend
-    from monolith.train.task import Mode
+    from monolith.train import Mode
 
 
 class JaxTask(Task):

@@ -9,7 +9,7 @@ from monolith.checkpoint import get_checkpoint_state
 from monolith.clock import SystemClock
 from monolith.errors import NotFoundError
 from monolith.files import join
-from monolith.hooks.summaries import TensorBoardRecords
+from monolith.hooks import TensorBoardRecords
 from monolith.tpu.cloud_client import make_client
 from monolith.tpu.devices import Devices, cpu_devices, tpu_devices
 from monolith.tpu.embedding_task import EmbeddingTask
@@ -18,19 +18,18 @@ from monolith.tpu.jax_task import JaxTask
 from monolith.tpu.options import TpuConfig
 from monolith.tpu.torchax_shim import load_backend
 from monolith.train import PipelineConfig
-from monolith.train.config.trainer_config import ReportingConfig, SavingConfig, TrainerConfig
-from monolith.train.parameters.registry import find_task
+from monolith.train.config import ReportingConfig, SavingConfig, TrainerConfig
+from monolith.train.parameters import find_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from monolith.clock import Clock
     from monolith.hook import Hook
-    from monolith.hooks.summaries import RunRecordWriter
+    from monolith.hooks import RunRecordWriter
     from monolith.tpu.cloud_client import TpuClient
-    from monolith.train.parameters.params import Params
-    from monolith.train.session import SessionState
-    from monolith.train.task import Task
+    from monolith.train import SessionState, Task
+    from monolith.train.parameters import Params
 
 EVAL_TIMEOUT_SECONDS: Final = 5 * 3600.0
 """An evaluation that waits so long for the next checkpoint has seen the last one."""

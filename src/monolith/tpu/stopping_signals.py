@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from monolith.data.dataset import Dataset, Reading
+from monolith.data import Dataset, Reading
 from monolith.errors import InvalidArgumentError
 from monolith.hook import Hook
 from monolith.tensors import Ragged

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
-    from monolith.ps.dense.client import DenseClient
-    from monolith.ps.dense.push import PreparedPush
-    from monolith.tables.batch import BatchStamp, Pending
+    from monolith.ps.dense import DenseClient, PreparedPush
+    from monolith.tables import BatchStamp, Pending
 
 
 @config

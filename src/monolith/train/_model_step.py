@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings.row_parameters import RowAnchor
-from monolith.optim import global_norm, linear_warmup
-from monolith.optim.clipping import clip_factor
+from monolith.nn.embeddings import RowAnchor
+from monolith.optim import clip_factor, global_norm, linear_warmup
 from monolith.train._dense_step import StepGradients
 from monolith.train.step_result import StepResult
 from monolith.train.task import Spec
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.nn import BatchContext, Embeddings
-    from monolith.nn.embeddings.gradient_step import GradientStep
-    from monolith.tables.batch import BatchStamp
+    from monolith.nn.embeddings import GradientStep
+    from monolith.tables import BatchStamp
     from monolith.train._dense_step import DenseStep
     from monolith.train._table_pipeline import TablePipeline
     from monolith.train.task import Mode, Task

@@ -8,12 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from monolith import collective, environment
-from monolith.collective.library import MemoryKeyStore
+from monolith.collective import MemoryKeyStore
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.hook import Hook
-from monolith.hooks.ranks import SyncTrainingBarrierSaverListener
-from monolith.hooks.summaries import has_tensorboard
-from monolith.hooks.tables import SyncTrainingInfoHook
+from monolith.hooks import SyncTrainingBarrierSaverListener, SyncTrainingInfoHook, has_tensorboard
 from monolith.observe.summaries import SummaryWriter, histograms, scalars
 from monolith.train.config.job_config import SyncConfig
 from monolith.train.input.jobs import RankInputs
@@ -27,11 +25,10 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import Saver, TrainState
     from monolith.clock import Clock
-    from monolith.collective.sharded.exchange import AlltoallMetrics
-    from monolith.collective.sharded.store import ShardedStore
+    from monolith.collective.sharded import AlltoallMetrics, ShardedStore
     from monolith.hook import HookedSession, StepContext
-    from monolith.hooks.listeners import SaverListener
-    from monolith.ps.client.cluster import PsCluster
+    from monolith.hooks import SaverListener
+    from monolith.ps.client import PsCluster
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params
 

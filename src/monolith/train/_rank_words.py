@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from monolith import errors
-from monolith.collective.lock_step import Call
+from monolith.collective import Call
 from monolith.errors import OpError, UnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.collective.lock_step import Agreed, LockStep
-    from monolith.collective.wire import Wire
+    from monolith.collective import Agreed, LockStep, Wire
 
 T = TypeVar("T")
 

@@ -14,23 +14,34 @@ from monolith.cluster import BarrierOp
 from monolith.deltalog import DeltaLog
 from monolith.files import join
 from monolith.hook import Hook, StepContext, stop_together
-from monolith.hooks.barrier import BarrierHook, BarrierSaverListener
-from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
-from monolith.hooks.listeners import SaverListener
-from monolith.hooks.marker_files import ReqTimeControlDumpHook, SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
-from monolith.hooks.profiling import ProfilerHook, ProfileWindows
-from monolith.hooks.progress import ProgressHook
-from monolith.hooks.publish import DeltaPublishHook
-from monolith.hooks.run_meter import Evaluation
+from monolith.hooks import (
+    BarrierHook,
+    BarrierSaverListener,
+    CustomGlobalStepWaiterHook,
+    DeltaPublishHook,
+    Evaluation,
+    EvictionHook,
+    NanTensorHook,
+    NoFirstSaveCheckpointSaverHook,
+    ProfilerHook,
+    ProfileWindows,
+    ProgressHook,
+    RecordHook,
+    ReqTimeControlDumpHook,
+    SaverListener,
+    SecondOrStepTimerWithTideSetting,
+    StepCounterHook,
+    SyncTrainingForceDumpHook,
+    SyncTrainingSaverControlHook,
+    TensorBoardRecords,
+    ThroughputMetricHook,
+    TrainingHooksHelper,
+    evict_expired,
+    has_tensorboard,
+    slow_start_step,
+)
 from monolith.hooks.server import ServerCredentials, ServerHook
-from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
-from monolith.hooks.stopping import NanTensorHook
-from monolith.hooks.summaries import RecordHook, TensorBoardRecords, has_tensorboard
-from monolith.hooks.tables import EvictionHook, evict_expired
-from monolith.hooks.throughput import StepCounterHook, ThroughputMetricHook
-from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
-from monolith.hooks.worker_sync import TrainingHooksHelper
-from monolith.observe.progress import Progress, is_watched
+from monolith.observe import Progress, is_watched
 from monolith.train._rank_run import rank_listeners
 from monolith.train.saving.rank_saver import RankSaver
 
@@ -40,10 +51,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.cluster import Barrier
     from monolith.hook import HookedSession
-    from monolith.hooks.listeners import SaveGuard
-    from monolith.hooks.marker_files import SwitchedTimer
-    from monolith.hooks.summaries import RunRecordWriter
-    from monolith.hooks.timer import SecondOrStepTimer
+    from monolith.hooks import RunRecordWriter, SaveGuard, SecondOrStepTimer, SwitchedTimer
     from monolith.train.config.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
     from monolith.train.history import History
     from monolith.train.job_part import JobPart

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.ps.dense.client import DenseClient
+from monolith.nn import TableDefaults, use_table_defaults
+from monolith.ps.dense import DenseClient
 from monolith.train._dense_step import DenseConfig, DenseStep, LocalDense, ServerDense
 from monolith.train.rank_part import RankPart, RankUpdate
 
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.nn import Embeddings
-    from monolith.ps.dense.wire import DenseServers
-    from monolith.tables.store import Store
-    from monolith.tables.table_config import TableConfig
+    from monolith.ps.dense import DenseServers
+    from monolith.tables import Store, TableConfig
     from monolith.train._dense_step import StepGradients
     from monolith.train.device_placement import DevicePlacement
     from monolith.train.task import Mode, Task

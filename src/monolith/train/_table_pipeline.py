@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from monolith.nn import Embeddings
-    from monolith.nn.embeddings.batch_context import BatchContext
-    from monolith.nn.embeddings.gradient_step import GradientStep
+    from monolith.nn.embeddings import BatchContext, GradientStep
     from monolith.train.input.feed import BatchFeed
     from monolith.train.rank_part import RankPart
 

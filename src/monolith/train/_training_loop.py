@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import Saver, TrainState
     from monolith.clock import Clock
-    from monolith.job.state import JobState
+    from monolith.job import JobState
     from monolith.train.history import History
     from monolith.train.input.jobs import RankInputs
     from monolith.train.job_part import JobPart

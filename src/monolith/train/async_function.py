@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.data.prefetch import ElementQueue, element_of, ops_of
 from monolith.dependence import RecordedCall, check_ops_dependence
 from monolith.errors import DeadlineExceededError, FailedPreconditionError
-from monolith.hooks.background_work import AsyncPushHook
+from monolith.hooks import AsyncPushHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from monolith.errors import InvalidArgumentError
-from monolith.hooks.marker_files import REQUEST_TIME
-from monolith.tables.event_times import bound_times
+from monolith.hooks import REQUEST_TIME
+from monolith.tables import bound_times
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from monolith.errors import FailedPreconditionError
-from monolith.hooks.current_session import get_current_session
+from monolith.hooks import get_current_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

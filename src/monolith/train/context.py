@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from monolith.data.dataset import Dataset
+from monolith.data import Dataset
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.config.input_options import InputConfig
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from monolith.data.file_queue.feed import Files
-    from monolith.data.records.records import Records
+    from monolith.data.file_queue import Files
+    from monolith.data.records import Records
     from monolith.dependence import RecordedCall
 
 _log = logging.getLogger(__name__)

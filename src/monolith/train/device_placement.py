@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from monolith import environment
 from monolith.config import Config, config, require_at_least
 from monolith.data import Batch
-from monolith.data.prefetch.staging import SideStreams
+from monolith.data.prefetch import SideStreams
 from monolith.errors import FailedPreconditionError
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from monolith.data.prefetch.staging import StagedTensors
+    from monolith.data.prefetch import StagedTensors
     from monolith.train.step_result import StepResult
 
 

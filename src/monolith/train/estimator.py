@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.checkpoint import TrainState
 from monolith.cluster import monolith_discovery
-from monolith.export.writer import ExportConfig
+from monolith.export import ExportConfig
 from monolith.files import join
 from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.refusal import option_of_a_job

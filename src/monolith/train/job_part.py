@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from monolith.errors import AbortedError, DeadlineExceededError, OpError
-from monolith.job.state import LostUpdates
+from monolith.job import LostUpdates
 from monolith.observe import MetricClient
 from monolith.stop_request import StopRequest
 from monolith.train.saving.resuming import OwnerProgress, resume
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
     from monolith.hook import Hook
-    from monolith.job.job import JobClient
-    from monolith.job.state import JobState
-    from monolith.ps.client.cluster import PsCluster
-    from monolith.tables.batch import BatchStamp
-    from monolith.tables.store import Store
-    from monolith.tables.table_config import TableConfig
+    from monolith.job import JobClient, JobState
+    from monolith.ps.client import PsCluster
+    from monolith.tables import BatchStamp, Store, TableConfig
     from monolith.train.config.job_config import JobConfig
     from monolith.train.roles.server_watch import ServerReconnector
     from monolith.train.saving.resuming import Resumed

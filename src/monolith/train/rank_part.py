@@ -19,10 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monolith import collective
-from monolith.collective.gradient_averaging import AveragingConfig, average_gradients, told
-from monolith.collective.lock_step import Call, LockStep
-from monolith.collective.serial_executor import RaisedByAllError
-from monolith.collective.sharded.store import ShardedStore
+from monolith.collective import AveragingConfig, Call, LockStep, RaisedByAllError, average_gradients, told
+from monolith.collective.sharded import ShardedStore
 from monolith.errors import InvalidArgumentError
 from monolith.nn import without_rows
 from monolith.train._rank_words import RankAgreement, gather_texts
@@ -34,11 +32,9 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
     from monolith.checkpoint import TrainState
-    from monolith.collective.lock_step import Agreed
-    from monolith.collective.serial_executor import LineCall
-    from monolith.ps.client.cluster import PsCluster
-    from monolith.tables.store import Store
-    from monolith.tables.table_config import TableConfig
+    from monolith.collective import Agreed, LineCall
+    from monolith.ps.client import PsCluster
+    from monolith.tables import Store, TableConfig
     from monolith.train.config.job_config import SyncConfig
     from monolith.train.input.jobs import RankInputs
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
-from monolith.hooks.current_session import close_session, open_session
+from monolith.hooks import close_session, open_session
 from monolith.nn import BatchContext
-from monolith.optim.schedules import global_step_from
-from monolith.tables.store import BatchStamp
+from monolith.optim import global_step_from
+from monolith.tables import BatchStamp
 from monolith.train._dense_step import DenseConfig, require_servers
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.hook import Call, Hook
-    from monolith.ps.client.joined import PsWorkerSession
-    from monolith.ps.dense.wire import DenseServers
+    from monolith.ps.client import PsWorkerSession
+    from monolith.ps.dense import DenseServers
     from monolith.train.device_placement import DevicePlacement
     from monolith.train.history import History
     from monolith.train.job_part import JobPart

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings.row_parameters import weights_of
+from monolith.nn.embeddings import weights_of
 from monolith.train.compat.task_parameters import ExportMode, define_parameters
 from monolith.train.context import TaskContext
 from monolith.train.parameters.instantiable_params import InstantiableParams
@@ -17,7 +17,7 @@ from monolith.train.parameters.instantiable_params import InstantiableParams
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from monolith.data.dataset import Dataset
+    from monolith.data import Dataset
     from monolith.hook import Hook
     from monolith.train.parameters.params import Params
 

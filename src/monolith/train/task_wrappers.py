@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from monolith.data.protos.example_pb2 import ExampleBatch, Feature, FeatureListType, FidList, FloatList
-from monolith.data.records.framing import Framing
-from monolith.data.records.writer import RecordWriter
+from monolith.data.records import Framing, RecordWriter
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.files import join
 from monolith.hook import Hook
-from monolith.hooks.ranks import EofHook, flag_last, split_flag
-from monolith.nn.embeddings.batch_context import current_batch_context
+from monolith.hooks import EofHook, flag_last, split_flag
+from monolith.nn.embeddings import current_batch_context
 from monolith.tensors import Ragged
 from monolith.train.task import Spec, Task
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import nn, optim
 
-    from monolith.data.dataset import Dataset
+    from monolith.data import Dataset
     from monolith.hook import HookedSession
     from monolith.train.task import Mode
 

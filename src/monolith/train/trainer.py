@@ -7,16 +7,14 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, overload
 
-from monolith.checkpoint import Saver, SaverConfig, keep_best
-from monolith.checkpoint.catalog import prefix_of
+from monolith.checkpoint import Saver, SaverConfig, keep_best, prefix_of
 from monolith.clock import SystemClock
-from monolith.export.writer import ExportConfig
+from monolith.export import ExportConfig
 from monolith.files import join
-from monolith.hooks.current_session import SetCurrentSessionHook
-from monolith.hooks.run_meter import Evaluation
-from monolith.nn.table_defaults import TableDefaults, use_table_defaults
+from monolith.hooks import Evaluation, SetCurrentSessionHook
+from monolith.nn import TableDefaults, use_table_defaults
 from monolith.observe import use_metric_name
-from monolith.tables.local.shards import LocalShards
+from monolith.tables.local import LocalShards
 from monolith.train._dense_step import require_servers
 from monolith.train._rank_run import (
     config_of_rank,
@@ -67,9 +65,9 @@ if TYPE_CHECKING:
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
     from monolith.hook import Hook
-    from monolith.hooks.listeners import SaverListener
-    from monolith.ps.client.cluster import PsCluster
-    from monolith.ps.dense.wire import DenseServers
+    from monolith.hooks import SaverListener
+    from monolith.ps.client import PsCluster
+    from monolith.ps.dense import DenseServers
     from monolith.train.config.trainer_config import PipelineConfig
     from monolith.train.job_part import JobPart
     from monolith.train.parameters.params import Params

@@ -7,32 +7,12 @@ without a task, and `traffic.py` provides examples for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from monolith._doors import open_door as _open_door
 
-from monolith._deprecated import former_names as _former_names
-from monolith.validation.outcome import CopyOutcome, Scores, ValidationOutcome, Window
-from monolith.validation.page import write_page
-from monolith.validation.ranker import Ranker
-from monolith.validation.run import ValidationConfig, validate
-from monolith.validation.serving_copy import SyncRule
-from monolith.validation.traffic import HashedIds, Traffic, clicks, criteo, movielens
-
-__all__ = [
-    "CopyOutcome",
-    "HashedIds",
-    "Ranker",
-    "Scores",
-    "SyncRule",
-    "Traffic",
-    "ValidationConfig",
-    "ValidationOutcome",
-    "Window",
-    "clicks",
-    "criteo",
-    "movielens",
-    "validate",
-    "write_page",
-]
-
-if not TYPE_CHECKING:  # type checkers accept only the current names
-    __getattr__ = _former_names(__name__, {"Outcome": "ValidationOutcome", "ValidationOptions": "ValidationConfig"})
+__getattr__, __dir__, __all__ = _open_door(
+    __name__,
+    {
+        "Outcome": "ValidationOutcome",
+        "ValidationOptions": "ValidationConfig",
+    },
+)

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from monolith.files import replaced_file
-from monolith.observe.charts import STYLE, Axes, Series, line_chart
+from monolith.observe import STYLE, Axes, Series, line_chart
 
 if TYPE_CHECKING:
     import os

@@ -10,16 +10,13 @@ from torch import Tensor, nn
 
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.nn import Embeddings, Slice, Slot
-from monolith.tables.filters import SlidingHashFilter
-from monolith.tables.initializers import Zeros
-from monolith.tables.row_optimizers import Adagrad
-from monolith.tables.table_config import NEVER_DAYS
-from monolith.train.task import Spec, Task
+from monolith.tables import NEVER_DAYS, Adagrad, SlidingHashFilter, Zeros
+from monolith.train import Spec, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monolith.train.task import Mode
+    from monolith.train import Mode
 
 
 @config

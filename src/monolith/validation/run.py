@@ -19,16 +19,15 @@ from torch import Tensor
 
 from monolith.config import Config, config, require_at_least
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.train.batch_time import REQUEST_TIME, times_of
-from monolith.train.session import Session
+from monolith.nn import TableDefaults, use_table_defaults
+from monolith.train import REQUEST_TIME, Session, times_of
 from monolith.validation.outcome import CopyOutcome, ValidationOutcome, WindowedScores
 from monolith.validation.serving_copy import ServingCopy, SyncClock, SyncRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from monolith.train.task import Task
+    from monolith.train import Task
 
 
 @config

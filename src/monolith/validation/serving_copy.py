@@ -14,20 +14,18 @@ import torch
 from monolith.checkpoint import TrainState
 from monolith.config import Config, config
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings.row_parameters import RowAnchor
-from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.tables.history import NUM_BUCKETS, ChangePosition
-from monolith.tables.local.store import LocalStore
+from monolith.nn import TableDefaults, use_table_defaults
+from monolith.nn.embeddings import RowAnchor
+from monolith.tables import NUM_BUCKETS, ChangePosition
+from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor, nn
 
-    from monolith.tables.history import ChangeReader
-    from monolith.tables.store import Store
-    from monolith.tables.table_config import TableConfig
-    from monolith.train.task import Spec, Task
+    from monolith.tables import ChangeReader, Store, TableConfig
+    from monolith.train import Spec, Task
 
 
 @config

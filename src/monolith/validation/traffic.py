@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from monolith.config import Config, config, require_at_least
-from monolith.data.batch import Batch
-from monolith.data.clicks import ClickStream
-from monolith.data.sources.csv_dataset import CsvDataset
-from monolith.data.sources.in_memory import InMemoryDataset
+from monolith.data import Batch, ClickStream
+from monolith.data.sources import CsvDataset, InMemoryDataset
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.tensors import Ragged
 from monolith.validation.ranker import Ranker
@@ -24,9 +22,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
 
-    from monolith.data.batch import ColumnValues
-    from monolith.data.clicks import SyntheticClicks
-    from monolith.data.dataset import Dataset
+    from monolith.data import ColumnValues, Dataset, SyntheticClicks
 
 DAY = 86_400
 CRITEO_NUMBERS = tuple(f"I{place}" for place in range(1, 14))

@@ -13,7 +13,7 @@ from monolith.checkpoint.restore.aliases import calc_feed_dict, generate_alias_m
 from monolith.checkpoint.state_dicts import model_state, named_state
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.saved_state import EXTRA_STATE, saved_slots, without_slots
+from monolith.nn.embeddings import EXTRA_STATE, saved_slots, without_slots
 
 if TYPE_CHECKING:
     from monolith.checkpoint.options import RestoreConfig

@@ -22,7 +22,7 @@ from monolith.checkpoint.state_files import get_monolith_checkpoint_state
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.config import config, keywords_of
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.saved_state import EXTRA_STATE
+from monolith.nn.embeddings import EXTRA_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

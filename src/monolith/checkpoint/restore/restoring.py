@@ -21,7 +21,7 @@ from monolith.checkpoint.tensor_file import FileSum, read_tensors
 from monolith.checkpoint.train_state import WHOLE_MODEL, RestoredFrom
 from monolith.checkpoint.value_tree import decode
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings.saved_state import EXTRA_STATE
+from monolith.nn.embeddings import EXTRA_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint.options import RestoreConfig
     from monolith.checkpoint.restore.store_restore import RestoredRows
     from monolith.checkpoint.train_state import TrainState
-    from monolith.tables.store import Store
+    from monolith.tables import Store
 
 T = TypeVar("T")
 

@@ -11,26 +11,19 @@ from monolith.checkpoint.cut import require_folder_name
 from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.writing import ASSETS
-from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, shared_buckets
-from monolith.tables.local.store import agreed_stamps
-from monolith.tables.snapshot import save_cut
-from monolith.tables.snapshot.bucket_file import blocks_of
-from monolith.tables.snapshot.location import open_source
-from monolith.tables.snapshot.manifest import MANIFEST_NAME
-from monolith.tables.snapshot.restore import match_tables
+from monolith.tables import ALL_BUCKETS, shared_buckets
+from monolith.tables.formats import BlockKind
+from monolith.tables.local import agreed_stamps
+from monolith.tables.snapshot import MANIFEST_NAME, blocks_of, match_tables, open_source, save_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from monolith.checkpoint.restore.partial_recovery import PsMonitor
     from monolith.checkpoint.train_state import TrainState
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import OwnerClock
-    from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import SnapshotManifest
-    from monolith.tables.snapshot.restore import RestoreReport
-    from monolith.tables.store import LoadReport, PreparedRestore
+    from monolith.tables import LoadReport, OwnerClock, PreparedRestore, Schema
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.snapshot import RestoreReport, SnapshotManifest
 
 
 class PartOwners(Protocol):

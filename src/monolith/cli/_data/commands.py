@@ -13,15 +13,12 @@ from monolith.cli._data.opening import examples_of, open_input
 from monolith.cli._data.statistics import Statistics, table_bytes_per_id
 from monolith.cli._data.table_files import LineTables, examples_in
 from monolith.cli._data.writing import ParquetSink, check_output, finish_output, open_sink
-from monolith.data.clicks import ClickStream, SyntheticClicks
-from monolith.data.conversions import LABEL_FEATURE, WEIGHT_FEATURE
+from monolith.data import LABEL_FEATURE, WEIGHT_FEATURE, ClickStream, SyntheticClicks
 from monolith.data.protos.example_pb2 import Example
-from monolith.data.records.bad_records import BadRecords
-from monolith.data.records.framing import SampleFormat
-from monolith.data.records.writer import RecordWriter
+from monolith.data.records import BadRecords, RecordWriter, SampleFormat
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.ids import SIGNATURE_BITS_V2
-from monolith.observe.progress import Progress
+from monolith.observe import Progress
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monolith.cli._data.opening import Input
-    from monolith.data.batch import Batch
+    from monolith.data import Batch
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from monolith import ids
-from monolith.data.sources.arrow_columns import are_texts, has_place
+from monolith.data.sources import are_texts, has_place
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,19 +12,28 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from monolith import _core
 from monolith.cli._data.table_files import ParquetTables, TableFiles, line_tables
-from monolith.data.conversions import FeaturePruning, example_of_instance, examples_of_batch, with_typed_fields
+from monolith.data import (
+    FeaturePruning,
+    example_of_instance,
+    example_of_lists,
+    examples_of_batch,
+    with_source_key,
+    with_typed_fields,
+)
 from monolith.data.kafka import KafkaConfig, KafkaDataset
-from monolith.data.parser import with_source_key
 from monolith.data.protos.example_pb2 import Example, ExampleBatch
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.data.protos.tf_example_pb2 import Example as TfExample
-from monolith.data.records.bad_records import BadRecords
-from monolith.data.records.compression import Compression, looks_like, open_decompressed
-from monolith.data.records.framing import Framing, SampleFormat
-from monolith.data.records.framing_check import framings_of
-from monolith.data.sources.file_set import FileSet
-from monolith.data.sources.record_dataset import RecordDataset
-from monolith.data.tf_conversions import example_of_lists
+from monolith.data.records import (
+    BadRecords,
+    Compression,
+    Framing,
+    SampleFormat,
+    framings_of,
+    looks_like,
+    open_decompressed,
+)
+from monolith.data.sources import FileSet, RecordDataset
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
@@ -34,8 +43,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from google.protobuf.message import Message
 
-    from monolith.data.dataset import Dataset
-    from monolith.data.records.records import Records
+    from monolith.data import Dataset
+    from monolith.data.records import Records
 
 _MESSAGES: dict[SampleFormat, type[Message]] = {
     SampleFormat.EXAMPLE: Example,

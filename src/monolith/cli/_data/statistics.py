@@ -11,10 +11,9 @@ import torch
 
 from monolith import ids
 from monolith.cli._data.opening import examples_of
-from monolith.data.columns import INVALID_LABEL, Column, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds
-from monolith.data.conversions import LABEL_FEATURE as LABEL
-from monolith.data.parser import Parser
-from monolith.data.records.framing import SampleFormat
+from monolith.data import INVALID_LABEL, Column, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds, Parser
+from monolith.data import LABEL_FEATURE as LABEL
+from monolith.data.records import SampleFormat
 from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
 from monolith.tensors import Ragged
 
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from monolith.data.batch import Batch, ColumnValues
-    from monolith.data.records.bad_records import BadRecords
-    from monolith.data.records.records import Records
+    from monolith.data import Batch, ColumnValues
+    from monolith.data.records import BadRecords, Records
 
 _BITS = 14
 _NUM_REGISTERS = 1 << _BITS

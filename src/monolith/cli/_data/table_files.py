@@ -12,25 +12,20 @@ from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.conversions import LABEL_FEATURE as LABEL
-from monolith.data.conversions import WEIGHT_FEATURE as WEIGHT
+from monolith.data import LABEL_FEATURE as LABEL
+from monolith.data import LINE_ID_COLUMNS, SOURCE_KEY_COLUMN
+from monolith.data import WEIGHT_FEATURE as WEIGHT
 from monolith.data.protos.example_pb2 import Example
-from monolith.data.records.compression import Compression
-from monolith.data.sources.arrow_columns import pyarrow_module
-from monolith.data.sources.csv_dataset import CsvDataset
-from monolith.data.sources.json_lines_dataset import JsonLinesDataset
-from monolith.data.sources.parquet_dataset import ParquetDataset
-from monolith.data.tf_conversions import LINE_ID_COLUMNS, SOURCE_KEY_COLUMN
+from monolith.data.records import Compression
+from monolith.data.sources import CsvDataset, JsonLinesDataset, ParquetDataset, pyarrow_module
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from monolith.data.batch import Batch
-    from monolith.data.dataset import Dataset
-    from monolith.data.records.bad_records import BadRecords
-    from monolith.data.sources.file_set import FileSet
-    from monolith.data.sources.line_dataset import LineDataset
+    from monolith.data import Batch, Dataset
+    from monolith.data.records import BadRecords
+    from monolith.data.sources import FileSet, LineDataset
 
 _ROWS_OF_A_BLOCK = 4096
 _CSV = {".csv", ".tsv", ".tab"}

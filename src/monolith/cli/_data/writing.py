@@ -8,10 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.cli._data.table_files import pyarrow, table_of, temporary_beside
-from monolith.data.conversions import example_batch_of, instance_of_example
-from monolith.data.records.compression import Compression
-from monolith.data.records.writer import RecordWriter
-from monolith.data.tf_conversions import tf_example_of_example
+from monolith.data import example_batch_of, instance_of_example, tf_example_of_example
+from monolith.data.records import Compression, RecordWriter
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
 from monolith.files import refuse_special_file
 

@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from monolith.data.clicks import NUM_CONTEXTS
+from monolith.data import NUM_CONTEXTS
 from monolith.nn import Embeddings, Slice, Slot
-from monolith.observe.charts import NARROW_BELOW
-from monolith.tables.filters import SlidingHashFilter
-from monolith.tables.initializers import Zeros
-from monolith.tables.row_optimizers import Adagrad
+from monolith.observe import NARROW_BELOW
+from monolith.tables import Adagrad, SlidingHashFilter, Zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monolith.clock import Clock
     from monolith.data import Batch, SyntheticClicks
-    from monolith.tables.store import Applied
+    from monolith.tables import Applied
     from monolith.tensors import Ragged
 
     Ids = dict[str, Tensor | Ragged]

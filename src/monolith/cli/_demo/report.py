@@ -17,8 +17,7 @@ from monolith.cli._demo.contestants import ITEM_DAYS, USER_DAYS, bars_of
 from monolith.cli._demo.contestants import STYLE as STAGE_STYLE
 from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD
 from monolith.cli._demo.view import names_of
-from monolith.observe import charts
-from monolith.observe.charts import Axes, Series, line_chart
+from monolith.observe import Axes, Series, charts, line_chart
 
 if TYPE_CHECKING:
     from monolith.cli._demo.race import RaceProgress

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from monolith import environment
 from monolith.clock import SystemClock
 from monolith.cluster.addresses import concat_ip_and_port
-from monolith.rpc.credentials import load_grpc
+from monolith.rpc import load_grpc
 
 if TYPE_CHECKING:
     from monolith.clock import Clock

@@ -18,8 +18,8 @@ import torch
 from monolith import errors
 from monolith.collective.lock_step import Call, LockStep
 from monolith.collective.serial_executor import RaisedByAllError
-from monolith.tables.batch import BatchStamp
-from monolith.tables.formats.row_block import RowBlock
+from monolith.tables import BatchStamp
+from monolith.tables.formats import RowBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.collective.sharded.calls import pack, settled_here, unpack
 from monolith.deltalog import rows_part
-from monolith.deltalog.publish.part_publisher import PartPublisher
+from monolith.deltalog.publish import PartPublisher
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.formats.row_block import PackedBlocks
-from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds
-from monolith.tables.local.history import LocalChangeReader, LocalHistory
+from monolith.tables import ALL_BUCKETS, ChangePosition, bucket_bounds
+from monolith.tables.formats import PackedBlocks
+from monolith.tables.local import LocalChangeReader, LocalHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from monolith.collective.sharded.calls import BlockStreams, RankCalls
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish.store_publisher import Trained
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.local.store import LocalStore
+    from monolith.deltalog.publish import Trained
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.local import LocalStore
 
 
 class ReaderCalls:

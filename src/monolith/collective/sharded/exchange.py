@@ -16,9 +16,8 @@ from monolith.collective.lock_step import Call
 from monolith.collective.serial_executor import RaisedByAllError
 from monolith.collective.sharded.times import SharedClock
 from monolith.errors import FailedPreconditionError
-from monolith.tables.arrays import new_rows
-from monolith.tables.batch import NOTHING_APPLIED
-from monolith.tables.local.plan import NO_TICKET, LocalRows
+from monolith.tables import NOTHING_APPLIED, new_rows
+from monolith.tables.local import NO_TICKET, LocalRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from monolith.collective.lock_step import Agreed, LockStep
     from monolith.collective.sharded.owner import RowOwner, SentIds
     from monolith.collective.sharded.plan import IdMessage, ShardedPlan
-    from monolith.tables.local.native_tables import NativeTables
+    from monolith.tables.local import NativeTables
 
 
 class Tickets:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from monolith.collective.sharded.plan import IdMessage
 from monolith.collective.sharded.update import HandedOver
 from monolith.errors import DeadlineExceededError, InvalidArgumentError
-from monolith.tables.arrays import time_array
-from monolith.tables.local.joined import stamp_from_core
-from monolith.tables.local.update import prepare_update
+from monolith.tables import time_array
+from monolith.tables.local import prepare_update, stamp_from_core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from monolith.collective.serial_executor import LineCall
     from monolith.collective.sharded.plan import ShardedPlan
     from monolith.collective.sharded.store import ShardedStore
-    from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
-    from monolith.tables.history import Cut
+    from monolith.tables import Applied, BatchStamp, Cut, Pending, Plan, Rows, Update
 
 _SUBJECT = "sharded store"
 

@@ -8,16 +8,15 @@ import numpy as np
 
 from monolith import _core
 from monolith.collective.sharded.plan import read_stamp
-from monolith.tables.arrays import new_rows
-from monolith.tables.batch import applied_from_core
+from monolith.tables import applied_from_core, new_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from monolith.tables.batch import Applied, BatchStamp
-    from monolith.tables.local.store import LocalStore
+    from monolith.tables import Applied, BatchStamp
+    from monolith.tables.local import LocalStore
 
 _NOTHING = np.empty(0, np.int64)
 _PER_UNIQUE_ID = 1

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from monolith.tables.batch import BatchStamp
-from monolith.tables.local.plan import RemotePlan
+from monolith.tables import BatchStamp
+from monolith.tables.local import RemotePlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,30 +13,29 @@ from typing import TYPE_CHECKING, Any
 from monolith.collective.serial_executor import RaisedByAllError
 from monolith.collective.sharded.calls import pack, settled, stamps_from_plain, stamps_to_plain, unpack
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.tables.bucket_owners import OwnersCut, emptied_by
-from monolith.tables.history import (
+from monolith.tables import (
     ALL_BUCKETS,
     ChangePosition,
     OwnerClock,
+    OwnersCut,
+    PreparedRestore,
     SnapshotWriteConfig,
     WrittenRows,
     bucket_bounds,
+    emptied_by,
     shared_buckets,
 )
-from monolith.tables.local.restore import LocalRestore
-from monolith.tables.snapshot.location import remove_written
-from monolith.tables.snapshot.manifest import FileEntry, SnapshotManifest
-from monolith.tables.store import PreparedRestore
+from monolith.tables.local import LocalRestore
+from monolith.tables.snapshot import FileEntry, SnapshotManifest, remove_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from monolith import _core
     from monolith.collective.sharded.calls import BlockStreams, RankCalls
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.local.cut import LocalCut
-    from monolith.tables.local.native_tables import NativeTables
-    from monolith.tables.snapshot.restore import RestoreReport
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.local import LocalCut, NativeTables
+    from monolith.tables.snapshot import RestoreReport
 
 
 class CutCalls:

@@ -25,17 +25,24 @@ from monolith.collective.sharded.snapshots import CutCalls, RestoreCalls, Sharde
 from monolith.collective.sharded.update import HandedOver, RankUpdates
 from monolith.collective.sharded.whole import WholeCalls
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables.arrays import bucket_array, id_array, time_array
-from monolith.tables.bucket_owners import emptied_by, owned_ranges, require_owners, share_of
-from monolith.tables.history import ALL_BUCKETS, bucket_bounds, shared_buckets
-from monolith.tables.local.cut import LocalCut
-from monolith.tables.local.history import LocalHistory
-from monolith.tables.local.plan import OpenPlans
-from monolith.tables.local.restore import LocalRestore
-from monolith.tables.local.store import LocalStore, agreed_stamps
-from monolith.tables.schema import differences
-from monolith.tables.store import LoadReport, StoreStats, Traits
-from monolith.tables.table_config import sorted_by_name
+from monolith.tables import (
+    ALL_BUCKETS,
+    LoadReport,
+    StoreStats,
+    Traits,
+    bucket_array,
+    bucket_bounds,
+    differences,
+    emptied_by,
+    id_array,
+    owned_ranges,
+    require_owners,
+    share_of,
+    shared_buckets,
+    sorted_by_name,
+    time_array,
+)
+from monolith.tables.local import LocalCut, LocalHistory, LocalRestore, LocalStore, OpenPlans, agreed_stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,15 +54,23 @@ if TYPE_CHECKING:
     from monolith.collective.serial_executor import LineCall, SerialExecutor
     from monolith.collective.wire import Wire
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish.store_publisher import StorePublisher, StorePublishingConfig
-    from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import ChangePosition, OwnerClock
-    from monolith.tables.local.plan import LocalRows
-    from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import SnapshotManifest
-    from monolith.tables.store import Cut, Store
-    from monolith.tables.table_config import TableConfig
+    from monolith.deltalog.publish import StorePublisher, StorePublishingConfig
+    from monolith.tables import (
+        Applied,
+        BatchStamp,
+        ChangePosition,
+        Cut,
+        OwnerClock,
+        Pending,
+        Plan,
+        Rows,
+        Schema,
+        Store,
+        TableConfig,
+    )
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.local import LocalRows
+    from monolith.tables.snapshot import SnapshotManifest
 
 _SUBJECT = "sharded store"
 _VARIABLE = "MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from monolith.collective.sharded.calls import gather_texts, pack, unpack
-from monolith.tables.event_times import EventClock
+from monolith.tables import EventClock
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from monolith.collective.sharded.exchange import RowExchange
     from monolith.collective.sharded.owner import SentIds
     from monolith.collective.sharded.plan import IdMessage
-    from monolith.tables.event_times import BoundedTimes
-    from monolith.tables.local.update import MergedUpdate
+    from monolith.tables import BoundedTimes
+    from monolith.tables.local import MergedUpdate
 
 _DAY = 86400
 _NOBODY = -1

@@ -14,9 +14,8 @@ from monolith.collective.sharded.calls import raise_failures, settled
 from monolith.collective.sharded.owner import OwnerStep, RankPush
 from monolith.collective.sharded.times import UpdateTimes
 from monolith.errors import InternalError
-from monolith.tables.batch import Applied
-from monolith.tables.local.plan import NO_TICKET
-from monolith.tables.local.update import MergedUpdate, require_finite, require_not_discarded
+from monolith.tables import Applied
+from monolith.tables.local import NO_TICKET, MergedUpdate, require_finite, require_not_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from monolith.collective.sharded.exchange import RowExchange
     from monolith.collective.sharded.owner import SentIds
     from monolith.collective.sharded.plan import IdMessage, ShardedPlan
-    from monolith.tables.local.update import PreparedUpdate
+    from monolith.tables.local import PreparedUpdate
 
 _WORDS, _TICKET, _OLDEST, _PREVIOUS, _FIRST_SEQ, _INCARNATION, _SCALE, _TIME, _NEWEST = range(9)
 """Numbers of its update that each rank sends to each owner; the times are those of `UpdateTimes`."""

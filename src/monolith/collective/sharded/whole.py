@@ -11,12 +11,20 @@ import torch
 
 from monolith import _core
 from monolith.collective.sharded.calls import gather_texts, pack, settled, stamps_from_plain, stamps_to_plain, unpack
-from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
-from monolith.tables.formats.row_block import RowBlock
-from monolith.tables.history import ALL_BUCKETS, OwnerClock, shared_buckets
-from monolith.tables.local.joined import stamp_to_core
-from monolith.tables.local.store import agreed_stamps
-from monolith.tables.store import LoadReport, StoreStats
+from monolith.tables import (
+    ALL_BUCKETS,
+    LoadReport,
+    OwnerClock,
+    StoreStats,
+    emptied_by,
+    require_assignable,
+    shared_buckets,
+    stats_of_all,
+    sum_by_slot,
+    sum_of_reports,
+)
+from monolith.tables.formats import RowBlock
+from monolith.tables.local import agreed_stamps, stamp_to_core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +34,7 @@ if TYPE_CHECKING:
     from monolith.collective.sharded.calls import RankCalls
     from monolith.collective.sharded.owner import RowOwner
     from monolith.collective.sharded.times import SharedClock
-    from monolith.tables.local.history import LocalHistory
-    from monolith.tables.local.store import LocalStore
+    from monolith.tables.local import LocalHistory, LocalStore
 
 _SUBJECT = "sharded store"
 _ALL_TABLES = -1

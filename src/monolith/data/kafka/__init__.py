@@ -4,16 +4,8 @@ Read `dataset` first, then `fetching` (each message once, up to the end), `order
 what `monolith.data` may.
 """
 
-from monolith.data.kafka.config import KafkaConfig
-from monolith.data.kafka.dataset import KafkaDataset
-from monolith.data.kafka.position import KafkaPosition, Partition, merge_positions
-from monolith.data.kafka.reading import KafkaReading
+from __future__ import annotations
 
-__all__ = [
-    "KafkaConfig",
-    "KafkaDataset",
-    "KafkaPosition",
-    "KafkaReading",
-    "Partition",
-    "merge_positions",
-]
+from monolith._doors import open_door as _open_door
+
+__getattr__, __dir__, __all__ = _open_door(__name__)

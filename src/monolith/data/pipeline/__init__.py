@@ -5,4 +5,8 @@ Read `stage`, then `elements` (stages over one element at a time), `windows` (ov
 `monolith.data.rows`.
 """
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from monolith._doors import open_door as _open_door
+
+__getattr__, __dir__, __all__ = _open_door(__name__)

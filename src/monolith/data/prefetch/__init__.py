@@ -6,23 +6,6 @@ has the locking.
 
 from __future__ import annotations
 
-from monolith.data.prefetch.bounded_queue import BoundedQueue
-from monolith.data.prefetch.element import element_of
-from monolith.data.prefetch.enqueue import Taker, enqueue_dicts_with_queue_return, prefetch
-from monolith.data.prefetch.fifo_queue import FIFOQueue, PaddingFIFOQueue, ops_of
-from monolith.data.prefetch.multi_queue import ElementQueue, MultiFIFOQueue
-from monolith.data.prefetch.runner import MultiQueueRunner
+from monolith._doors import open_door as _open_door
 
-__all__ = [
-    "BoundedQueue",
-    "ElementQueue",
-    "FIFOQueue",
-    "MultiFIFOQueue",
-    "MultiQueueRunner",
-    "PaddingFIFOQueue",
-    "Taker",
-    "element_of",
-    "enqueue_dicts_with_queue_return",
-    "ops_of",
-    "prefetch",
-]
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -5,20 +5,8 @@
 'aa06040000803f'
 """
 
-from monolith.data.protos import (
-    example_pb2,
-    instance_pb2,
-    label_config_pb2,
-    line_id_pb2,
-    tf_example_pb2,
-    transform_config_pb2,
-)
+from __future__ import annotations
 
-__all__ = [
-    "example_pb2",
-    "instance_pb2",
-    "label_config_pb2",
-    "line_id_pb2",
-    "tf_example_pb2",
-    "transform_config_pb2",
-]
+from monolith._doors import open_door as _open_door
+
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -3,4 +3,8 @@
 Read `file_set` (which files, in which order), then `file_dataset` (how they are read round-robin), then the formats.
 """
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from monolith._doors import open_door as _open_door
+
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING
 import fsspec
 import torch
 
-from monolith.checkpoint.inspection import SavedState
-from monolith.checkpoint.tensor_file import tensors_from_bytes, tensors_to_bytes
+from monolith.checkpoint import SavedState, tensors_from_bytes, tensors_to_bytes
 from monolith.deltalog import IncrementKind, store_of
 from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.files import join, named_errors
-from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, ChangePosition, shared_buckets
-from monolith.tables.local.store import LocalStore
-from monolith.tables.schema import Schema, TableSchema
-from monolith.tables.serving_tables import serving_tables
-from monolith.tables.snapshot.bucket_file import read_blocks
-from monolith.tables.snapshot.location import open_source
-from monolith.tables.snapshot.restore import restore
+from monolith.tables import ALL_BUCKETS, ChangePosition, Schema, TableSchema, serving_tables, shared_buckets
+from monolith.tables.formats import BlockKind
+from monolith.tables.local import LocalStore
+from monolith.tables.snapshot import open_source, read_blocks, restore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.deltalog import Base, DeltaLog
-    from monolith.tables.store import Store
+    from monolith.tables import Store
 
 
 class BaseState:

@@ -21,7 +21,7 @@ from monolith.errors import (
     OpError,
     UnavailableError,
 )
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables import ALL_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.deltalog import Base, Increment
-    from monolith.tables.store import Store
+    from monolith.tables import Store
 
 _log = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint.tensor_file import tensors_from_bytes
+from monolith.checkpoint import tensors_from_bytes
 from monolith.deltalog import DENSE_PART, GapError, IncrementKind, store_of
 from monolith.deltalog.follow.base_state import BaseState
 from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.errors import DataLossError, NotFoundError, OpError
-from monolith.tables.formats.row_block import PackedBlocks
-from monolith.tables.history import ALL_BUCKETS, shared_buckets
+from monolith.tables import ALL_BUCKETS, shared_buckets
+from monolith.tables.formats import PackedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.deltalog import Base, DeltaLog, Increment, PartReader
-    from monolith.tables.store import Store
+    from monolith.tables import Store
 
 _log = logging.getLogger(__name__)
 

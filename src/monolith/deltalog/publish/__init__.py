@@ -7,15 +7,12 @@ Below parameter servers and ranks, which publish their own buckets. `publisher.p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from monolith._doors import open_door as _open_door
 
-from monolith._deprecated import former_names as _former_names
-from monolith.deltalog.publish.publisher import DeltaPublisher, PublisherConfig
-
-__all__ = ["DeltaPublisher", "PublisherConfig"]
-
-if not TYPE_CHECKING:  # type checkers accept only the current names
-    __getattr__ = _former_names(
-        __name__,
-        {"DeltaPublishHook": "monolith.hooks.DeltaPublishHook", "PublisherOptions": "PublisherConfig"},
-    )
+__getattr__, __dir__, __all__ = _open_door(
+    __name__,
+    {
+        "DeltaPublishHook": "monolith.hooks.DeltaPublishHook",
+        "PublisherOptions": "PublisherConfig",
+    },
+)

@@ -17,19 +17,25 @@ import numpy as np
 import torch
 
 from monolith import _core
-from monolith.checkpoint.catalog import Catalog, full_local_path
-from monolith.checkpoint.folder import open_folder
-from monolith.checkpoint.inspection import SavedState, resolve
-from monolith.checkpoint.manifest import SUFFIX, TablesEntry
-from monolith.checkpoint.state_files import checkpoint_exists, split_path
-from monolith.checkpoint.writing import ASSETS, SAVING
+from monolith.checkpoint import (
+    ASSETS,
+    SAVING,
+    SUFFIX,
+    Catalog,
+    SavedState,
+    TablesEntry,
+    checkpoint_exists,
+    full_local_path,
+    open_folder,
+    resolve,
+    split_path,
+)
 from monolith.deltalog.publish.log_position import POSITION_NAME
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.ids import SIGNATURE_BITS_V2
-from monolith.nn.embeddings.slot_address import SlotAddress
-from monolith.tables.formats.row_block import BlockKind, filter_block, rekeyed_block
-from monolith.tables.snapshot.bucket_file import blocks_of, write_blocks
-from monolith.tables.snapshot.location import open_source
+from monolith.nn.embeddings import SlotAddress
+from monolith.tables.formats import BlockKind, filter_block, rekeyed_block
+from monolith.tables.snapshot import blocks_of, open_source, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,8 +43,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.schema import TableSchema
+    from monolith.tables import TableSchema
+    from monolith.tables.formats import RowBlock
 
 _RANK_FOLDER = re.compile(r"index-\d{4,}")
 _ROWS = frozenset({BlockKind.FULL, BlockKind.SERVING})

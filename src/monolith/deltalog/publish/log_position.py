@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.tables.history import ChangePosition
+from monolith.tables import ChangePosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

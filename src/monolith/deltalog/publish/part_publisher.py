@@ -15,8 +15,8 @@ import torch
 from monolith.deltalog import IncrementKind, rows_part, store_of
 from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.errors import DataLossError, NotFoundError
-from monolith.tables.formats.row_block import BlockKind, PackedBlocks
-from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
+from monolith.tables import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
+from monolith.tables.formats import BlockKind, PackedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog, PartWriter
     from monolith.deltalog.publish.log_position import LogPosition
     from monolith.deltalog.publish.store_publisher import Trained
-    from monolith.tables.history import ChangeReader
-    from monolith.tables.store import Store
+    from monolith.tables import ChangeReader, Store
 
 _log = logging.getLogger(__name__)
 

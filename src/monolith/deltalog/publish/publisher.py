@@ -12,9 +12,7 @@ import threading
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Self
 
-from monolith.checkpoint.inspection import SavedState
-from monolith.checkpoint.state_files import checkpoint_exists
-from monolith.checkpoint.tensor_file import tensors_to_bytes
+from monolith.checkpoint import SavedState, checkpoint_exists, tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
 from monolith.deltalog import DENSE_PART, Base, DeltaLog, IncrementKind, store_of
@@ -30,8 +28,8 @@ from monolith.deltalog.publish.store_publisher import (
 )
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
 from monolith.files import basename
-from monolith.tables.history import ALL_BUCKETS, ChangePosition
-from monolith.tables.snapshot.location import open_source
+from monolith.tables import ALL_BUCKETS, ChangePosition
+from monolith.tables.snapshot import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,8 +40,7 @@ if TYPE_CHECKING:
     from monolith.deltalog import PartWriter
     from monolith.deltalog.publish.store_publisher import StorePublisher
     from monolith.hook import StepLock
-    from monolith.tables.history import ChangeReader
-    from monolith.tables.store import Store
+    from monolith.tables import ChangeReader, Store
 
 _log = logging.getLogger(__name__)
 

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from monolith.tables.schema import Schema
+from monolith.tables import Schema
 
 if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
     from monolith.deltalog.publish.log_position import LogPosition
-    from monolith.tables.batch import BatchStamp
-    from monolith.tables.history import ChangePosition
-    from monolith.tables.store import Store
+    from monolith.tables import BatchStamp, ChangePosition, Store
 
 ONE_STORE = "model"
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
-    from monolith.data.kafka.client import KafkaClient
-    from monolith.data.kafka.position import Partition
+    from monolith.data.kafka import KafkaClient, Partition
     from monolith.deltalog.transports.kafka_transport import KafkaTransport
 
 HEADER_NAME = "monolith-increment"

@@ -12,9 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from monolith import _core
-from monolith.data.kafka import KafkaConfig
-from monolith.data.kafka.client import KafkaClient, confluent_kafka, new_library_log
-from monolith.data.kafka.position import Partition
+from monolith.data.kafka import KafkaClient, KafkaConfig, Partition, confluent_kafka, new_library_log
 from monolith.deltalog.increment import read_head, require_part
 from monolith.deltalog.replay import Replay
 from monolith.deltalog.transport import Claim, Extent

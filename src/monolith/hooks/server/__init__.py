@@ -6,16 +6,6 @@ which is imported when a server or client is created. Read `service` first.
 
 from __future__ import annotations
 
-from monolith.hooks.server.client import ControllerClient, get_stub_from_model_dir
-from monolith.hooks.server.server_hook import ServerHook
-from monolith.hooks.server.step_gate import StepGate
-from monolith.rpc.credentials import ClientCredentials, ServerCredentials
+from monolith._doors import open_door as _open_door
 
-__all__ = [
-    "ClientCredentials",
-    "ControllerClient",
-    "ServerCredentials",
-    "ServerHook",
-    "StepGate",
-    "get_stub_from_model_dir",
-]
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -10,7 +10,7 @@ from monolith.files import text_files
 from monolith.hooks.server.protos import controller_service_pb2 as messages
 from monolith.hooks.server.server_hook import address_file
 from monolith.hooks.server.service import SERVICE
-from monolith.rpc.credentials import ClientCredentials, load_grpc
+from monolith.rpc import ClientCredentials, load_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith import files
-from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
+from monolith.cluster import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
 from monolith.errors import FailedPreconditionError, UnavailableError
 from monolith.files import text_files
 from monolith.hook import Hook
 from monolith.hooks.server.service import ControllerService, make_handler
 from monolith.hooks.server.step_gate import StepGate
-from monolith.rpc.connection_limit import ConnectionLimit
-from monolith.rpc.credentials import ServerCredentials, load_grpc
+from monolith.rpc import ConnectionLimit, ServerCredentials, load_grpc
 
 if TYPE_CHECKING:
-    from monolith.cluster.barrier import Barrier
+    from monolith.cluster import Barrier
     from monolith.hook import HookedSession, StepContext
     from monolith.hooks.server.service import TriggersSave
 

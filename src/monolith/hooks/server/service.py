@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.hooks.server.protos import controller_service_pb2 as messages
-from monolith.rpc.credentials import load_grpc
+from monolith.rpc import load_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monolith.cluster.barrier import Barrier
+    from monolith.cluster import Barrier
     from monolith.hook import HookedSession
     from monolith.hooks.server.step_gate import StepGate
-    from monolith.rpc.credentials import ServerCredentials
+    from monolith.rpc import ServerCredentials
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ Nothing here connects to a cluster: a manifest is a text. Read `k8s` first.
 
 from __future__ import annotations
 
-from monolith.launch.manifests.k8s import K8sJob, yaml_text
-from monolith.launch.manifests.yarn import YarnService
+from monolith._doors import open_door as _open_door
 
-__all__ = ["K8sJob", "YarnService", "yaml_text"]
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.embeddings import Embeddings
     from monolith.nn.embeddings.lookup import EmbeddingOutputs
     from monolith.nn.embeddings.passes import PlannedBatch
-    from monolith.tables.store import BatchStamp
+    from monolith.tables import BatchStamp
 
 _TURN: ContextVar[BatchContext | None] = ContextVar("monolith_batch_turn", default=None)
 

@@ -34,11 +34,8 @@ from monolith.nn.embeddings.rows_optimizer import LearningRates, RowsOptimizer
 from monolith.nn.embeddings.saved_state import require_tables
 from monolith.nn.slot import Slot, require_rate
 from monolith.nn.table_defaults import current_table_defaults
-from monolith.tables.batch import BatchStamp, Update
-from monolith.tables.filters import SlidingHashFilter
-from monolith.tables.local.store import LocalStore
-from monolith.tables.row_optimizers import Adagrad, RowOptimizer
-from monolith.tables.table_config import Segment, TableConfig
+from monolith.tables import Adagrad, BatchStamp, RowOptimizer, Segment, SlidingHashFilter, TableConfig, Update
+from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,9 +45,7 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.nn.slot import LearningRate
     from monolith.nn.table_defaults import StoreFactory
-    from monolith.tables.batch import Applied
-    from monolith.tables.filters import AdmissionFilter
-    from monolith.tables.store import Store
+    from monolith.tables import AdmissionFilter, Applied, Store
 
 
 DEFAULT_OPTIMIZER = Adagrad(learning_rate=0.05, initial_accumulator_value=1e-8)

@@ -9,8 +9,7 @@ import torch
 from torch.linalg import vector_norm
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
-from monolith.tables.batch import NOTHING_APPLIED
-from monolith.tables.slot_keys import buckets_of_plan, ids_of_keys
+from monolith.tables import NOTHING_APPLIED, buckets_of_plan, ids_of_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.passes import BatchPass, PassRegistry
     from monolith.nn.embeddings.pooling import PooledLayout
     from monolith.nn.embeddings.worker import Push, StoreWorker
-    from monolith.tables.batch import Applied, Plan, Update
-    from monolith.tables.schema import Schema
+    from monolith.tables import Applied, Plan, Schema, Update
 
 
 class GradientStep:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from monolith.data.prefetch.staging import SideStreams
+from monolith.data.prefetch import SideStreams
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

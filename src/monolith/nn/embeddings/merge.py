@@ -19,16 +19,14 @@ from typing import TYPE_CHECKING
 from monolith.errors import InvalidArgumentError
 from monolith.ids import NUM_SLOTS_V2
 from monolith.nn.slot import Slot, combiner_of
-from monolith.tables.schema import fnv1a_64
-from monolith.tables.slot_keys import MAX_WIDE_SLOTS
-from monolith.tables.table_config import Segment, TableConfig
+from monolith.tables import MAX_WIDE_SLOTS, Segment, TableConfig, fnv1a_64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from monolith.nn.combiners import Combiner
     from monolith.nn.slot import LearningRate, Slice
-    from monolith.tables.row_optimizers import RowOptimizer
+    from monolith.tables import RowOptimizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import torch
 from monolith.errors import FailedPreconditionError
 from monolith.forks import fork_safe
 from monolith.nn.embeddings.row_parameters import RowGradient
-from monolith.tables.slot_keys import buckets_of_plan
+from monolith.tables import buckets_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.id_batch import BatchShape
     from monolith.nn.embeddings.pooling import PooledBatch, RowGradients
     from monolith.nn.embeddings.worker import StoreWorker
-    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
-    from monolith.tables.schema import Schema
+    from monolith.tables import BatchStamp, Pending, Plan, Rows, Schema
 
 
 FOLDED_PASSES = 64

@@ -16,7 +16,7 @@ import torch
 
 from monolith import _core
 from monolith.nn.embeddings import torch_pooling as _torch_pooling
-from monolith.tables.arrays import new_rows
+from monolith.tables import new_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from monolith.nn.embeddings.id_batch import BatchShape
     from monolith.nn.embeddings.merge import PlacedSlot
-    from monolith.tables.batch import Plan
+    from monolith.tables import Plan
 
 
 class RowGradients(NamedTuple):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.nn.row_assignment import RowIds, RowVectors
     from monolith.nn.slot import Slot
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import TableConfig
 
 
 _FLUSH_SECONDS = 600.0

@@ -21,16 +21,14 @@ from monolith.nn.embeddings.saved_state import (
     unpack_rows,
 )
 from monolith.nn.embeddings.worker import StoreWorker
-from monolith.tables.batch import BatchStamp
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables import ALL_BUCKETS, BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.nn.embeddings.row_parameters import RowGradient
-    from monolith.tables.history import Cut
-    from monolith.tables.store import Store, WorkerSession
+    from monolith.tables import Cut, Store, WorkerSession
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -20,19 +20,15 @@ from torch import Tensor
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.tables.formats.row_block import TRAILER, BlockKind, PackedBlocks, RowBlock, rekeyed_block
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.schema import Schema
-from monolith.tables.slot_keys import moved_keys
+from monolith.tables import ALL_BUCKETS, Schema, moved_keys
+from monolith.tables.formats import TRAILER, BlockKind, PackedBlocks, RowBlock, rekeyed_block
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from monolith.nn.embeddings.merge import MergedTable, PlacedSlot
     from monolith.nn.embeddings.worker import StoreWorker
-    from monolith.tables.history import Cut
-    from monolith.tables.schema import TableSchema
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import Cut, TableConfig, TableSchema
 
 
 _FORMAT = 2

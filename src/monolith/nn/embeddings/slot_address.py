@@ -18,7 +18,7 @@ from monolith.nn.combiners import ReduceSum
 from monolith.nn.embeddings.id_batch import IdBatchReader
 from monolith.nn.embeddings.merge import PlacedSlot
 from monolith.nn.slot import Slot
-from monolith.tables.slot_keys import ids_of_keys, wide_index_of
+from monolith.tables import ids_of_keys, wide_index_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from monolith.nn.embeddings.embeddings import Embeddings
     from monolith.nn.slot import IdLayout
-    from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.formats import RowBlock
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.id_batch import BatchShape
     from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.nn.embeddings.pooling import PooledLayout
-    from monolith.tables.store import Plan
+    from monolith.tables import Plan
 
 
 _MOST_GROUPS = 1 << 20

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import FailedPreconditionError
 from monolith.forks import fork_safe
-from monolith.tables.batch import NOTHING_APPLIED, BatchStamp
+from monolith.tables import NOTHING_APPLIED, BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from monolith.tables.batch import Applied, Pending, Plan, Rows, Update
-    from monolith.tables.history import Cut
-    from monolith.tables.store import Store, WorkerSession
+    from monolith.tables import Applied, Cut, Pending, Plan, Rows, Store, Update, WorkerSession
 
 
 class Push(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from monolith.nn._arguments import positive_sizes, require_last_dim, require_positive
 from monolith.nn.layers.activations import Activation, activation_layer, per_layer_activations
 from monolith.nn.layers.dense import BatchNorm, Dense, Initializer, KernelNorm
-from monolith.observe.feature_insight import feature_insight
+from monolith.observe import feature_insight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from monolith import _core
-from monolith.data.records.framing import Framing, SampleFormat
+from monolith.data.records import Framing, SampleFormat
 from monolith.errors import DataLossError
 from monolith.online.joiner.events import item_of, request_of
 

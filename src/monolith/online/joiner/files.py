@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from monolith import _core
-from monolith.data.records.reader import MAX_RECORD_BYTES
+from monolith.data.records import MAX_RECORD_BYTES
 from monolith.errors import DataLossError
 from monolith.files import named_errors, open_if_there, refuse_special_file
 from monolith.online.joiner.endpoints import Arrived, plain_offset
 from monolith.online.joiner.examples import whole_examples
 
 if TYPE_CHECKING:
-    from monolith.data.records.bad_records import BadRecords
-    from monolith.data.records.framing import Framing
+    from monolith.data.records import BadRecords, Framing
     from monolith.online.joiner.endpoints import JoinPosition
 
 _CHUNK = 1 << 20

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from monolith.clock import Clock
-    from monolith.data.records.bad_records import BadRecords
+    from monolith.data.records import BadRecords
     from monolith.online.joiner.endpoints import JoinInput, JoinOutput
     from monolith.online.joiner.events import PlainEvent
     from monolith.online.joiner.examples import ExampleWriter

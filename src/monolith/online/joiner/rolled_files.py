@@ -17,8 +17,7 @@ from monolith.online.joiner.files import FileInput
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
-    from monolith.data.records.bad_records import BadRecords
-    from monolith.data.records.framing import Framing
+    from monolith.data.records import BadRecords, Framing
     from monolith.online.joiner.endpoints import JoinPosition
 
 _AT_ONCE = 1024

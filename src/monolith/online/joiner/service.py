@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.clock import LOOK_SECONDS, SystemClock
 from monolith.config import Config, config, require_at_least
-from monolith.data.records.bad_records import BadRecords
-from monolith.data.records.framing import Framing
+from monolith.data.records import BadRecords, Framing
 from monolith.errors import InvalidArgumentError
 from monolith.observe import MetricClient
 from monolith.online.joiner.endpoints import kafka_place

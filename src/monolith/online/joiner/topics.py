@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.kafka.client import KafkaClient, confluent_kafka
-from monolith.data.kafka.config import KafkaConfig
-from monolith.data.kafka.fetching import Fetching
-from monolith.data.kafka.position import Partition
+from monolith.data.kafka import Fetching, KafkaClient, KafkaConfig, Partition, confluent_kafka
 from monolith.errors import DataLossError, UnavailableError
 from monolith.online.joiner.endpoints import Arrived, plain_offset
 from monolith.online.joiner.examples import split_examples

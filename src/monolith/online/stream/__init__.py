@@ -6,9 +6,6 @@ the output of a joiner. `watching.py` reports the progress of a run.
 
 from __future__ import annotations
 
-from monolith.online.stream.admission import StreamCounts
-from monolith.online.stream.config import StreamConfig
-from monolith.online.stream.dataset import ExampleStream
-from monolith.online.stream.watching import StreamHook
+from monolith._doors import open_door as _open_door
 
-__all__ = ["ExampleStream", "StreamConfig", "StreamCounts", "StreamHook"]
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -9,7 +9,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monolith.data.position import SavedPosition, encode_position, known_examples
+from monolith.data import SavedPosition, encode_position, known_examples
 from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
-from monolith.data.dataset import Dataset
-from monolith.data.pipeline.stage import whole_number
-from monolith.data.reading import Reading
-from monolith.data.records.bad_records import BadRecords
-from monolith.data.records.records import Records
+from monolith.data import Dataset, Reading
+from monolith.data.pipeline import whole_number
+from monolith.data.records import BadRecords, Records
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.topics import num_partitions

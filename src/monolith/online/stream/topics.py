@@ -7,9 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.kafka.client import KafkaClient
-from monolith.data.kafka.config import KafkaConfig
-from monolith.data.kafka.position import Partition
+from monolith.data.kafka import KafkaClient, KafkaConfig, Partition
 from monolith.errors import UnavailableError
 from monolith.online.joiner.examples import NumberedExample
 from monolith.online.joiner.topics import NUMBER_HEADER
@@ -18,7 +16,7 @@ from monolith.online.stream.files import Fetched
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monolith.data.records.bad_records import BadRecords
+    from monolith.data.records import BadRecords
     from monolith.online.joiner.endpoints import KafkaPlace
     from monolith.online.stream.admission import Reached
 

@@ -13,7 +13,7 @@ from monolith.observe import MetricClient
 if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import HookedSession, StepContext
-    from monolith.observe.progress import Progress
+    from monolith.observe import Progress
     from monolith.online.stream.dataset import ExampleStream
 
 _log = logging.getLogger(__name__)

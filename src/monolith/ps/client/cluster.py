@@ -12,22 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith._version import __version__
-from monolith.cluster.addresses import split_address
+from monolith.cluster import split_address
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
 from monolith.ps.agreement import WIRE_VERSION
 from monolith.ps.client.connections import ClusterFrames, LivenessStream, PushBarrier
 from monolith.ps.server.push_gates import rows_owner
-from monolith.rpc.channel import ControlChannel, outcomes_of, results_of
-from monolith.rpc.credentials import ClientCredentials
+from monolith.rpc import ClientCredentials, ControlChannel, outcomes_of, results_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.bucket_owners import owned_ranges, require_owners
+from monolith.tables import owned_ranges, require_owners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from monolith.rpc.channel import ControlCall
-    from monolith.rpc.tunnel import Tunnel
+    from monolith.rpc import ControlCall, Tunnel
 
 
 @dataclass(frozen=True, slots=True)

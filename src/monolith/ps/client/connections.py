@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import _core
 from monolith.errors import CancelledError, FailedPreconditionError, UnavailableError
-from monolith.rpc.channel import results_of
+from monolith.rpc import results_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from monolith.ps.client.cluster import PsCluster
     from monolith.ps.server.push_gates import Clocks
-    from monolith.rpc.channel import ControlChannel
+    from monolith.rpc import ControlChannel
 
 
 class LivenessStream:

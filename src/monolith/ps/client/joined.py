@@ -13,10 +13,8 @@ from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.ps.client.row_calls import PendingRowPush, PendingRows
 from monolith.ps.server.push_gates import rows_owner
-from monolith.tables.arrays import new_rows, time_array
-from monolith.tables.local.joined import stamp_from_core
-from monolith.tables.local.plan import NO_TICKET
-from monolith.tables.local.update import prepare_update, require_finite, require_not_discarded
+from monolith.tables import new_rows, time_array
+from monolith.tables.local import NO_TICKET, prepare_update, require_finite, require_not_discarded, stamp_from_core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.ps.client.store import PsStore
-    from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
-    from monolith.tables.history import Cut
-    from monolith.tables.local.plan import RemotePlan
-    from monolith.tables.local.update import PreparedUpdate
+    from monolith.tables import Applied, BatchStamp, Cut, Pending, Plan, Rows, Update
+    from monolith.tables.local import PreparedUpdate, RemotePlan
 
 _SUBJECT = "parameter servers"
 _NOTHING = -1

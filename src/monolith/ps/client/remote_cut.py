@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.ps._wire_values import blocks_in, buckets_message, file_in, mark_message, stamp_in, write_message
-from monolith.rpc.channel import outcomes_of
+from monolith.rpc import outcomes_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.bucket_owners import OwnersCut
-from monolith.tables.formats.row_block import PackedBlocks
-from monolith.tables.history import ALL_BUCKETS, ChangePosition, OwnerClock, WrittenRows, bucket_bounds, shared_buckets
+from monolith.tables import (
+    ALL_BUCKETS,
+    ChangePosition,
+    OwnerClock,
+    OwnersCut,
+    WrittenRows,
+    bucket_bounds,
+    shared_buckets,
+)
+from monolith.tables.formats import PackedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +29,8 @@ if TYPE_CHECKING:
     from monolith import _core
     from monolith.ps.client.cluster import PsCluster
     from monolith.ps.client.store import PsStore
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import SnapshotWriteConfig
+    from monolith.tables import SnapshotWriteConfig
+    from monolith.tables.formats import RowBlock
 
 _LOOK_SECONDS = 0.05
 """Interval at which a write is checked for cancellation."""

@@ -10,9 +10,9 @@ from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish.store_publisher import StorePublishingConfig, Trained
+    from monolith.deltalog.publish import StorePublishingConfig, Trained
     from monolith.ps.client.cluster import PsCluster
-    from monolith.tables.history import ChangePosition
+    from monolith.tables import ChangePosition
 
 
 class RemotePublisher:

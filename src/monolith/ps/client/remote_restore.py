@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from monolith.ps._wire_values import stamp_message
 from monolith.ps.server.push_gates import rows_owner
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.local.store import agreed_stamps
-from monolith.tables.snapshot.restore import RestoreReport, report_of
-from monolith.tables.store import PreparedRestore
+from monolith.tables import PreparedRestore
+from monolith.tables.local import agreed_stamps
+from monolith.tables.snapshot import RestoreReport, report_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.ps.client.store import PsStore
-    from monolith.tables.history import OwnerClock
-    from monolith.tables.snapshot.manifest import SnapshotManifest
-    from monolith.tables.snapshot.restore import TableMatch
+    from monolith.tables import OwnerClock
+    from monolith.tables.snapshot import SnapshotManifest, TableMatch
 
 
 class RemoteRestore(PreparedRestore):

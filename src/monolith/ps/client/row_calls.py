@@ -10,8 +10,8 @@ import torch
 
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.batch import NOTHING_APPLIED, applied_from_core
-from monolith.tables.local.plan import LocalRows
+from monolith.tables import NOTHING_APPLIED, applied_from_core
+from monolith.tables.local import LocalRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from monolith.ps.client.cluster import PsCluster
     from monolith.ps.client.joined import PsWorkerSession
     from monolith.ps.client.store import PsStore
-    from monolith.tables.batch import Applied, Rows
-    from monolith.tables.local.plan import RemotePlan
-    from monolith.tables.local.update import PreparedUpdate
+    from monolith.tables import Applied, Rows
+    from monolith.tables.local import PreparedUpdate, RemotePlan
 
 _SUBJECT = "parameter servers"
 

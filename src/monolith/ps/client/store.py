@@ -21,18 +21,31 @@ from monolith.ps.client.remote_publisher import RemotePublisher
 from monolith.ps.client.remote_restore import RemoteRestore, RowOwners
 from monolith.ps.client.row_calls import PendingRows
 from monolith.ps.server.push_gates import rows_owner
-from monolith.rpc.channel import outcomes_of
+from monolith.rpc import outcomes_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.arrays import bucket_array, id_array, new_rows, time_array
-from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
-from monolith.tables.event_times import EventClock
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, ChangePosition, OwnerClock, bucket_bounds, shared_buckets
-from monolith.tables.local.native_tables import NativeTables
-from monolith.tables.local.plan import NO_TICKET, OpenPlans, RemotePlan
-from monolith.tables.local.shard_plan import split_batch
-from monolith.tables.local.store import agreed_stamps
-from monolith.tables.snapshot.restore import match_tables
-from monolith.tables.store import LoadReport, StoreStats, Traits
+from monolith.tables import (
+    ALL_BUCKETS,
+    NUM_BUCKETS,
+    ChangePosition,
+    EventClock,
+    LoadReport,
+    OwnerClock,
+    StoreStats,
+    Traits,
+    bucket_array,
+    bucket_bounds,
+    emptied_by,
+    id_array,
+    new_rows,
+    require_assignable,
+    shared_buckets,
+    stats_of_all,
+    sum_by_slot,
+    sum_of_reports,
+    time_array,
+)
+from monolith.tables.local import NO_TICKET, NativeTables, OpenPlans, RemotePlan, agreed_stamps, split_batch
+from monolith.tables.snapshot import match_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,12 +53,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish.store_publisher import StorePublishingConfig
-    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.schema import Schema
-    from monolith.tables.snapshot.manifest import SnapshotManifest
-    from monolith.tables.table_config import TableConfig
+    from monolith.deltalog.publish import StorePublishingConfig
+    from monolith.tables import BatchStamp, Pending, Plan, Rows, Schema, TableConfig
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.snapshot import SnapshotManifest
 
 _log = logging.getLogger(__name__)
 _SUBJECT = "parameter servers"

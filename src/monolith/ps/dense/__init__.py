@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from monolith._doors import open_door as _open_door
+
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from monolith.checkpoint.remote_dense import DenseState
-from monolith.checkpoint.staging import large_buffer
+from monolith.checkpoint import DenseState, large_buffer
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps.dense import wire
 from monolith.ps.dense.layout import DenseLayout, regions_of, trained_parameters
@@ -22,7 +21,7 @@ from monolith.ps.dense.push import DenseWorkerSession, PendingPush, PreparedPush
 from monolith.ps.dense.state_transfer import FrozenShards, StateTransfer
 from monolith.ps.dense.wire import WORDS, Kind
 from monolith.ps.server.push_gates import DENSE_OWNER
-from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Pending
+from monolith.tables import NOTHING_APPLIED, BatchStamp, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings.row_parameters import RowAnchor
+from monolith.nn.embeddings import RowAnchor
 from monolith.ps.dense.optimizer_spec import OptimizerSpec, is_elementwise
 
 if TYPE_CHECKING:

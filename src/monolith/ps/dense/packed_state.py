@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from monolith.checkpoint.staging import large_buffer
-from monolith.checkpoint.value_tree import TreeEncoder, decode
+from monolith.checkpoint import TreeEncoder, decode, large_buffer
 from monolith.errors import DataLossError, ResourceExhaustedError
 
 if TYPE_CHECKING:

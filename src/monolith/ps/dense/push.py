@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
-from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Pending
+from monolith.tables import NOTHING_APPLIED, BatchStamp, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -21,7 +21,7 @@ from monolith.ps.dense.wire import Kind
 from monolith.ps.recovery.recording import NoRecording
 from monolith.ps.server.hosted_weights import HostedWeights
 from monolith.ps.server.push_gates import DENSE_OWNER
-from monolith.tables.schema import differences
+from monolith.tables import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.ps.recovery.recording import Recording
-    from monolith.tables.batch import BatchStamp
+    from monolith.tables import BatchStamp
 
 _log = logging.getLogger(__name__)
 

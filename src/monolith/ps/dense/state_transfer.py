@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from monolith.checkpoint.remote_dense import DenseState
+from monolith.checkpoint import DenseState
 from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.ps.dense import wire
 from monolith.ps.dense.packed_state import pack, room_for, unpack
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense.layout import DenseLayout, WeightShard
     from monolith.ps.dense.wire import DenseFrames, DenseServers
-    from monolith.tables.batch import BatchStamp
+    from monolith.tables import BatchStamp
 
 _CHUNK_BYTES = 64 << 20
 """Bytes of a state moved in one call."""

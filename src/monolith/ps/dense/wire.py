@@ -25,7 +25,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from monolith.errors import DataLossError, InvalidArgumentError
-from monolith.tables.batch import BatchStamp
+from monolith.tables import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

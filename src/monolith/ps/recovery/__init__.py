@@ -17,6 +17,6 @@ Byte grammar and rules: docs/formats/recovery.md. Read `recorder` first.
 
 from __future__ import annotations
 
-from monolith.ps.recovery.config import Recovered, RecoveryConfig
+from monolith._doors import open_door as _open_door
 
-__all__ = ["Recovered", "RecoveryConfig"]
+__getattr__, __dir__, __all__ = _open_door(__name__)

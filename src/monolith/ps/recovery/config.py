@@ -12,7 +12,7 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.tables.batch import BatchStamp
+    from monolith.tables import BatchStamp
 
 _SUBJECT = "recovery record"
 

@@ -6,12 +6,12 @@ import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from monolith.tables.snapshot.manifest import stamps_from_json, stamps_json
+from monolith.tables.snapshot import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.tables.batch import BatchStamp
+    from monolith.tables import BatchStamp
 
 _MOST_SNAPSHOTS = 64
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import AbortedError
 from monolith.ps.recovery.entries import DenseEntry, Place, RowsEntry, Section
-from monolith.tables.formats.row_block import BlockKind, RowBlock
+from monolith.tables.formats import BlockKind, RowBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

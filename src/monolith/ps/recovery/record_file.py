@@ -15,8 +15,8 @@ import numpy as np
 from monolith import _core
 from monolith.errors import DataLossError
 from monolith.ps.recovery.entries import Place, RecordMeta
-from monolith.tables.formats.row_block import HEADER as BLOCK_HEADER
-from monolith.tables.formats.row_block import block_bytes
+from monolith.tables.formats import HEADER as BLOCK_HEADER
+from monolith.tables.formats import block_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from monolith.checkpoint.catalog import committed_names, saved_tables
+from monolith.checkpoint import committed_names, saved_tables
 from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.ps.recovery.entries import RecordMeta, RowsEntry
 from monolith.ps.recovery.increment import IncrementWriter, places_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monolith.ps.recovery.record_folder import RecordFolder
     from monolith.ps.server.hosted_rows import HostedRows
     from monolith.ps.server.push_gates import PushGates
-    from monolith.tables.local.history import LocalHistory
+    from monolith.tables.local import LocalHistory
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.2

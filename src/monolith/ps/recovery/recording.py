@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from monolith.tables.local.history import LocalHistory
+    from monolith.tables.local import LocalHistory
 
 
 class Recording(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.checkpoint.catalog import saved_tables
+from monolith.checkpoint import saved_tables
 from monolith.errors import DataLossError, OpError
 from monolith.ps.dense.packed_state import PackedState, room_for
 from monolith.ps.dense.shard import CapturedDense
@@ -20,24 +20,20 @@ from monolith.ps.recovery.entries import Lineage
 from monolith.ps.recovery.record_log import Followed, PriorRecord
 from monolith.ps.server.hosted_rows import store_of_share
 from monolith.ps.server.push_gates import DENSE_OWNER, rows_owner
-from monolith.tables.bucket_owners import owned_ranges
-from monolith.tables.formats.row_block import BlockKind
-from monolith.tables.history import ALL_BUCKETS, bucket_bounds
-from monolith.tables.local.joined import stamp_to_core
-from monolith.tables.local.restore import LocalRestore
-from monolith.tables.local.store import agreed_stamps
-from monolith.tables.snapshot.bucket_file import blocks_of
-from monolith.tables.snapshot.location import open_source
+from monolith.tables import ALL_BUCKETS, bucket_bounds, owned_ranges
+from monolith.tables.formats import BlockKind
+from monolith.tables.local import LocalRestore, agreed_stamps, stamp_to_core
+from monolith.tables.snapshot import blocks_of, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monolith.checkpoint.catalog import SavedTables
+    from monolith.checkpoint import SavedTables
     from monolith.ps.recovery.entries import Place, RecordMeta, RowsEntry
     from monolith.ps.recovery.record_file import RecordFile
     from monolith.ps.recovery.record_folder import RecordFolder
-    from monolith.tables.batch import BatchStamp
-    from monolith.tables.local.store import LocalStore
+    from monolith.tables import BatchStamp
+    from monolith.tables.local import LocalStore
 
 _LOADED_BYTES = 64 << 20
 """Row blocks in memory at a time."""

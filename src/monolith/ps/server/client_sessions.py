@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError
-from monolith.tables.snapshot.location import remove_written
+from monolith.tables.snapshot import remove_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import SnapshotWriteConfig, WrittenRows
-    from monolith.tables.local.cut import LocalCut
-    from monolith.tables.local.restore import LocalRestore
-    from monolith.tables.local.store import LocalStore
-    from monolith.tables.snapshot.manifest import FileEntry
-    from monolith.tables.snapshot.restore import RestoreReport
-    from monolith.tables.store import LoadReport
+    from monolith.tables import LoadReport, SnapshotWriteConfig, WrittenRows
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.local import LocalCut, LocalRestore, LocalStore
+    from monolith.tables.snapshot import FileEntry, RestoreReport
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from monolith.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
-from monolith.observe.process_resources import resident_bytes
+from monolith.observe import resident_bytes
 from monolith.ps._wire_values import (
     blocks_in,
     buckets_in,
@@ -37,16 +37,15 @@ from monolith.ps.server.hosted_publishing import PublishingRequest
 from monolith.ps.server.hosted_stores import HostedStores
 from monolith.ps.server.push_gates import PushGates, rows_owner
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables.arrays import new_rows
-from monolith.tables.history import NUM_BUCKETS
+from monolith.tables import NUM_BUCKETS, new_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monolith.ps.server.hosted_rows import HostedRows
     from monolith.ps.server.server import FrameServer
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.local.history import LocalChangeReader
+    from monolith.tables.formats import RowBlock
+    from monolith.tables.local import LocalChangeReader
 
 
 _MOST_NOTES = 1 << 16

@@ -7,19 +7,16 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.data.position import known_examples, known_times
+from monolith.data import known_examples, known_times
 from monolith.deltalog import DeltaLog
-from monolith.deltalog.publish.log_position import LogPosition
-from monolith.deltalog.publish.publisher import DeltaPublisher
-from monolith.deltalog.publish.store_publisher import Trained
+from monolith.deltalog.publish import DeltaPublisher, LogPosition, Trained
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monolith.ps.server.hosted_rows import HostedRows
-    from monolith.tables.batch import BatchStamp
-    from monolith.tables.history import ChangePosition, ChangeReader
+    from monolith.tables import BatchStamp, ChangePosition, ChangeReader
 
 _READER = "delta-log"
 

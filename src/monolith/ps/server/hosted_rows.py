@@ -11,14 +11,9 @@ from monolith.ps.recovery.recording import NoRecording
 from monolith.ps.server.client_sessions import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.server.hosted_publishing import HostedPublishing
 from monolith.ps.server.push_gates import Owner, rows_owner
-from monolith.tables.bucket_owners import owned_ranges, share_of
-from monolith.tables.history import shared_buckets
-from monolith.tables.local.cut import LocalCut
-from monolith.tables.local.history import LocalChangeReader
-from monolith.tables.local.joined import stamp_from_core, stamp_to_core
-from monolith.tables.local.restore import LocalRestore
-from monolith.tables.local.store import LocalStore
-from monolith.tables.snapshot.manifest import SnapshotManifest
+from monolith.tables import owned_ranges, share_of, shared_buckets
+from monolith.tables.local import LocalChangeReader, LocalCut, LocalRestore, LocalStore, stamp_from_core, stamp_to_core
+from monolith.tables.snapshot import SnapshotManifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +22,8 @@ if TYPE_CHECKING:
 
     from monolith.ps.recovery.recording import Recording
     from monolith.ps.server.server import FrameServer
-    from monolith.tables.batch import BatchStamp
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.history import ChangePosition
+    from monolith.tables import BatchStamp, ChangePosition
+    from monolith.tables.formats import RowBlock
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from monolith.deltalog.publish.log_position import LogPosition
+from monolith.deltalog.publish import LogPosition
 from monolith.errors import NotFoundError
 from monolith.ps.agreement import require_agreement
 from monolith.ps.recovery.recording import NoRecording

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from monolith.checkpoint.staging import large_buffer
+from monolith.checkpoint import large_buffer
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.optim import global_step_from
 from monolith.ps.dense.layout import regions_of

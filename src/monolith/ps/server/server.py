@@ -11,24 +11,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from monolith import _core
-from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
+from monolith.cluster import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
 from monolith.config import Config, config, keywords_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
-from monolith.job.coordinator_service import CoordinatorService
-from monolith.observe.process_resources import resident_bytes
+from monolith.job import CoordinatorService
+from monolith.observe import resident_bytes
 from monolith.ps.dense.shard import DenseShard
 from monolith.ps.dense.wire import WORDS
 from monolith.ps.recovery.keeping import RecoveryManager
 from monolith.ps.server.control_service import ControlService
 from monolith.ps.server.push_gates import DENSE_OWNER, Owner
 from monolith.ps.server.waking_gate import WakingGate
-from monolith.rpc.connection_limit import ConnectionLimit
-from monolith.rpc.credentials import ServerCredentials
-from monolith.rpc.handler import CONTROL, MESSAGE_BYTES, Send, import_grpc, make_handler
+from monolith.rpc import (
+    CONTROL,
+    MESSAGE_BYTES,
+    ConnectionLimit,
+    FrameRelay,
+    Send,
+    ServerCredentials,
+    import_grpc,
+    make_handler,
+)
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.rpc.tunnel import FrameRelay
 from monolith.stop_request import StopRequest
-from monolith.tables.bucket_owners import require_owners
+from monolith.tables import require_owners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

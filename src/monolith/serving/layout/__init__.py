@@ -6,8 +6,6 @@ May import the specifications of `monolith.export` and lower packages. Read `lay
 
 from __future__ import annotations
 
-from monolith.serving.layout._columns import LooseColumn
-from monolith.serving.layout.layout import LaidOut, Layout, SampleForm, slice_name
-from monolith.serving.layout.trained import TrainedLayout
+from monolith._doors import open_door as _open_door
 
-__all__ = ["LaidOut", "Layout", "LooseColumn", "SampleForm", "TrainedLayout", "slice_name"]
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from monolith.data.columns import Column, DenseColumn, FirstBytes, Floats, Ints
+from monolith.data import Column, DenseColumn, FirstBytes, Floats, Ints
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.export.layout_spec import DenseSpec
+    from monolith.export import DenseSpec
 
 
 LooseColumn: TypeAlias = "Ragged | list[bytes]"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.data.protos.example_pb2 import FeatureConfigs, OutConfig
-    from monolith.export.layout_spec import FeatureSpec
+    from monolith.export import FeatureSpec
 
 _CONCAT, _STACK, _ADDN, _NONE = OutType.CONCAT, OutType.STACK, OutType.ADDN, OutType.NONE
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from monolith import _core
 from monolith.data.protos.example_pb2 import PoolingType
-from monolith.data.records.framing import SampleFormat
+from monolith.data.records import SampleFormat
 from monolith.errors import InvalidArgumentError
-from monolith.export.layout_spec import POOLINGS, FeatureSpec, PoolingName
+from monolith.export import POOLINGS, FeatureSpec, PoolingName
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.serving.layout._columns import (
     for_all,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.data.protos.example_pb2 import FeatureConfig, FeatureConfigs
-    from monolith.export.layout_spec import DenseSpec
+    from monolith.export import DenseSpec
     from monolith.serving.layout._columns import LooseColumn
     from monolith.tables import LocalStore
 

@@ -23,9 +23,9 @@ from torch import Tensor
 from monolith import _core
 from monolith.data.protos.example_pb2 import OutType
 from monolith.errors import FailedPreconditionError
-from monolith.export.layout_spec import POOLINGS
+from monolith.export import POOLINGS
 from monolith.serving.layout._outputs import num_places
-from monolith.tables.batch import BatchStamp, Update
+from monolith.tables import BatchStamp, Update
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.serving.layout.layout import LaidOut, Layout, SampleForm
-    from monolith.tables.batch import Applied
-    from monolith.tables.local.joined import LocalWorkerSession
-    from monolith.tables.local.plan import LocalPlan
+    from monolith.tables import Applied
+    from monolith.tables.local import LocalPlan, LocalWorkerSession
 
 
 class TrainedLayout:

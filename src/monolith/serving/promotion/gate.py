@@ -13,7 +13,7 @@ import torch
 
 from monolith.config import Config, config
 from monolith.errors import InvalidArgumentError, OpError
-from monolith.export.signature import DEFAULT_SIGNATURE
+from monolith.export import DEFAULT_SIGNATURE
 from monolith.files import named_errors
 from monolith.metrics import Calibration, ExactAUC
 from monolith.serving.server.columns import fit

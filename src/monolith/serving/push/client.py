@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.cluster.discovery import ServiceDiscovery
-    from monolith.rpc.credentials import ClientCredentials
+    from monolith.rpc import ClientCredentials
     from monolith.serving.push.row_parts import PushSignature
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import TableConfig
 
 _log = logging.getLogger(__name__)
 

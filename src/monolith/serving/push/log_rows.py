@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from monolith.deltalog import DENSE_PART, IncrementKind, store_of
-from monolith.deltalog.follow.base_state import BaseState, schemas_of
-from monolith.deltalog.publish.store_publisher import serving_schema
+from monolith.deltalog.follow import BaseState, schemas_of
+from monolith.deltalog.publish import serving_schema
 from monolith.serving.push.row_parts import StoreRows, TableRows
 from monolith.serving.shards.served_shard import readable_tables
 from monolith.serving.shards.shard_tables import wire_names
-from monolith.tables.formats.row_block import BlockKind, PackedBlocks
-from monolith.tables.history import shared_buckets
-from monolith.tables.keyed_rows import KeyedRows, keys_in, read_keyed
-from monolith.tables.local.store import LocalStore
+from monolith.tables import KeyedRows, keys_in, read_keyed, shared_buckets
+from monolith.tables.formats import BlockKind, PackedBlocks
+from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from monolith.deltalog import Base, DeltaLog, Increment, PartReader
-    from monolith.tables.formats.row_block import RowBlock
-    from monolith.tables.table_config import TableConfig
+    from monolith.tables import TableConfig
+    from monolith.tables.formats import RowBlock
 
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from monolith.tables.keyed_rows import KeyedRows
+    from monolith.tables import KeyedRows
 
 
 PART_BYTES = 4 << 20

@@ -7,8 +7,6 @@ does not depend on the server. Importing it opens no resources.
 
 from __future__ import annotations
 
-from monolith.serving.request_log.log import RequestLog, RequestLogConfig, is_sampled
-from monolith.serving.request_log.reading import LoggedRequest, read_requests
-from monolith.serving.request_log.records import AnsweredRequest
+from monolith._doors import open_door as _open_door
 
-__all__ = ["AnsweredRequest", "LoggedRequest", "RequestLog", "RequestLogConfig", "is_sampled", "read_requests"]
+__getattr__, __dir__, __all__ = _open_door(__name__)

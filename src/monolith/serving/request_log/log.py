@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
 from monolith.observe import MetricClient
-from monolith.online.joiner.endpoints import kafka_place
+from monolith.online.joiner import kafka_place
 from monolith.serving.request_log.records import records_of
 from monolith.serving.request_log.sinks import RolledFiles, Topic
 

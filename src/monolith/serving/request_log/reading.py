@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from monolith.data.protos.example_pb2 import Example
-from monolith.data.records.bad_records import BadRecords
-from monolith.data.records.framing import Framing
+from monolith.data.records import BadRecords, Framing
 from monolith.errors import DataLossError, NotFoundError
-from monolith.online.joiner.endpoints import kafka_place
-from monolith.online.joiner.events import decode_events, request_of
-from monolith.online.joiner.files import FileInput
-from monolith.online.joiner.topics import TopicInput, num_partitions
+from monolith.online.joiner import FileInput, TopicInput, decode_events, kafka_place, num_partitions, request_of
 from monolith.serving.request_log.records import SERVED
 from monolith.serving.request_log.sinks import SUFFIX
 
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.online.joiner.endpoints import JoinInput
+    from monolith.online.joiner import JoinInput
 
 
 _AT_ONCE = 4096

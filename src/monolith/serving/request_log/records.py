@@ -15,18 +15,12 @@ import numpy as np
 import torch
 from google.protobuf.message import DecodeError
 
-from monolith.data.conversions import (
-    LABEL_FEATURE,
-    FeaturePruning,
-    example_of_instance,
-    examples_of_batch,
-    with_typed_fields,
-)
+from monolith.data import LABEL_FEATURE, FeaturePruning, example_of_instance, examples_of_batch, with_typed_fields
 from monolith.data.protos.example_pb2 import Example, ExampleBatch
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
 from monolith.ids import v1_to_v2
-from monolith.online.joiner.events import impression_record
+from monolith.online.joiner import impression_record
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:

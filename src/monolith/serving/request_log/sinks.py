@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from monolith.clock import SystemClock
-from monolith.data.kafka.client import confluent_kafka, new_library_log
+from monolith.data.kafka import confluent_kafka, new_library_log
 from monolith.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from monolith.files import named_errors
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monolith.clock import Clock
-    from monolith.online.joiner.endpoints import KafkaPlace
+    from monolith.online.joiner import KafkaPlace
 
 OutcomeCallback: TypeAlias = "Callable[[int, Exception | None], None]"
 """Called with a number of records and None when they are written, or the error if they are lost."""

@@ -7,24 +7,6 @@ Importing it opens no resources.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from monolith._doors import open_door as _open_door
 
-from monolith._deprecated import former_names as _former_names
-from monolith.serving.server.config import LimitsConfig, ServerConfig
-from monolith.serving.server.model import ServedModel
-from monolith.serving.server.registry import ModelRegistry
-from monolith.serving.server.request_queue import OverloadedError, RequestQueueConfig
-from monolith.serving.server.server import ModelServer
-
-__all__ = [
-    "LimitsConfig",
-    "ModelRegistry",
-    "ModelServer",
-    "OverloadedError",
-    "RequestQueueConfig",
-    "ServedModel",
-    "ServerConfig",
-]
-
-if not TYPE_CHECKING:  # type checkers accept only the current names
-    __getattr__ = _former_names(__name__, {"Limits": "LimitsConfig", "QueueRules": "RequestQueueConfig"})
+__getattr__, __dir__, __all__ = _open_door(__name__, {"Limits": "LimitsConfig", "QueueRules": "RequestQueueConfig"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from monolith.config import Config, config, require_positive
-from monolith.rpc.credentials import ServerCredentials
+from monolith.rpc import ServerCredentials
 from monolith.serving.request_log.log import RequestLogConfig  # noqa: TC001 - a field of a config
 from monolith.serving.server.request_queue import RequestQueueConfig
 

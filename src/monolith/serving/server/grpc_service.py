@@ -19,8 +19,7 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from monolith.errors import InvalidArgumentError, UnavailableError
-from monolith.rpc.connection_limit import ConnectionLimit
-from monolith.rpc.credentials import load_grpc
+from monolith.rpc import ConnectionLimit, load_grpc
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.server.columns import VALUES, values_of_texts
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from monolith.data.text_ids import TextColumn
-    from monolith.rpc.credentials import ServerCredentials
+    from monolith.data import TextColumn
+    from monolith.rpc import ServerCredentials
     from monolith.serving.server.columns import Column
     from monolith.serving.server.config import ServerConfig
     from monolith.serving.server.model import ServedSignature

@@ -15,8 +15,7 @@ import torch
 
 from monolith import environment
 from monolith.clock import SystemClock
-from monolith.observe import MetricClient
-from monolith.observe.metric_names import METRIC_PREFIX_VARIABLE
+from monolith.observe import METRIC_PREFIX_VARIABLE, MetricClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.data.text_ids import TextColumn
+    from monolith.data import TextColumn
 
 
 DEFAULT_SIGNATURE = "serving_default"

@@ -7,8 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.errors import CancelledError, FailedPreconditionError, InternalError
-from monolith.rpc.credentials import ClientCredentials
-from monolith.rpc.wire_status import error_of, import_grpc
+from monolith.rpc import ClientCredentials, error_of, import_serving_grpc
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_server import LIFE_KEY, MESSAGE_BYTES, SPARSE_KEY
 from monolith.serving.wire_methods import METHODS, path_of
@@ -53,7 +52,7 @@ class ShardCall:
         Raises:
             OpError: the error of the shard, or the shard does not respond.
         """
-        grpc = import_grpc()
+        grpc = import_serving_grpc()
         who = f"shard at {self.address}"
         try:
             response = self._future.result()
@@ -136,7 +135,7 @@ class ShardChannels:
             return self._open[address][1][method]
 
     def _connected(self, address: str) -> tuple[Any, dict[str, Any]]:
-        grpc = import_grpc()
+        grpc = import_serving_grpc()
         options = [
             ("grpc.enable_http_proxy", 0),  # a web proxy cannot reach a shard
             ("grpc.use_local_subchannel_pool", 1),

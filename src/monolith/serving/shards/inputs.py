@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables.keyed_rows import UNTOLD
+from monolith.tables import UNTOLD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

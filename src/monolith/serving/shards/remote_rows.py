@@ -27,7 +27,7 @@ from monolith.serving.shards.row_versions import merged_versions
 from monolith.serving.shards.shard_number import shard_model
 from monolith.serving.shards.shard_tables import LOOKUP
 from monolith.serving.tensor_messages import message_of, value_of
-from monolith.tables.bucket_owners import owned_ranges
+from monolith.tables import owned_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from monolith.clock import Clock
-    from monolith.rpc.credentials import ClientCredentials
+    from monolith.rpc import ClientCredentials
     from monolith.serving.shards.channels import ShardAnswer, ShardCall
     from monolith.serving.shards.replicas import Replicas
 

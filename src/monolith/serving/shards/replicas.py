@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from monolith.clock import SystemClock
-from monolith.cluster.addresses import split_address
+from monolith.cluster import split_address
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

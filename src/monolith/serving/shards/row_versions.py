@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.deltalog import store_of
-from monolith.tables.history import shared_buckets
+from monolith.tables import shared_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from monolith.deltalog import DeltaLog
-from monolith.deltalog.follow.base_state import schemas_of
+from monolith.deltalog.follow import schemas_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
-from monolith.export.export_folder import versions_in
-from monolith.export.opened import open_export
+from monolith.export import open_export, versions_in
 from monolith.files import join
 from monolith.online import Follower
 from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_version
@@ -20,15 +19,14 @@ from monolith.serving.shards.shard_number import ShardNumber
 from monolith.serving.shards.shard_server import GRACE_SECONDS, ShardServer
 from monolith.serving.shards.shard_tables import HeldRows, ShardTables
 from monolith.serving.version_watch import VersionWatch
-from monolith.tables.local.store import LocalStore
-from monolith.tables.serving_tables import serving_tables
+from monolith.tables import serving_tables
+from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.deltalog.follow.follower import Staleness
-    from monolith.tables.schema import Schema
-    from monolith.tables.table_config import TableConfig
+    from monolith.deltalog.follow import Staleness
+    from monolith.tables import Schema, TableConfig
 
 
 _NEED_RANGES = ("fixed_r8", "one_bit")

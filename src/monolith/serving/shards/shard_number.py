@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables.bucket_owners import owned_ranges, require_owners
+from monolith.tables import owned_ranges, require_owners
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from monolith.cluster.addresses import concat_ip_and_port, split_address
+from monolith.cluster import concat_ip_and_port, split_address
 from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
-from monolith.rpc.connection_limit import ConnectionLimit
-from monolith.rpc.credentials import ServerCredentials
-from monolith.rpc.wire_status import answered, import_grpc
+from monolith.rpc import ConnectionLimit, ServerCredentials, answered, import_serving_grpc
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_number import shard_model
 from monolith.serving.tensor_messages import message_of, value_of
@@ -201,7 +199,7 @@ class ShardServer:
     # Internals
 
     def _built(self, threads: int) -> Any:
-        grpc = import_grpc()
+        grpc = import_serving_grpc()
         calls: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
             PREDICTION_SERVICE: {"Predict": self._predict},
             MODEL_SERVICE: {"GetModelStatus": self._status},

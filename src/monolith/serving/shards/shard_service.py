@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from monolith.cluster.addresses import get_local_server_addr, split_address
+from monolith.cluster import get_local_server_addr, split_address
 from monolith.observe import MetricsEndpoint
 from monolith.serving.server.config import LOOPBACK
 from monolith.serving.server.http.front import HttpFront

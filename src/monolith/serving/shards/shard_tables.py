@@ -29,8 +29,7 @@ from monolith.serving.shards.inputs import (
     stacked_requests,
     table_buckets,
 )
-from monolith.tables.history import ALL_BUCKETS, shared_buckets
-from monolith.tables.keyed_rows import buckets_of_keys, keys_in, read_keyed, write_keyed
+from monolith.tables import ALL_BUCKETS, buckets_of_keys, keys_in, read_keyed, shared_buckets, write_keyed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from monolith.serving.shards.inputs import Inputs
-    from monolith.tables.keyed_rows import KeyedRows
-    from monolith.tables.local.store import LocalStore
+    from monolith.tables import KeyedRows
+    from monolith.tables.local import LocalStore
 
 LOOKUP: Final = "lookup"
 RAW_LOOKUP: Final = "raw_lookup"

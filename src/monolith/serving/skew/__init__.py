@@ -6,7 +6,6 @@ the version of the request. The command is ``monolith skew``.
 
 from __future__ import annotations
 
-from monolith.serving.skew.models import ReplayModels
-from monolith.serving.skew.replay import Difference, SkewReport, VersionSkew, measure_skew
+from monolith._doors import open_door as _open_door
 
-__all__ = ["Difference", "ReplayModels", "SkewReport", "VersionSkew", "measure_skew"]
+__getattr__, __dir__, __all__ = _open_door(__name__)

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.export.export_folder import ExportFolder, find_export, versions_in
-from monolith.export.opened import OpenedExport
+from monolith.export import ExportFolder, OpenedExport, find_export, versions_in
 from monolith.files import basename, join
 from monolith.serving.predictor import Predictor
 from monolith.train import Trainer
-from monolith.train.config.trainer_config import RestoringConfig, TrainerConfig
+from monolith.train.config import RestoringConfig, TrainerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from monolith.data.batch import Batch
-    from monolith.export.manifest import ExportManifest
-    from monolith.export.signature import Signature
+    from monolith.data import Batch
+    from monolith.export import ExportManifest, Signature
     from monolith.train import Task
 
 

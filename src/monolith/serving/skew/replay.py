@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from monolith.data.batch import Batch
-from monolith.data.columns import DenseColumn, Floats, Ids, Ints
-from monolith.data.parser import Parser
+from monolith.data import Batch, DenseColumn, Floats, Ids, Ints, Parser
 from monolith.errors import FailedPreconditionError
 from monolith.tensors import Ragged
 
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.data.columns import Column
-    from monolith.export.signature import InputSpec, Signature
+    from monolith.data import Column
+    from monolith.export import InputSpec, Signature
     from monolith.serving.request_log import LoggedRequest
     from monolith.serving.request_log.reading import LoggedExample
     from monolith.serving.skew.models import ReplayModels

@@ -7,8 +7,8 @@ import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from monolith.hooks.timer import TideWindow
-from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
+from monolith.hooks import TideWindow
+from monolith.tables import ProbabilisticFilter, SlidingHashFilter, make_filter
 from monolith.train.config.job_config import SyncConfig
 from monolith.train.config.trainer_config import PROFILE_EVERY_STEPS, ControlConfig, MarkerFilesConfig, PublishingConfig
 from monolith.train.predict.candidate_items import CandidateItems
@@ -16,7 +16,7 @@ from monolith.train.predict.candidate_items import CandidateItems
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.tables.filters import AdmissionFilter
+    from monolith.tables import AdmissionFilter
     from monolith.train.compat.options import CpuTrainingConfig
     from monolith.train.parameters.params import Params
     from monolith.train.task import Mode

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from monolith.config import Config, config
 
 if TYPE_CHECKING:
-    from monolith.data.dataset import Dataset
-    from monolith.data.records.records import Records
+    from monolith.data import Dataset
+    from monolith.data.records import Records
 
 
 class NumberedStream(Protocol):

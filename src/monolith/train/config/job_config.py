@@ -11,7 +11,7 @@ from monolith.files import is_name, join
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.cluster.manager import Incomplete
+    from monolith.cluster import Incomplete
 
 MOST_RETRIES_OF_PARTIAL_RECOVERY = 6
 """Default number of times that a job with partial recovery continues with another cluster."""

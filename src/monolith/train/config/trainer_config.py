@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from monolith.checkpoint import RestoreConfig
-from monolith.checkpoint.options import CheckpointConfig
+from monolith.checkpoint import CheckpointConfig, RestoreConfig
 from monolith.config import Config, config, require_at_least, require_positive
-from monolith.deltalog.publish.publisher import PublisherConfig
-from monolith.hooks.timer import TideWindow  # noqa: TC001 - a field's type
-from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's type
-from monolith.tables.history import NUM_BUCKETS
+from monolith.deltalog.publish import PublisherConfig
+from monolith.hooks import TideWindow  # noqa: TC001 - a field's type
+from monolith.tables import (
+    NUM_BUCKETS,
+    AdmissionFilter,
+)
 from monolith.train._dense_step import DenseConfig
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.config.input_options import InputConfig

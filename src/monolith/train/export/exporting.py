@@ -12,25 +12,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from monolith.checkpoint import RestoreConfig
-from monolith.checkpoint.catalog import read_manifest
-from monolith.checkpoint.restore.adapting import Parts
-from monolith.checkpoint.restore.restoring import restore_model
-from monolith.checkpoint.snapshots import snapshots_of
-from monolith.checkpoint.state_dicts import random_state, set_random_state
+from monolith.checkpoint import RestoreConfig, random_state, read_manifest, set_random_state, snapshots_of
+from monolith.checkpoint.restore import Parts, restore_model
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.export.graph import ModelCall
-from monolith.export.writer import ExportConfig, ExportSource, write_export
-from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.tables.local.store import LocalStore
+from monolith.export import ExportConfig, ExportSource, ModelCall, write_export
+from monolith.nn import TableDefaults, use_table_defaults
+from monolith.tables.local import LocalStore
 from monolith.train.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
 
     from monolith.checkpoint import TrainState
-    from monolith.export.graph import ModelGraph
-    from monolith.tables.batch import Pending, Plan, Rows
+    from monolith.export import ModelGraph
+    from monolith.tables import Pending, Plan, Rows
     from monolith.train.task import Task
 
 

@@ -6,12 +6,11 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint.inspection import list_checkpoints
+from monolith.checkpoint import list_checkpoints
 from monolith.errors import AlreadyExistsError, NotFoundError, OpError
-from monolith.export.export_records import ExportRecords
-from monolith.export.writer import ExportConfig
+from monolith.export import ExportConfig, ExportRecords
 from monolith.files import basename, dirname, join
-from monolith.hooks.listeners import SaverListener
+from monolith.hooks import SaverListener
 from monolith.observe import MetricClient
 from monolith.train._run_hooks import DENSE_ONLY
 from monolith.train.compat.task_parameters import ExportMode

@@ -12,19 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from monolith.data.batch import Batch
+from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
-from monolith.export.graph import ModelCall
-from monolith.export.writer import ExportConfig, ExportSource, write_export
+from monolith.export import ExportConfig, ExportSource, ModelCall, write_export
 from monolith.files import join, named_errors
-from monolith.nn import Embeddings, Slice, Slot
-from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.tables.compressors import Fp32
-from monolith.tables.formats.entry_dump import export_entry_dump
-from monolith.tables.hash_table import HashTable
-from monolith.tables.local.store import LocalStore
-from monolith.tables.row_optimizers import Sgd
-from monolith.tables.table_config import Segment, TableConfig
+from monolith.nn import Embeddings, Slice, Slot, TableDefaults, use_table_defaults
+from monolith.tables import Fp32, HashTable, Segment, Sgd, TableConfig
+from monolith.tables.formats import export_entry_dump
+from monolith.tables.local import LocalStore
 from monolith.train.export.exporting import first_batch, looked_at
 from monolith.train.predict.candidate_items import ITEM_ID
 from monolith.train.task import Task

@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.dataset import Dataset, Reading
+from monolith.data import Dataset, Reading
 from monolith.data.prefetch import BoundedQueue
 from monolith.errors import CancelledError, DeadlineExceededError, OutOfRangeError
 

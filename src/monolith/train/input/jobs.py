@@ -16,21 +16,19 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from monolith.data.file_queue.queue import FileQueue, progress_in
-from monolith.data.kafka.position import KafkaPosition, merge_positions
-from monolith.data.sources.file_patterns import FilePatterns
+from monolith.data.file_queue import FileQueue, progress_in
+from monolith.data.kafka import KafkaPosition, merge_positions
+from monolith.data.sources import FilePatterns
 from monolith.errors import InvalidArgumentError, UnavailableError
-from monolith.job.queues import JobQueue, JobQueues, LookUp
-from monolith.job.saved_job import OF_ONE_PROCESS
+from monolith.job import OF_ONE_PROCESS, JobQueue, JobQueues, LookUp
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
-    from monolith.collective.library import KeyStore
-    from monolith.data.file_queue.assignments import Event
-    from monolith.data.file_queue.feed import FilePart
-    from monolith.tables.batch import BatchStamp
+    from monolith.collective import KeyStore
+    from monolith.data.file_queue import Event, FilePart
+    from monolith.tables import BatchStamp
 
 _T = TypeVar("_T")
 

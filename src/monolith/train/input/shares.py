@@ -6,17 +6,16 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.data.dataset import Dataset, WorkerShare
-from monolith.data.file_queue.queue import QueuedFiles
-from monolith.data.sources.file_set import FileSet
+from monolith.data import Dataset, WorkerShare
+from monolith.data.file_queue import QueuedFiles
+from monolith.data.sources import FileSet
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from monolith.data.file_queue.feed import Files
-    from monolith.data.file_queue.queue import FileQueue
+    from monolith.data.file_queue import FileQueue, Files
 
 
 class KnowsShares(Protocol):

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 
 from monolith.config import Config, config
-from monolith.data import Ids, LineIdField, ParquetDataset, Parser, RecordDataset
-from monolith.data.batch import Batch
-from monolith.data.city_hash import city_hash64_of_text
-from monolith.data.records.framing import Framing
+from monolith.data import Batch, Ids, LineIdField, ParquetDataset, Parser, RecordDataset, city_hash64_of_text
+from monolith.data.records import Framing
 from monolith.errors import InvalidArgumentError
 from monolith.ids import slot_v1, v1_to_v2
 from monolith.tensors import Ragged

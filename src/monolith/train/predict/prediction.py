@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from monolith.data.dataset import Dataset
+from monolith.data import Dataset
 from monolith.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from monolith.files import named_errors, replaced_file
 from monolith.tensors import Ragged

@@ -10,17 +10,15 @@ from google.protobuf.message import DecodeError
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import join, text_files
 from monolith.hook import Hook
-from monolith.nn.embeddings.slot_address import SlotAddress, slot_addresses
-from monolith.ps.client.row_calls import find_row
+from monolith.nn.embeddings import SlotAddress, slot_addresses
+from monolith.ps.client import find_row
 from monolith.train.protos import debugging_info_pb2 as messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.hook import HookedSession
-    from monolith.ps.client.cluster import PsCluster
-    from monolith.ps.client.row_calls import FoundRow
-    from monolith.ps.client.store import PsStore
+    from monolith.ps.client import FoundRow, PsCluster, PsStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

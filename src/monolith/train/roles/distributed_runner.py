@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from monolith.clock import SystemClock
 from monolith.cluster import BarrierOp
-from monolith.cluster.runtimes.primus import maybe_finish_application, maybe_kill_application
+from monolith.cluster.runtimes import maybe_finish_application, maybe_kill_application
 from monolith.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -18,8 +18,7 @@ from monolith.errors import (
     FailedPreconditionError,
     UnavailableError,
 )
-from monolith.hooks.parameter_sync import PushThread
-from monolith.hooks.ps_health import PsHealthHook
+from monolith.hooks import PsHealthHook, PushThread
 from monolith.observe import HeartBeat
 from monolith.stop_request import StopRequest
 from monolith.train._run_hooks import require_publishing
@@ -42,11 +41,11 @@ from monolith.train.trainer import Trainer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from monolith.cluster import TrainingCluster
     from monolith.cluster.discovery import ServiceDiscovery
-    from monolith.cluster.training_cluster import TrainingCluster
     from monolith.hook import Hook
-    from monolith.hooks.parameter_sync import SyncBackend
-    from monolith.ps.client.cluster import PsCluster
+    from monolith.hooks import SyncBackend
+    from monolith.ps.client import PsCluster
     from monolith.train.compat.options import DistributedCpuTrainingConfig
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params

@@ -22,7 +22,7 @@ from monolith.train.roles.preparation import prepare_run, take_place
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
-    from monolith.ps.dense.wire import DenseServers
+    from monolith.ps.dense import DenseServers
     from monolith.train.compat.options import CpuTrainingConfig
     from monolith.train.config.input_options import InputConfig, NumberedStream
     from monolith.train.parameters.params import Params

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from monolith.cluster.addresses import concat_ip_and_port, get_local_host, split_address
+from monolith.cluster import (
+    concat_ip_and_port,
+    get_local_host,
+    get_ps_cluster_file_name,
+    save_ps_cluster_to_file,
+    split_address,
+)
 from monolith.cluster.discovery import MLPServiceDiscovery, TfConfigServiceDiscovery
-from monolith.cluster.manager import get_ps_cluster_file_name, save_ps_cluster_to_file
 from monolith.errors import OpError
-from monolith.ps.places import assign_places, find_place, stop_servers
+from monolith.ps import assign_places, find_place, stop_servers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

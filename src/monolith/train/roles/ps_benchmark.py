@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import torch
 
 from monolith.clock import SystemClock
-from monolith.cluster.addresses import split_address
+from monolith.cluster import split_address
 from monolith.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -27,8 +27,7 @@ from monolith.errors import (
 )
 from monolith.files import join
 from monolith.hook import Hook
-from monolith.ps.arithmetic import measure_throughput
-from monolith.ps.places import StandbyServers
+from monolith.ps import StandbyServers, measure_throughput
 from monolith.train.config.trainer_config import TrainerConfig
 from monolith.train.task import Spec, Task
 from monolith.train.trainer import Trainer

@@ -8,19 +8,18 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from monolith.cluster.addresses import split_address
-from monolith.cluster.held_port import ReservedPort
+from monolith.cluster import ReservedPort, split_address
 from monolith.errors import AbortedError, AlreadyExistsError
 from monolith.files import join
-from monolith.ps.places import find_place
-from monolith.ps.recovery.config import RecoveryConfig
-from monolith.ps.server.server import PsServer
+from monolith.ps import find_place
+from monolith.ps.recovery import RecoveryConfig
+from monolith.ps.server import PsServer
 from monolith.train.roles.preparation import on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.ps.places import ServerPlace
+    from monolith.ps import ServerPlace
     from monolith.train.roles.place import RolePlace
 
 _log = logging.getLogger(__name__)

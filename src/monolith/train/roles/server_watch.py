@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monolith.clock import Clock
-    from monolith.ps.client.cluster import PsCluster
+    from monolith.ps.client import PsCluster
     from monolith.stop_request import StopRequest
 
 _log = logging.getLogger(__name__)

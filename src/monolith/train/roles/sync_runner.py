@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from monolith import collective
-from monolith.hooks.parameter_sync import ParameterSyncHook
+from monolith.hooks import ParameterSyncHook
 from monolith.train._run_hooks import require_publishing
 from monolith.train.compat.conversions import mode_of
 from monolith.train.compat.derive_config import trainer_config_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.hook import Hook
-    from monolith.hooks.parameter_sync import SyncBackend
+    from monolith.hooks import SyncBackend
     from monolith.train.compat.options import DistributedCpuTrainingConfig
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params

@@ -8,15 +8,19 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from monolith import environment
-from monolith.cluster import ClusterRequest, get_training_cluster
-from monolith.cluster.held_port import LivenessPort
-from monolith.cluster.liveness import NodeAliveChecker, NodeAliveCheckerError
-from monolith.cluster.manager import poll_seconds
+from monolith.cluster import (
+    ClusterRequest,
+    LivenessPort,
+    NodeAliveChecker,
+    NodeAliveCheckerError,
+    get_training_cluster,
+    poll_seconds,
+)
 from monolith.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
-from monolith.hooks.ps_health import PsHealthHook
-from monolith.job.job import JobClient
+from monolith.hooks import PsHealthHook
+from monolith.job import JobClient
 from monolith.observe import MetricClient
-from monolith.ps.client.cluster import PsCluster
+from monolith.ps.client import PsCluster
 from monolith.stop_request import StopRequest
 from monolith.train.job_part import JobPart
 from monolith.train.roles.debugging_info import DebuggingInfoHook
@@ -30,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from monolith.clock import Clock
-    from monolith.cluster.manager import Incomplete
-    from monolith.cluster.training_cluster import TrainingCluster
+    from monolith.cluster import Incomplete, TrainingCluster
     from monolith.hook import Hook
     from monolith.train.config.job_config import JobProgramConfig
     from monolith.train.config.trainer_config import TrainerConfig

@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from monolith.checkpoint import Saver
-from monolith.checkpoint.restore.adapting import Parts
-from monolith.job.saved_job import OF_ONE_PROCESS
-from monolith.nn.embeddings.saved_state import EXTRA_STATE
+from monolith.checkpoint.restore import Parts
+from monolith.job import OF_ONE_PROCESS
+from monolith.nn.embeddings import EXTRA_STATE
 from monolith.train.saving.restoring import go_on
 from monolith.train.saving.server_rows import empty_rows, owners_of, set_initialized
 

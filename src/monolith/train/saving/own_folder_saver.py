@@ -12,29 +12,37 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from monolith.checkpoint.catalog import Catalog, read_manifest
-from monolith.checkpoint.folder import open_folder
-from monolith.checkpoint.model_dir_lock import claimed_generation
-from monolith.checkpoint.restore.adapting import Parts
-from monolith.checkpoint.restore.restoring import LoadedCheckpoint, Prepared
-from monolith.checkpoint.snapshots import folder_of_rank, id_of
-from monolith.checkpoint.state_files import split_path
-from monolith.collective.sharded.calls import stamps_from_plain, stamps_to_plain
-from monolith.collective.sharded.store import OwnRows, own_cut, sharded_stores
+from monolith.checkpoint import (
+    Catalog,
+    claimed_generation,
+    folder_of_rank,
+    id_of,
+    open_folder,
+    read_manifest,
+    split_path,
+)
+from monolith.checkpoint.restore import LoadedCheckpoint, Parts, Prepared
+from monolith.collective.sharded import OwnRows, own_cut, sharded_stores, stamps_from_plain, stamps_to_plain
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.files import join
-from monolith.tables.history import ALL_BUCKETS, OwnerClock
+from monolith.tables import ALL_BUCKETS, OwnerClock
 from monolith.train._rank_words import RankAgreement
 from monolith.train.saving.rank_saver import RankSaver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.checkpoint import RestoreConfig, SavedCheckpoint, Saver, TrainState
-    from monolith.checkpoint.cut import StateCut, StoreCut
-    from monolith.checkpoint.model_dir_lock import GenerationClaim
-    from monolith.checkpoint.staging import Staging
-    from monolith.checkpoint.writing import CheckpointWriteConfig
+    from monolith.checkpoint import (
+        CheckpointWriteConfig,
+        GenerationClaim,
+        RestoreConfig,
+        SavedCheckpoint,
+        Saver,
+        Staging,
+        StateCut,
+        StoreCut,
+        TrainState,
+    )
     from monolith.train.rank_part import RankPart
 
 __all__ = ["OwnFolderSaver"]

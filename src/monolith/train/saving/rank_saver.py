@@ -15,32 +15,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import collective
-from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver
-from monolith.checkpoint.restore.restoring import (
+from monolith.checkpoint import CLEAR_NN, PendingSave, SavedCheckpoint, Saver
+from monolith.checkpoint.restore import (
     LoadedCheckpoint,
     Prepared,
+    is_left_out_already,
+    record_left_out,
     require_readable,
     restore_all,
     restore_without_dense,
+    without_leave_out,
 )
-from monolith.checkpoint.restore.rules import is_left_out_already, record_left_out, without_leave_out
-from monolith.checkpoint.saver import CLEAR_NN
-from monolith.collective.lock_step import Call, LockStep
-from monolith.deltalog.publish.log_position import POSITION_NAME, LogPosition
+from monolith.collective import Call, LockStep
+from monolith.deltalog.publish import POSITION_NAME, LogPosition
 from monolith.errors import OpError
 from monolith.files import join
-from monolith.tables.batch import BatchStamp
+from monolith.tables import BatchStamp
 from monolith.train._rank_words import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from monolith.checkpoint import RestoreConfig, TrainState
-    from monolith.checkpoint.cut import StateCut
-    from monolith.checkpoint.staging import Staging
-    from monolith.checkpoint.writing import CheckpointWriteConfig
-    from monolith.collective.lock_step import Agreed
+    from monolith.checkpoint import CheckpointWriteConfig, RestoreConfig, Staging, StateCut, TrainState
+    from monolith.collective import Agreed
     from monolith.train.rank_part import CollectiveFlag, RankPart
 
 __all__ = ["RankSaver"]

@@ -10,11 +10,11 @@ from monolith.checkpoint import (
     Saver,
     copy_checkpoint_state,
     get_checkpoint_state,
+    split_path,
     wait_for_monolith_checkpoint,
 )
-from monolith.checkpoint.state_files import split_path
 from monolith.errors import NotFoundError
-from monolith.hooks.checkpoint_restorer import custom_restore_options
+from monolith.hooks import custom_restore_options
 from monolith.train.input.jobs import LocalJob
 from monolith.train.saving.own_folder_saver import OwnFolderSaver
 from monolith.train.session import SessionState

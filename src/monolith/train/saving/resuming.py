@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.tables.batch import NOTHING_APPLIED
+from monolith.tables import NOTHING_APPLIED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.tables.batch import BatchStamp
+    from monolith.tables import BatchStamp
 
 
 class OwnerProgress(NamedTuple):

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint.cut import take_cut
-from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
+from monolith.checkpoint import take_cut
+from monolith.checkpoint.restore import ALL_PARTS, Parts
 from monolith.train.saving.rank_saver import RankSaver
 
 if TYPE_CHECKING:
-    from monolith.checkpoint import RestoreConfig, SavedCheckpoint, TrainState
-    from monolith.checkpoint.cut import StateCut
-    from monolith.checkpoint.staging import Staging
+    from monolith.checkpoint import RestoreConfig, SavedCheckpoint, Staging, StateCut, TrainState
 
 __all__ = ["ServerRankSaver"]
 

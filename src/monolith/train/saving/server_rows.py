@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, cast
 
-from monolith.checkpoint.restore.store_restore import part_owners
-from monolith.ps.client.store import PsStore
-from monolith.tables.history import ALL_BUCKETS
+from monolith.checkpoint.restore import part_owners
+from monolith.ps.client import PsStore
+from monolith.tables import ALL_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monolith.checkpoint import TrainState
-    from monolith.ps.client.cluster import PsCluster
-    from monolith.tables.store import Store
-    from monolith.tables.table_config import TableConfig
+    from monolith.ps.client import PsCluster
+    from monolith.tables import Store, TableConfig
     from monolith.train._rank_words import RankAgreement
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from monolith.errors import UnavailableError
-from monolith.observe.process_resources import share_of_descriptors
+from monolith.observe import share_of_descriptors
 
 if TYPE_CHECKING:
     from monolith.serving.server.config import ServerConfig

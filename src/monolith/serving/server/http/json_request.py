@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from monolith.data.text_ids import TextColumn
+    from monolith.data import TextColumn
     from monolith.serving.server.columns import Column
     from monolith.serving.server.config import LimitsConfig
     from monolith.serving.server.model import ServedInput, ServedSignature

@@ -28,7 +28,7 @@ from monolith.serving.server.request_core import Target
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.rpc.credentials import ServerCredentials
+    from monolith.rpc import ServerCredentials
     from monolith.serving.server.http.message import HttpRequest, Reply
     from monolith.serving.server.request_core import RequestDispatcher
 

@@ -1,0 +1,10 @@
+from .client import KafkaClient as KafkaClient
+from .client import confluent_kafka as confluent_kafka
+from .client import new_library_log as new_library_log
+from .config import KafkaConfig as KafkaConfig
+from .dataset import KafkaDataset as KafkaDataset
+from .fetching import Fetching as Fetching
+from .position import KafkaPosition as KafkaPosition
+from .position import Partition as Partition
+from .position import merge_positions as merge_positions
+from .reading import KafkaReading as KafkaReading

@@ -1,0 +1,1 @@
+from .stage import whole_number as whole_number

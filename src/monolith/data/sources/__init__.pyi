@@ -1,0 +1,11 @@
+from .arrow_columns import are_texts as are_texts
+from .arrow_columns import has_place as has_place
+from .arrow_columns import pyarrow_module as pyarrow_module
+from .csv_dataset import CsvDataset as CsvDataset
+from .file_patterns import FilePatterns as FilePatterns
+from .file_set import FileSet as FileSet
+from .in_memory import InMemoryDataset as InMemoryDataset
+from .json_lines_dataset import JsonLinesDataset as JsonLinesDataset
+from .line_dataset import LineDataset as LineDataset
+from .parquet_dataset import ParquetDataset as ParquetDataset
+from .record_dataset import RecordDataset as RecordDataset

@@ -1,0 +1,15 @@
+from .local import LocalLauncher as LocalLauncher
+from .local import local_job as local_job
+from .plan import LaunchPlan as LaunchPlan
+from .process import Body as Body
+from .process import ForkedProcess as ForkedProcess
+from .progress_pipe import ProgressPipe as ProgressPipe
+from .ray_launcher import RayLauncher as RayLauncher
+from .role import DONE as DONE
+from .role import INTERRUPTED as INTERRUPTED
+from .role import TRY_AGAIN as TRY_AGAIN
+from .role import Resources as Resources
+from .role import RestartConfig as RestartConfig
+from .role import Role as Role
+from .role import RoleKind as RoleKind
+from .role import bytes_of as bytes_of

@@ -1,0 +1,13 @@
+from .batch_context import BatchContext as BatchContext
+from .batch_context import current_batch_context as current_batch_context
+from .gradient_step import GradientStep as GradientStep
+from .lookup import EmbeddingOutputs as EmbeddingOutputs
+from .row_parameters import RowAnchor as RowAnchor
+from .row_parameters import weights_of as weights_of
+from .saved_state import EXTRA_STATE as EXTRA_STATE
+from .saved_state import is_of_rows as is_of_rows
+from .saved_state import saved_slots as saved_slots
+from .saved_state import uncounted_rows as uncounted_rows
+from .saved_state import without_slots as without_slots
+from .slot_address import SlotAddress as SlotAddress
+from .slot_address import slot_addresses as slot_addresses

@@ -1,0 +1,15 @@
+from .head import KDATA as KDATA
+from .head import KMETA as KMETA
+from .head import KTYPE as KTYPE
+from .head import MONOLITH_FI_DATA as MONOLITH_FI_DATA
+from .head import MONOLITH_NAS_DATA as MONOLITH_NAS_DATA
+from .head import PLUGIN_NAME as PLUGIN_NAME
+from .head import SummaryType as SummaryType
+from .head import prepare_head as prepare_head
+from .kinds import create_summary_metadata as create_summary_metadata
+from .kinds import feature_insight_data as feature_insight_data
+from .kinds import histograms as histograms
+from .kinds import nas_data as nas_data
+from .kinds import nas_weight_json as nas_weight_json
+from .kinds import scalars as scalars
+from .summary_writer import SummaryWriter as SummaryWriter

@@ -1,0 +1,21 @@
+from monolith.dependence import check_ops_dependence as check_ops_dependence
+
+from .adaptive import Adamom as Adamom
+from .adaptive import Rmsprop as Rmsprop
+from .clipping import JointClip as JointClip
+from .clipping import clip_by_global_norm as clip_by_global_norm
+from .clipping import clip_factor as clip_factor
+from .clipping import global_norm as global_norm
+from .clipping import joint_clip as joint_clip
+from .preconditioner import apply_sparse_precond as apply_sparse_precond
+from .preconditioner import eigen_inverse_root as eigen_inverse_root
+from .propagation import propagate_back_dict_gradients as propagate_back_dict_gradients
+from .propagation import propagate_back_gradients as propagate_back_gradients
+from .schedules import PolynomialDecay as PolynomialDecay
+from .schedules import Schedule as Schedule
+from .schedules import ScheduledLR as ScheduledLR
+from .schedules import current_global_step as current_global_step
+from .schedules import global_step_from as global_step_from
+from .schedules import linear_warmup as linear_warmup
+from .shampoo import Shampoo as Shampoo
+from .shampoo import ShampooConfig as ShampooConfig

@@ -1,0 +1,11 @@
+from .cached_variables import CachedVariableMeta as CachedVariableMeta
+from .cached_variables import assign_all_cached_variables as assign_all_cached_variables
+from .cached_variables import current_cached_variables as current_cached_variables
+from .cached_variables import fetch_all_cached_variables as fetch_all_cached_variables
+from .cached_variables import use_cached_variables as use_cached_variables
+from .cluster import PsCluster as PsCluster
+from .cluster import ServerHealth as ServerHealth
+from .joined import PsWorkerSession as PsWorkerSession
+from .row_calls import FoundRow as FoundRow
+from .row_calls import find_row as find_row
+from .store import PsStore as PsStore

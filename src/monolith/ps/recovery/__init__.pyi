@@ -1,0 +1,2 @@
+from .config import Recovered as Recovered
+from .config import RecoveryConfig as RecoveryConfig

@@ -1,0 +1,24 @@
+from monolith.export import ExportConfig as ExportConfig
+from monolith.export import InputSpec as InputSpec
+from monolith.export import OutputSpec as OutputSpec
+from monolith.export import Signature as Signature
+from monolith.export import allow_operations as allow_operations
+
+from .exporting import export as export
+from .layout import LaidOut as LaidOut
+from .layout import Layout as Layout
+from .prediction import ModelVersion as ModelVersion
+from .prediction import Prediction as Prediction
+from .predictor import Predictor as Predictor
+from .predictor import import_saved_model as import_saved_model
+from .push.client import DiscoverySyncBackend as DiscoverySyncBackend
+from .push.client import ParameterSyncClient as ParameterSyncClient
+from .push.client import result_json as result_json
+from .remote_predictor import RemotePredictor as RemotePredictor
+from .shards.remote_rows import FetchedRows as FetchedRows
+from .shards.remote_rows import RemoteRows as RemoteRows
+from .shards.replicas import DiscoveredReplicas as DiscoveredReplicas
+from .shards.replicas import ListedReplicas as ListedReplicas
+from .shards.served_shard import ServedShard as ServedShard
+from .shards.served_shard import serve_shard as serve_shard
+from .task_model import TaskModel as TaskModel

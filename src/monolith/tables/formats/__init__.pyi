@@ -1,0 +1,16 @@
+from .entry_dump import entry_counts as entry_counts
+from .entry_dump import export_entry_dump as export_entry_dump
+from .entry_dump import import_entry_dump as import_entry_dump
+from .entry_dump import import_group_entry_dump as import_group_entry_dump
+from .row_block import HEADER as HEADER
+from .row_block import MAGIC as MAGIC
+from .row_block import TRAILER as TRAILER
+from .row_block import VERSION as VERSION
+from .row_block import BlockKind as BlockKind
+from .row_block import PackedBlocks as PackedBlocks
+from .row_block import RowBlock as RowBlock
+from .row_block import block_bytes as block_bytes
+from .row_block import filter_block as filter_block
+from .row_block import full_block as full_block
+from .row_block import padded as padded
+from .row_block import rekeyed_block as rekeyed_block

@@ -1,0 +1,16 @@
+from .nested_tensors import NestedTensors as NestedTensors
+from .packing import get_keyed_shape as get_keyed_shape
+from .packing import get_typed_keyed_shape as get_typed_keyed_shape
+from .packing import merge_dicts as merge_dicts
+from .packing import pack_tensors as pack_tensors
+from .packing import pack_typed_keyed_tensors as pack_typed_keyed_tensors
+from .packing import split_tensors_with_type as split_tensors_with_type
+from .packing import unpack_packed_tensors as unpack_packed_tensors
+from .packing import unpack_tensors as unpack_tensors
+from .ragged import Ragged as Ragged
+from .ragged import fused_value_rowids as fused_value_rowids
+from .shapes import StaticReshapeNBuilder as StaticReshapeNBuilder
+from .shapes import get_ndim as get_ndim
+from .shapes import int_shape as int_shape
+from .shapes import maybe_squeeze_3d_tensor as maybe_squeeze_3d_tensor
+from .shapes import static_reshape as static_reshape

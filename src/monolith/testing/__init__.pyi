@@ -1,0 +1,10 @@
+from .example_task import ExampleTask as ExampleTask
+from .example_task import NumberedBatches as NumberedBatches
+from .fake_clock import FakeClock as FakeClock
+from .ps_cluster import create_test_ps_cluster as create_test_ps_cluster
+from .reference_store import ReferenceStore as ReferenceStore
+from .small_model import SmallModel as SmallModel
+from .step_loop import StepLoop as StepLoop
+from .test_utils import generate_test_hash_table_config as generate_test_hash_table_config
+from .test_utils import get_test_tmp_dir as get_test_tmp_dir
+from .test_utils import profile_it as profile_it

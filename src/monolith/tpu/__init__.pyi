@@ -1,0 +1,13 @@
+from .cloud_client import CloudTpu as CloudTpu
+from .cloud_client import TpuClient as TpuClient
+from .embedding_task import EmbeddingTask as EmbeddingTask
+from .estimator import EmbeddingConfigSpec as EmbeddingConfigSpec
+from .estimator import TPUEstimator as TPUEstimator
+from .options import TpuConfig as TpuConfig
+from .runner import TPURunner as TPURunner
+from .runner import checkpoints_iterator as checkpoints_iterator
+from .runner import main as main
+from .stopping_signals import EndOfStreamHook as EndOfStreamHook
+from .stopping_signals import with_stopping_signals as with_stopping_signals
+from .torchax_shim import load_backend as load_backend
+from .torchax_shim import require_versions as require_versions

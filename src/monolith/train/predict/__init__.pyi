@@ -1,0 +1,1 @@
+from .prediction import prediction_file_for as prediction_file_for
