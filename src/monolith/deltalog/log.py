@@ -6,11 +6,12 @@ import json
 import re
 import threading
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import fsspec
 
 from monolith.clock import SystemClock
+from monolith.closing import Closing
 from monolith.deltalog.increment import store_of
 from monolith.deltalog.part import PartReader, PartWriter
 from monolith.deltalog.replay import GapError
@@ -124,7 +125,7 @@ def open_transport(place: str | os.PathLike[str], **options: Any) -> Transport:
     return FileTransport(place, **options)
 
 
-class DeltaLog:
+class DeltaLog(Closing):
     """A log of increments. Thread-safe; each writer and each reader belongs to one thread.
 
     Args:
@@ -340,12 +341,6 @@ class DeltaLog:
     def close(self) -> None:
         """Closes connections."""
         self.transport.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _write(self, path: str, data: bytes) -> None:
         with named_errors(path, "written"):

@@ -7,9 +7,10 @@ writer, numbers the increments, and reopens the part after an error.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.clock import SystemClock
+from monolith.closing import Closing
 from monolith.deltalog.increment import Increment, IncrementKind
 from monolith.deltalog.replay import Replay, Verdict
 from monolith.errors import DataLossError
@@ -35,7 +36,7 @@ class Lag(NamedTuple):
     """Age of the last read increment if there are newer ones, else 0."""
 
 
-class PartReader:
+class PartReader(Closing):
     """A reader of one part. Not thread-safe.
 
     Args:
@@ -126,12 +127,6 @@ class PartReader:
         """Releases files and connections."""
         self._tail.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _require_same_log(self, number: int | None) -> None:
         extent = self._transport.extent(self.part)
         if extent is not None and number is not None and extent.next < number:
@@ -144,7 +139,7 @@ class PartReader:
 BEFORE_ALL = ChangePosition(0, 0, 0)
 
 
-class PartWriter:
+class PartWriter(Closing):
     """The writer of one part. Not thread-safe: calls must not overlap.
 
     The constructor opens a generation. After a failed `append` it is unknown whether its increment is in the log. The
@@ -223,12 +218,6 @@ class PartWriter:
         if self._appender is not None:
             self._appender.close()
             self._appender = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self, *, after_writer: int | None) -> None:
         claimed: list[Claim] = []

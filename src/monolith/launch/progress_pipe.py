@@ -12,9 +12,10 @@ import json
 import os
 import select
 import stat
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from monolith import environment
+from monolith.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,7 @@ PROGRESS_FD = "MONOLITH_PROGRESS_FD"
 _RESULT_SECONDS = 10.0
 
 
-class ProgressPipe:
+class ProgressPipe(Closing):
     """The writing end of the pipe. Not thread-safe. A context manager."""
 
     def __init__(self, descriptor: int) -> None:
@@ -58,12 +59,6 @@ class ProgressPipe:
         if self._is_open:
             self._is_open = False
             os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _write(self, message: Mapping[str, Any], *, wait_seconds: float) -> None:
         line = f"{json.dumps(message)}\n".encode()

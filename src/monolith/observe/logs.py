@@ -15,7 +15,9 @@ import logging
 import math
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from monolith.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +26,7 @@ _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "ascti
 """Attributes of every record; all others came from the caller's ``extra``."""
 
 
-class LoggingSetup:
+class LoggingSetup(Closing):
     """A handler on the root logger, until `close`; a context manager. `configure_logging` makes it."""
 
     def __init__(self, handler: logging.Handler, level: int) -> None:
@@ -44,12 +46,6 @@ class LoggingSetup:
         root.removeHandler(self._handler)
         root.setLevel(self._level_before)
         self._handler.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 _current: LoggingSetup | None = None

@@ -12,9 +12,10 @@ import threading
 import time
 from contextlib import suppress
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from monolith.closing import Closing
 from monolith.errors import UnavailableError
 from monolith.observe.metric_names import MetricKind, exposition_name, family_name
 from monolith.observe.metric_recorder import TimerReading, process_recorder
@@ -120,7 +121,7 @@ class PrometheusCollector:
         yield from families.values()
 
 
-class MetricsEndpoint:
+class MetricsEndpoint(Closing):
     """Serves ``GET /metrics`` until closed; a context manager.
 
     Args:
@@ -175,12 +176,6 @@ class MetricsEndpoint:
         self._server.server_close()
         self._thread.join()
         self._registry.unregister(self._collector)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _add_samples(family: Metric, reading: MetricSample) -> None:

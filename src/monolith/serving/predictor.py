@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from monolith.clock import SystemClock
+from monolith.closing import Closing
 from monolith.deltalog import DeltaLog
 from monolith.errors import (
     DeadlineExceededError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from monolith.serving.promotion.gate import PromotionGate
 
 
-class Predictor:
+class Predictor(Closing):
     """A served model. Thread-safe. Close it, or use it as a context manager.
 
     A call computes on the calling thread and on the intra-op threads of torch (`torch.set_num_threads`).
@@ -204,12 +205,6 @@ class Predictor:
         """Stops following; running calls are completed. Idempotent."""
         self._watch.close()
         self._live.rows.leave(self._live)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Versions
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
+from monolith.closing import Closing
 from monolith.deltalog.follow import Follower
 from monolith.errors import (
     DeadlineExceededError,
@@ -50,7 +51,7 @@ _ASK_SECONDS = 1.0
 """Timeout of health checks of shards."""
 
 
-class RemotePredictor:
+class RemotePredictor(Closing):
     """The entry of a sharded model. Thread-safe. Close it, or use it as a context manager.
 
     Args:
@@ -185,12 +186,6 @@ class RemotePredictor:
             self._follower.close()
         self._remote.close()  # cancels pending calls of the watch
         self._watch.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Internals
 

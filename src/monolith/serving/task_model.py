@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from monolith.checkpoint import get_checkpoint_state
+from monolith.closing import Closing
 from monolith.data import Batch
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.export import (
@@ -46,7 +47,7 @@ _CLOSE_SECONDS = 10.0
 """How long `close` waits for running calls."""
 
 
-class TaskModel:
+class TaskModel(Closing):
     """A task served from the newest checkpoint of its model directory. Thread-safe.
 
     A newer checkpoint is served once it is restored, without a failing call; until then both are in memory. Tables hold
@@ -180,12 +181,6 @@ class TaskModel:
             is_idle = self._changed.wait_for(lambda: not self._users, _CLOSE_SECONDS)
         if is_idle:
             self._live.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Checkpoints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.tensor_file import FileSum, read_tensors
 from monolith.checkpoint.train_state import WHOLE_MODEL, RestoredFrom
 from monolith.checkpoint.value_tree import decode
+from monolith.closing import Closing
 from monolith.errors import FailedPreconditionError
 from monolith.nn.embeddings import EXTRA_STATE
 
@@ -37,7 +38,7 @@ _SHOWN_CHANGES = 8
 """Weights that a message lists by name."""
 
 
-class LoadedCheckpoint:
+class LoadedCheckpoint(Closing):
     """A checkpoint that was read and checked: its dense part in memory, its tables ready to be loaded.
 
     The tables are checked by this thread while another one reads the tensors. A context manager.
@@ -80,12 +81,6 @@ class LoadedCheckpoint:
         """Replaces the rows and the progress of every store."""
         for prepared in self._prepared:
             prepared.load(generation=self.manifest.generation)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Discards everything that was not loaded."""

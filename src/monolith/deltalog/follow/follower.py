@@ -6,9 +6,10 @@ import logging
 import math
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.clock import SystemClock
+from monolith.closing import Closing
 from monolith.deltalog import DeltaLog, GapError, IncrementKind, Lag
 from monolith.deltalog.follow.log_applier import LogApplier
 from monolith.deltalog.publish.store_publisher import named_stores
@@ -50,7 +51,7 @@ class Staleness(NamedTuple):
     the clock while no increment arrives."""
 
 
-class Follower:
+class Follower(Closing):
     """Follower of a delta log that keeps tables up to date.
 
     Any thread may query it; one thread applies increments: that of `start`, or the caller of `catch_up`.
@@ -221,12 +222,6 @@ class Follower:
             self._thread.join()
             self._thread = None
         self._applier.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Internals
 

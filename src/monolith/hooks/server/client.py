@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith import errors
+from monolith.closing import Closing
 from monolith.files import text_files
 from monolith.hooks.server.protos import controller_service_pb2 as messages
 from monolith.hooks.server.server_hook import address_file
@@ -77,7 +78,7 @@ class ControllerStub:
         self._channel.close()
 
 
-class ControllerClient:
+class ControllerClient(Closing):
     """Client of one controller. A context manager. Thread-safe.
 
     Args:
@@ -139,12 +140,6 @@ class ControllerClient:
     def close(self) -> None:
         """Closes the connection."""
         self._stub.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _call(self, method: str, request: Any, timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> Any:
         grpc = load_grpc()

@@ -13,11 +13,12 @@ import itertools
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 
 from monolith.clock import Clock, SystemClock
+from monolith.closing import Closing
 from monolith.errors import FailedPreconditionError, FileUnavailableError, StorageFullError
 from monolith.observe.summaries.kinds import import_tensorboard
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _FILE_NUMBERS = itertools.count()
 
 
-class SummaryWriter:
+class SummaryWriter(Closing):
     """Writes summaries of one run to one event file; a context manager. Thread-safe.
 
     Args:
@@ -88,12 +89,6 @@ class SummaryWriter:
                 return
             self._state = "closed"
             self._guarded(self._file.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self) -> None:
         system, path = fsspec.core.url_to_fs(self.path)

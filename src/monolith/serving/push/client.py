@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
 from monolith.clock import SystemClock
+from monolith.closing import Closing
 from monolith.config import Config, config, require_positive
 from monolith.deltalog import DeltaLog
 from monolith.errors import InvalidArgumentError, OpError, UnavailableError
@@ -62,7 +63,7 @@ class PushConfig(Config):
         require_positive(self, "timeout_seconds", "part_bytes")
 
 
-class ParameterSyncClient:
+class ParameterSyncClient(Closing):
     """Client that pushes to the replicas of one shard. Not thread-safe: calls must not overlap.
 
     Args:
@@ -121,12 +122,6 @@ class ParameterSyncClient:
     def close(self) -> None:
         """Closes connections; the log stays open."""
         self._channels.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # One receiver
 

@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from monolith.closing import Closing
 from monolith.config import keywords_of
 from monolith.observe import MetricsEndpoint
 from monolith.serving.request_log import RequestLog
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class ModelServer:
+class ModelServer(Closing):
     """Server of the models of a registry, from its construction until `close`. A context manager.
 
     Example::
@@ -121,12 +122,6 @@ class ModelServer:
         if not self._threads.drain(self.options.drain_seconds):
             _log.warning("requests were not answered within %g s of draining", self.options.drain_seconds)
         self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _start_grpc(self, stack: ExitStack) -> Any:
         if self.options.grpc_port is None:

@@ -10,13 +10,14 @@ import copy
 import random
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from monolith import _core
 from monolith.clock import SystemClock
+from monolith.closing import Closing
 from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, OpError
 from monolith.serving.protos import prediction_service_pb2 as messages
@@ -99,7 +100,7 @@ class _ShardPart(NamedTuple):
     lookups: list[_TableLookup]
 
 
-class RemoteRows:
+class RemoteRows(Closing):
     """Rows of a model whose shards are other processes. Thread-safe; the first call opens connections.
 
     Args:
@@ -213,12 +214,6 @@ class RemoteRows:
     def close(self) -> None:
         """Closes connections, and cancels calls in flight."""
         self._channels.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Requests
 

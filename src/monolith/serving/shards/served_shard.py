@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monolith.closing import Closing
 from monolith.deltalog import DeltaLog
 from monolith.deltalog.follow import schemas_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
@@ -49,7 +50,7 @@ def readable_tables(schema: Schema, *, store: str, skip_zero: bool = False) -> d
     return {name: replace(table, skip_zero=skip_zero) for name, table in serving_tables(schema).items()}
 
 
-class ServedShard:
+class ServedShard(Closing):
     """A running shard that follows a log. A context manager."""
 
     def __init__(
@@ -109,12 +110,6 @@ class ServedShard:
             if self._watch is not None:
                 closing.callback(self._watch.close)
             self.server.close(grace_seconds)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def serve_shard(

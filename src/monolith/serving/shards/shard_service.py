@@ -7,8 +7,9 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
+from monolith.closing import Closing
 from monolith.cluster import get_local_server_addr, split_address
 from monolith.observe import MetricsEndpoint
 from monolith.serving.server.config import LOOPBACK
@@ -43,7 +44,7 @@ class Registration(NamedTuple):
     """Index of the replica."""
 
 
-class ShardService:
+class ShardService(Closing):
     """Health, readiness, metrics and discovery of a shard, until it is closed. A context manager.
 
     Args:
@@ -130,12 +131,6 @@ class ShardService:
             time.sleep(self.options.lame_duck_seconds)
         self._shard.close(self.options.drain_seconds)
         self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Internals
 
