@@ -51,7 +51,7 @@ ScanTuple TupleOf(FrameScan&& scan) {
 
 ScanTuple ScanBytes(const ByteArray& bytes, uint64_t begin, uint32_t framing, bool at_end, uint64_t max_record_bytes,
                     uint64_t max_records) {
-  if (begin > bytes.size()) throw Error(Code::kInvalidArgument, "begin lies behind the end of the bytes");
+  if (begin > bytes.size()) throw Error(Code::kInvalidArgument, "begin lies after the end of the bytes");
   FrameScan scan = WithoutGil(
       [&] { return ScanFrames(ViewOf(bytes), begin, Framing(framing), at_end, {max_record_bytes, max_records}); });
   return TupleOf(std::move(scan));

@@ -300,7 +300,7 @@ void BindHistory(nb::class_<Group>& group) {
             return WithoutGil([&] { return self.Touch(table, Span(ids), Span(buckets)); });
           },
           "table"_a, "ids"_a.noconvert(), "buckets"_a.noconvert().none() = nb::none())
-      .def("forget", &Group::Forget, nb::call_guard<nb::gil_scoped_release>(), "before"_a)
+      .def("truncate_history", &Group::TruncateHistory, nb::call_guard<nb::gil_scoped_release>(), "before"_a)
       .def(
           "tombstones",
           [](const Group& self, int table, uint64_t since) {

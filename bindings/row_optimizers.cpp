@@ -31,7 +31,7 @@ void BindRowOptimizers(nb::module_& m) {
   nb::class_<RowOptimizerKind>(m, "RowOptimizerKind")
       .def_prop_ro(
           "dump_field", [](const RowOptimizerKind& kind) { return kind.dump.field; },
-          "Number of its message in the dumps of the original; 0: it has none.")
+          "Number of its message in the dumps of upstream; 0: it has none.")
       .def(
           "is_elementwise",
           [](const RowOptimizerKind& kind, const std::map<std::string, double>& parameters) {

@@ -178,7 +178,7 @@ void BindGate(nb::module_& m) {
   nb::class_<ps::PushGate>(m, "PushGate")
       .def(
           "__init__", [](ps::PushGate* self) { new (self) ps::PushGate([] {}); },
-          "A gate of an owner in Python, who wakes the server itself when it opens.")
+          "A gate of an owner in Python, which wakes the server itself when it opens.")
       .def("enter", &ps::PushGate::Enter, "worker"_a, "seq"_a, "applied"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("leave", &ps::PushGate::Leave, nb::call_guard<nb::gil_scoped_release>())
       .def("hold", &ps::PushGate::Hold, "seconds"_a, nb::call_guard<nb::gil_scoped_release>())

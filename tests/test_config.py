@@ -107,8 +107,8 @@ def test_a_required_option_is_asked_for() -> None:
         ({"power": "1"}, "Engine: power must be a number, got '1'"),
         ({"power": True}, "Engine: power must be a number, got True"),
         ({"power": None}, "Engine: power must be a number, got None"),
-        ({"cylinders": 2.0}, "Engine: cylinders must be a whole number, got 2.0"),
-        ({"cylinders": True}, "Engine: cylinders must be a whole number, got True"),
+        ({"cylinders": 2.0}, "Engine: cylinders must be an integer, got 2.0"),
+        ({"cylinders": True}, "Engine: cylinders must be an integer, got True"),
         ({"turbo": 1}, "Engine: turbo must be True or False, got 1"),
         ({"maker": b"x"}, "Engine: maker must be a text, got b'x'"),
     ],
@@ -233,7 +233,7 @@ class TestKeywords:
         # The comments hold the type checker to the same: without an error there they would be one.
         with pytest.raises(TypeError, match="Diesel: unknown option 'cilinders'; did you mean 'cylinders'"):
             Road(7, cilinders=6)  # type: ignore[call-arg]
-        with pytest.raises(TypeError, match="Diesel: cylinders must be a whole number, got 'six'"):
+        with pytest.raises(TypeError, match="Diesel: cylinders must be an integer, got 'six'"):
             Road(7, cylinders="six")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="options are given all by name"):
             Road(7, 6)  # type: ignore[call-arg]

@@ -28,7 +28,7 @@ OneBitCompressor::OneBitCompressor(const Params& params)
       amplitude_(params.GetFloat("amplitude")) {
   const double step_size = params.Get("step_size");
   Require(step_size >= 1 && step_size <= kLargestStepSize && step_size == std::floor(step_size), "step_size",
-          "a whole number of steps, at least 1", step_size);
+          "an integer number of steps, at least 1", step_size);
   Require(init_scale_ > 0 && std::isfinite(init_scale_), "init_scale", "positive and finite", init_scale_);
   Require(max_scale_ >= init_scale_ && std::isfinite(max_scale_), "max_scale", "finite and at least init_scale",
           max_scale_);

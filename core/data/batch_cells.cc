@@ -46,7 +46,7 @@ void PlaceRows(const Schema& schema, std::span<const std::string_view> records, 
   const auto num_cells = cells->num_rows() * static_cast<int64_t>(schema.sources().size());
   if (num_cells > most_cells) {
     throw Error(Code::kResourceExhausted, "a batch of " + std::to_string(cells->num_rows()) +
-                                              " rows is too large to parse at once; give fewer records");
+                                              " rows is too large to parse in one call; give fewer records");
   }
   cells->cells.resize(static_cast<size_t>(num_cells));
 }

@@ -89,7 +89,7 @@ Schema::Schema(SampleFormat format, const std::vector<ColumnSpec>& columns) : fo
   for (const ColumnSpec& spec : columns) {
     CheckSpec(spec);
     if (!names.insert(spec.name).second) {
-      throw Error(Code::kInvalidArgument, "column '" + spec.name + "' is asked for twice");
+      throw Error(Code::kInvalidArgument, "column '" + spec.name + "' is requested twice");
     }
     AddColumn(spec);
   }
@@ -107,7 +107,7 @@ int Schema::AddSource(std::string name, CellKinds accepted) {
 
 int Schema::AddNamed(const std::string& name, CellKinds accepted) {
   if (named_.contains(name)) {
-    throw Error(Code::kInvalidArgument, "feature '" + name + "' is asked for twice");
+    throw Error(Code::kInvalidArgument, "feature '" + name + "' is requested twice");
   }
   return named_[name] = AddSource(name, accepted);
 }

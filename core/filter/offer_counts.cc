@@ -68,7 +68,7 @@ Header CheckedHeader(const std::string& bytes) {
   if (ReadAt<Trailer>(bytes, body).crc != Crc32c(bytes.data(), body)) Damaged("their checksum does not match");
   const uint64_t entries = body - sizeof(Header);
   if (entries % sizeof(Entry) != 0 || header.count != entries / sizeof(Entry)) {
-    Damaged("they say " + std::to_string(header.count) + " ids in " + std::to_string(entries) + " bytes");
+    Damaged("they declare " + std::to_string(header.count) + " ids in " + std::to_string(entries) + " bytes");
   }
   return header;
 }
@@ -105,7 +105,7 @@ void OfferCounts::Load(const std::string& bytes) {
     for (uint64_t i = 0; i < header.count; ++i) {
       const auto entry = ReadAt<Entry>(bytes, sizeof(Header) + i * sizeof(Entry));
       if (entry.offers == 0 || !counts.emplace(entry.hash, entry.offers).second) {
-        Damaged("an id was offered 0 times or is there twice");
+        Damaged("an id was offered 0 times or is listed twice");
       }
     }
   }

@@ -22,7 +22,7 @@ uint32_t SplitCapacity(uint64_t capacity, uint32_t split_num) {
 uint64_t WholeNumber(const Params& params, const char* name, double smallest, double largest) {
   const double value = params.Get(name);
   if (value >= smallest && value <= largest && value == std::floor(value)) return static_cast<uint64_t>(value);
-  throw Error(Code::kInvalidArgument, std::string("sliding_hash filter: ") + name + " must be a whole number from " +
+  throw Error(Code::kInvalidArgument, std::string("sliding_hash filter: ") + name + " must be an integer from " +
                                           std::to_string(static_cast<uint64_t>(smallest)) + " to " +
                                           std::to_string(static_cast<uint64_t>(largest)) + ", got " +
                                           std::to_string(value));

@@ -188,7 +188,7 @@ void SlidingHashFilterSlice::Load(const std::string& bytes) {
     first_allowed = split.index + 1;
     splits[split.index] = FilterSplit::FromCells(split_capacity_, ReadCells(&reader, num_cells, split.num_elements));
   }
-  if (!reader.done()) Damaged("there are bytes behind the last split");
+  if (!reader.done()) Damaged("there are bytes after the last split");
   splits_ = std::move(splits);
   head_ = header.head;
   head_increment_ = header.head_increment;

@@ -132,7 +132,7 @@ SnapshotFileInfo SnapshotFileWriter::Finish() {
 SnapshotFile::SnapshotFile(const SnapshotFileInfo& expected, Caching caching) : file_(expected.path, caching) {
   if (file_.size() != expected.bytes) {
     Refuse(std::min(file_.size(), expected.bytes), "the file is " + std::to_string(file_.size()) +
-                                                       " bytes long, the manifest says " +
+                                                       " bytes long, the manifest has " +
                                                        std::to_string(expected.bytes));
   }
   CheckFooter(expected);
@@ -162,7 +162,7 @@ void SnapshotFile::CheckFooter(const SnapshotFileInfo& expected) {
   if (footer.snapshot_id != expected.snapshot_id)
     Refuse(offset, "the file belongs to another snapshot than the manifest");
   if (footer.begin != expected.begin || footer.end != expected.end) {
-    Refuse(offset, "the file holds buckets " + Range(footer.begin, footer.end) + ", the manifest says " +
+    Refuse(offset, "the file holds buckets " + Range(footer.begin, footer.end) + ", the manifest has " +
                        Range(expected.begin, expected.end));
   }
   if (footer.index_crc != expected.index_crc) Refuse(offset, "checksum of the index differs from the manifest's");

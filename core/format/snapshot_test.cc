@@ -179,7 +179,7 @@ TEST_F(Snapshot, EveryBitFlipAndEveryTruncationIsRefused) {
     ASSERT_NE(Reason(files), "accepted") << "size " << size;
   }
   Spill(files[1].path, good + "x");
-  EXPECT_NE(Reason(files).find("bytes long, the manifest says"), std::string::npos);
+  EXPECT_NE(Reason(files).find("bytes long, the manifest has"), std::string::npos);
   Spill(files[1].path, good);
   EXPECT_EQ(Reason(files), "accepted");
 }

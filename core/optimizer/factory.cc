@@ -22,7 +22,7 @@ void RequireFloats(const std::string& kind, const Params& params) {
 int CountParameter(const Params& params, const std::string& name) {
   const double value = params.Get(name);
   if (value < 1.0 || value > std::numeric_limits<int>::max() || value != std::floor(value)) {
-    throw Error(Code::kInvalidArgument, name + " must be a whole number >= 1, got " + std::to_string(value));
+    throw Error(Code::kInvalidArgument, name + " must be an integer >= 1, got " + std::to_string(value));
   }
   return static_cast<int>(value);
 }

@@ -40,7 +40,7 @@ class RowForTest {
     optimizer_->Update({learning_rate, step, seed, latest}, weights(), state(), gradient.data());
     EXPECT_EQ(std::memcmp(before.data(), gradient.data(), before.size() * sizeof(float)), 0) << "gradient written";
     EXPECT_EQ(memory_.front(), kSentinel) << "written before the row";
-    EXPECT_EQ(memory_.back(), kSentinel) << "written behind the state";
+    EXPECT_EQ(memory_.back(), kSentinel) << "written after the state";
   }
 
   int dim() const { return optimizer_->dim(); }

@@ -76,11 +76,11 @@ std::unique_ptr<rpc::Conversation> Service::OpenRows(const std::string& words) {
   }
   if (host == nullptr) {
     throw Error(Code::kFailedPrecondition,
-                "the server has no store '" + store + "'; it may have been started anew: open the store again");
+                "the server has no store '" + store + "'; it may have restarted: open the store again");
   }
   if (buckets != TextOf(host->buckets())) {
     throw Error(Code::kFailedPrecondition, "store '" + store + "': the server has buckets " + TextOf(host->buckets()) +
-                                               ", not " + buckets + "; look at the order of the servers");
+                                               ", not " + buckets + "; check the order of the servers");
   }
   if (rest != host->agreement()) {
     throw Error(Code::kFailedPrecondition,

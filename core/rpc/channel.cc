@@ -43,7 +43,7 @@ void Channel::GiveUp(const std::shared_ptr<Call>& call) {
   if (was_sent) Disconnect();
   waiting_.erase(found);
   on_end_(BytesOf(call->question_));
-  call->End(Error(Code::kDeadlineExceeded, Named("the call was given up")));
+  call->End(Error(Code::kDeadlineExceeded, Named("the call was cancelled")));
   Attend(0);
 }
 
@@ -144,7 +144,7 @@ void Channel::TakeFrame(Frame frame) {
     return on_reply_(frame.head);
   }
   if (num_sent_ == 0 || frame.header.call != waiting_.front()->question_.call) {
-    throw Error(Code::kDataLoss, "an answer came to a question that was not asked");
+    throw Error(Code::kDataLoss, "an answer arrived without a pending call");
   }
   if (frame.header.kind == kError) {
     const Error error = DecodeError(frame.head);

@@ -110,7 +110,7 @@ std::shared_ptr<Call> Client::Begin(int server, OutgoingFrame question, std::spa
   if (!room_.wait_until(lock, deadline, has_room)) {
     throw Error(Code::kDeadlineExceeded, "client: " + std::to_string(under_way) +
                                              " bytes wait for the answers of server " + std::to_string(server) +
-                                             ", and no more were taken in time");
+                                             ", and the server accepted no more in time");
   }
   if (is_closed_) throw Error(Code::kFailedPrecondition, "client: it is closed");
   under_way += bytes;

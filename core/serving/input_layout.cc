@@ -144,10 +144,10 @@ LaidOutInputs InputLayout::NewOutputs(int64_t num_examples) const {
   const int64_t width = std::max<int64_t>(1, first_floats_.back() + aside_width_);
   const int64_t most = limits_.max_output_bytes / static_cast<int64_t>(sizeof(float)) / width;
   if (num_examples > most) {
-    throw Error(Code::kResourceExhausted, "a request of " + std::to_string(num_examples) + " examples, " +
-                                              std::to_string(most) + " fill the " +
-                                              std::to_string(limits_.max_output_bytes) +
-                                              " bytes that outputs may have (max_output_bytes); ask for fewer at once");
+    throw Error(Code::kResourceExhausted,
+                "a request of " + std::to_string(num_examples) + " examples, " + std::to_string(most) + " fill the " +
+                    std::to_string(limits_.max_output_bytes) +
+                    " bytes that outputs may have (max_output_bytes); request fewer examples");
   }
   LaidOutInputs inputs;
   inputs.num_examples = num_examples;

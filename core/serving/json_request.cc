@@ -172,7 +172,7 @@ class RequestParser {
 
   JsonColumn& AddColumn(std::string_view name) {
     const auto [place, is_new] = numbers_.emplace(name, request_.columns.size());
-    if (!is_new) Refuse("input " + Quoted(name) + " is there twice");
+    if (!is_new) Refuse("input " + Quoted(name) + " is given twice");
     if (numbers_.size() > max_columns_) {
       Refuse("a request may have " + std::to_string(max_columns_) + " inputs, got more");
     }

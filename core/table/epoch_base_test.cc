@@ -180,7 +180,7 @@ class Twins {
   void Forget() {
     if (random_() % 4 != 0) return;
     floor_ += random_() % (now_ - floor_);
-    group_->Forget(floor_);
+    group_->TruncateHistory(floor_);
   }
 
   const uint32_t max_row_epoch_;
@@ -221,7 +221,7 @@ TEST(EpochBaseTest, AReaderThatKeepsUpGetsWhatChangedAndNoMore) {
     const Content content = ReadAll(group->Changes(since, 0, kNumBuckets, true).get());
     ASSERT_EQ(content.rows.size(), 1u);
     ASSERT_EQ(content.rows.begin()->first.second, ids[round]);
-    group->Forget(mark);
+    group->TruncateHistory(mark);
     since = mark;
   }
 }
@@ -240,7 +240,7 @@ TEST(EpochBaseTest, RemovalsTellTheEpochTheyHadBeforeEpochsStartedOver) {
   group->FollowHistory(true);
   uint64_t mark = 0;
   for (int i = 0; i < 30; ++i) mark = group->Mark();
-  group->Forget(mark);
+  group->TruncateHistory(mark);
   group->Touch(kTable, std::vector<int64_t>{5});
   for (int i = 0; i < 3; ++i) group->Mark();
   const Content content = ReadAll(group->Changes(mark, 0, kNumBuckets, true).get());

@@ -212,7 +212,7 @@ class Group {
   std::vector<std::string> PackedChanges(uint64_t since, uint32_t begin, uint32_t end, bool state);
   std::vector<int64_t> Tombstones(int table, uint64_t since) const;
   // Allows the history before this mark to be dropped. An open cut keeps what it needs until it closes.
-  void Forget(uint64_t before);
+  void TruncateHistory(uint64_t before);
   // Freezes the current state for reading. Throws kFailedPrecondition while another cut is open.
   std::unique_ptr<Cut> OpenCut();
 

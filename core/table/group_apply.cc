@@ -174,7 +174,7 @@ class Applier {
     Refuse("table '" + tables_[table]->spec.name + "': the " + (is_sum ? "sum of the gradients" : "gradient") +
            " of id " + std::to_string(plan_.unique[plan_.inverse[position]]) + " (position " +
            std::to_string(position - plan_.table_splits[table]) +
-           ") is not finite; nothing was applied. Set nonfinite='skip' or 'apply' in the table's config to go on");
+           ") is not finite; nothing was applied. Set nonfinite='skip' or 'apply' in the table's config to continue");
   }
 
   std::byte* LearnKnown(const PlannedId& id, const float* gradient) const {

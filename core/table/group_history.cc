@@ -101,7 +101,7 @@ void Group::FollowHistory(bool followed) {
   }
 }
 
-void Group::Forget(uint64_t before) {
+void Group::TruncateHistory(uint64_t before) {
   Gate::Alone alone(gate_);
   if (before >= Now()) {
     throw Error(Code::kInvalidArgument, "only closed epochs can be discarded: expected less than " +

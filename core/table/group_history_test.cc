@@ -183,7 +183,7 @@ TEST_F(GroupHistoryTest, ForgettingBesideACutTakesEffectWhenItCloses) {
   Erase({2});
   std::unique_ptr<Cut> cut = group_->OpenCut();
   Erase({3});
-  group_->Forget(second);
+  group_->TruncateHistory(second);
   EXPECT_THROW(ChangesSince(first), Error);
   EXPECT_EQ(Removed(second), Ids({2, 3}));
   EXPECT_EQ(NumTombstones(), 3u);
@@ -202,7 +202,7 @@ TEST_F(GroupHistoryTest, EpochsToComeAreRefused) {
   EXPECT_NE(ErrorOf([&] { Removed(1'000'000); }).find(text), std::string::npos);
   EXPECT_NE(ErrorOf([&] { ChangesSince(13); }).find("epoch 13 has not happened yet"), std::string::npos);
   EXPECT_EQ(ErrorOf([&] { ChangesSince(12); }), "no error");
-  EXPECT_THROW(group_->Forget(13), Error);
+  EXPECT_THROW(group_->TruncateHistory(13), Error);
   const std::unique_ptr<Cut> cut = group_->OpenCut();
   group_->Mark();
   EXPECT_NE(ErrorOf([&] { ReadCut(cut.get(), 14); }).find("epoch 14 comes after this cut, which is of epoch 13"),
@@ -329,7 +329,7 @@ TEST_F(GroupHistoryTest, ACutSinceAForgottenMarkIsRefusedAndCanStillBeRead) {
   group_->FollowHistory(true);
   const uint64_t first = group_->Mark();
   const uint64_t second = group_->Mark();
-  group_->Forget(second);
+  group_->TruncateHistory(second);
   Assign({1});
   const std::unique_ptr<Cut> cut = group_->OpenCut();
   EXPECT_NE(ErrorOf([&] { ReadCut(cut.get(), first); }).find("was discarded"), std::string::npos);

@@ -246,7 +246,7 @@ TEST(CutStressTest, ACutStaysExactWhileEpochsStartOver) {
     }
     writers.WaitForCalls(round * 5);
     marker.WaitForMarks(static_cast<int>(kFewEpochs) * round);
-    if (round % 2 == 0) group->Forget(cut->epoch());
+    if (round % 2 == 0) group->TruncateHistory(cut->epoch());
     const Content under_fire = ReadInParallel(cut.get(), 2);
     ASSERT_EQ(under_fire.rows, at_rest.rows);
     ASSERT_EQ(RemovedIn(under_fire), RemovedIn(at_rest));
@@ -265,7 +265,7 @@ TEST(ChangesStressTest, ACopyEndsUpEqualWhileEpochsStartOver) {
     for (int round = 0; round < 12; ++round) {
       writers.WaitForCalls(3);
       since = Follow(group.get(), copy.get(), since);
-      if (round % 3 != 2) group->Forget(since);
+      if (round % 3 != 2) group->TruncateHistory(since);
       if (round % 4 == 3) ReadInParallel(group->OpenCut().get(), 1);
     }
   }
@@ -288,7 +288,7 @@ TEST(ChangesStressTest, ACopyThatFollowsTheChangesEndsUpEqual) {
   for (int round = 0; round < 12; ++round) {
     writers.WaitForCalls(4);
     since = Follow(group.get(), copy.get(), since);
-    if (round % 5 == 4) group->Forget(since);
+    if (round % 5 == 4) group->TruncateHistory(since);
     if (round % 6 == 5) ReadInParallel(group->OpenCut().get(), 1);
   }
   writers.Stop();

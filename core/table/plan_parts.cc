@@ -49,8 +49,9 @@ void RequireAllBuckets(std::span<const BucketRange> owners) {
     next = each.end;
   }
   if (next != kNumBuckets)
-    throw Error(Code::kInvalidArgument, "the owners must have all buckets, one after another: nobody has those from " +
-                                            std::to_string(next) + " on");
+    throw Error(
+        Code::kInvalidArgument,
+        "the owners must have all buckets, one after another: no owner has those from " + std::to_string(next) + " on");
 }
 
 SlicedPlan::SlicedPlan(const Plan& plan, std::span<const int> dims, std::span<const BucketRange> owners)

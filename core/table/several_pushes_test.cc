@@ -66,10 +66,10 @@ TEST(SeveralPushesTest, ARepeatedUpdateIsADuplicateIfAllOfItWasApplied) {
   EXPECT_FALSE(Apply(&clocks, {PushOf(2, two, 0)}));
   ExpectRefused(&clocks, {PushOf(9, nine, 0), PushOf(2, two, 0), PushOf(1, one, 0)}, Code::kFailedPrecondition,
                 "worker 2: batch 0 was applied before, but batch 0 of worker 9, which is part of the same update, was "
-                "not; repeat whole updates");
+                "not; repeat complete updates");
   ExpectRefused(&clocks, {PushOf(1, one, 1), PushOf(2, two, 0)}, Code::kFailedPrecondition,
                 "worker 2: batch 0 was applied before, but batch 1 of worker 1, which is part of the same update, was "
-                "not; repeat whole updates");
+                "not; repeat complete updates");
 }
 
 TEST(SeveralPushesTest, OneThatIsRefusedRefusesAll) {

@@ -23,14 +23,14 @@ void RequirePossible(const Push& push) {
 [[noreturn]] void RefusePartOfAnUpdate(const Push& push) {
   Refuse(Code::kFailedPrecondition, push.stamp.worker,
          "batch " + std::to_string(push.first_seq) + " was applied before, batch " + std::to_string(push.stamp.seq) +
-             " was not; repeat whole updates");
+             " was not; repeat complete updates");
 }
 
 [[noreturn]] void RefusePartOfTheWorkers(const Push& applied, const Push& missing) {
   Refuse(Code::kFailedPrecondition, applied.stamp.worker,
          "batch " + std::to_string(applied.stamp.seq) + " was applied before, but batch " +
              std::to_string(missing.stamp.seq) + " of worker " + std::to_string(missing.stamp.worker) +
-             ", which is part of the same update, was not; repeat whole updates");
+             ", which is part of the same update, was not; repeat complete updates");
 }
 
 // Number of batches of a worker whose last one is `seq`. Clients may send any number: the sum wraps, it does not

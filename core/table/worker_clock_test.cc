@@ -119,7 +119,7 @@ TEST(WorkerClocksTest, HalfAnUpdateIsRefused) {
   Apply(&clocks, PushOf(incarnation, 5, -1));
   Push summed = PushOf(incarnation, 8, 5);
   summed.first_seq = 5;
-  ExpectRefused(&clocks, summed, "worker 3: batch 5 was applied before, batch 8 was not; repeat whole updates");
+  ExpectRefused(&clocks, summed, "worker 3: batch 5 was applied before, batch 8 was not; repeat complete updates");
   summed.first_seq = 6;
   EXPECT_TRUE(Apply(&clocks, summed));
 }

@@ -100,7 +100,7 @@ class TouchedKeySet:
 class RowOptimizerKind:
     @property
     def dump_field(self) -> int:
-        """Number of its message in the dumps of the original; 0: it has none."""
+        """Number of its message in the dumps of upstream; 0: it has none."""
 
     def is_elementwise(self, parameters: Mapping[str, float]) -> bool: ...
 
@@ -354,7 +354,7 @@ class Group:
 
     def touch(self, table: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], buckets: Annotated[NDArray[numpy.uint16], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> int: ...
 
-    def forget(self, before: int) -> None: ...
+    def truncate_history(self, before: int) -> None: ...
 
     def tombstones(self, table: int, since: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]: ...
 
@@ -535,7 +535,7 @@ FRAME_VERSION: int = 3
 class PushGate:
     def __init__(self) -> None:
         """
-        A gate of an owner in Python, who wakes the server itself when it opens.
+        A gate of an owner in Python, which wakes the server itself when it opens.
         """
 
     def enter(self, worker: int, seq: int, applied: int) -> bool: ...

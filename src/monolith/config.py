@@ -67,7 +67,7 @@ _FORMER_NAMES = {
 
 _PLAIN_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "True or False"),
-    "int": ((int,), "a whole number"),
+    "int": ((int,), "an integer"),
     "float": ((int, float), "a number"),
     "str": ((str,), "a text"),
 }

@@ -358,9 +358,9 @@ def test_columns_of_a_batch_must_have_its_rows() -> None:
 
 def test_wrong_schemas_are_refused() -> None:
     for columns, message in (
-        ([Ids("a"), Floats("a")], "'a' is asked for twice"),
+        ([Ids("a"), Floats("a")], "'a' is requested twice"),
         ([LineIdField("nothing")], "LineId has no field 'nothing'; known are uid, req_time"),
-        ([Label(), Label("other")], "'__LABEL__' is asked for twice"),
+        ([Label(), Label("other")], "'__LABEL__' is requested twice"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             Parser("example", columns)

@@ -48,7 +48,7 @@ def test_first_n_needs_a_sensible_length(n: int) -> None:
 
 @pytest.mark.parametrize("n", [1.5, "3", True])
 def test_first_n_needs_a_whole_number(n: Any) -> None:
-    with pytest.raises(TypeError, match="FirstN: n must be a whole number, got"):
+    with pytest.raises(TypeError, match="FirstN: n must be an integer, got"):
         FirstN(n)
 
 

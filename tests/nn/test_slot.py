@@ -84,7 +84,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> Non
         ({"dim": 1, "initializer": "zeros"}, r"initializer must be one of monolith's initializers, got 'zeros'"),
         ({"dim": 1, "learning_rate": "0.1"}, r"learning_rate must be a number or a function of the step"),
         ({"dim": 1, "learning_rate": lambda step, n: step / n}, r"called with the step alone.*functools.partial"),
-        ({"dim": 1, "min_count": 1.5}, r"Slot: min_count must be a whole number"),
+        ({"dim": 1, "min_count": 1.5}, r"Slot: min_count must be an integer"),
         ({"dim": 1, "mincount": 1}, r"unknown option 'mincount'; did you mean 'min_count'\?"),
     ],
 )

@@ -189,7 +189,7 @@ def test_a_chief_that_lives_goes_on_where_it_is(tmp_path: Path, servers: Servers
     session(counter, saver, steps=1)
     counter.step()
     cluster.move(index, servers.replace(index))
-    with pytest.raises(FailedPreconditionError, match="may have been started anew"):
+    with pytest.raises(FailedPreconditionError, match="may have restarted"):
         counter.emb.cut()
     session(counter, saver, steps=0)
     assert values(counter) == [(1, 1) if number == index else (2, 2) for number in range(2)]

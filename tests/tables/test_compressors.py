@@ -104,7 +104,7 @@ def test_one_bit_refuses_bad_options_by_name(name: str, value: float) -> None:
 def test_unknown_and_wrongly_typed_options_are_refused() -> None:
     with pytest.raises(TypeError, match="did you mean 'amplitude'"):
         OneBit(amplitud=0.1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="step_size must be a whole number"):
+    with pytest.raises(TypeError, match="step_size must be an integer"):
         OneBit(step_size=1.5)  # type: ignore[arg-type]
 
 

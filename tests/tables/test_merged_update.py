@@ -283,7 +283,7 @@ def test_words_of_strangers_are_refused_by_the_rank_that_sent_them() -> None:
         native.core.merge_parts(words, num_words, (0, 1024))
     with pytest.raises(InvalidArgumentError, match="part 0: cells must ascend inside"):
         native.core.merge_parts(parts.words, parts.num_words, (0, 3))
-    with pytest.raises(InvalidArgumentError, match="nobody has those from 1000 on"):
+    with pytest.raises(InvalidArgumentError, match="no owner has those from 1000 on"):
         native.core.plan_parts(plan, [(0, 1000)], False)
 
 

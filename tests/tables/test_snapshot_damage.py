@@ -172,7 +172,7 @@ def test_a_message_names_file_offset_and_reason(victim: Victim) -> None:
     overwrite(victim.files[0], flipped(content, 8 * 80))
     assert "checksum of the row block is" in victim.refusal()
     overwrite(victim.files[0], content[:-1])
-    assert f"the file is {len(content) - 1} bytes long, the manifest says {len(content)}" in victim.refusal()
+    assert f"the file is {len(content) - 1} bytes long, the manifest has {len(content)}" in victim.refusal()
 
 
 @pytest.mark.parametrize(

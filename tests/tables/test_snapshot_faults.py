@@ -184,7 +184,7 @@ def test_damage_on_other_file_systems_is_found(memory_path: str) -> None:
     name = next(path for path in filesystem.ls("/snapshots/one", detail=False) if path.endswith(".rows"))
     content = filesystem.cat_file(name)
     filesystem.pipe_file(name, content[:-1])
-    with pytest.raises(DataLossError, match="bytes long, the manifest says"):
+    with pytest.raises(DataLossError, match="bytes long, the manifest has"):
         restore(other.store, memory_path)
     filesystem.rm_file(name)
     with pytest.raises(NotFoundError, match="is missing"):

@@ -165,7 +165,7 @@ WRONG = [
     ({"instances": [{}]}, "instances: an example must name its values, got an empty object"),
     ({"instances": [{f"k{key}": 1 for key in range(20_000)}]}, "a request may have 16384 inputs, got more"),
     ({"inputs": {"tags": [[1]] * 10_001, "weight": [1]}}, "a request may have 10000 examples, got 10001"),
-    (b'{"inputs": {"tags": [1], "tags": [2], "weight": [1]}}', "input 'tags' is there twice"),
+    (b'{"inputs": {"tags": [1], "tags": [2], "weight": [1]}}', "input 'tags' is given twice"),
     (b'{"instances": [{"tags": [1], "weight": 1}, {"tags": [1], "tags": [1]}]}', "got 'tags' twice"),
     (b'{"inputs": {"tags": [1], "weight": [1]}} x', "expected nothing more at byte 41"),
     (b'{"inputs": {"tags": ["\xc3"], "weight": [1]}}', "a string that is no UTF-8"),

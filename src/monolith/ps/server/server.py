@@ -302,7 +302,7 @@ class PsServer:
         if self.assigned not in {None, (index, num_ps)}:
             raise FailedPreconditionError(
                 f"{_SUBJECT}: it was assigned {self.assigned} (index, number of servers), and cannot become"
-                f" {(index, num_ps)}; is there a second chief?"
+                f" {(index, num_ps)}; does a second chief run?"
             )
         self.assigned = index, num_ps
         self._stop_request.set()

@@ -262,7 +262,7 @@ class LocalHistory:
             positions = self._positions()
             for group in self._groups if positions else ():
                 cut = group.open_cut_epoch()
-                group.forget(min([*positions, *([] if cut is None else [cut])]))
+                group.truncate_history(min([*positions, *([] if cut is None else [cut])]))
 
     def close(self) -> None:
         """Closes all readers."""
@@ -272,7 +272,7 @@ class LocalHistory:
 
 
 class LocalChangeReader:
-    """`monolith.tables.store.ChangeReader` of rows in this process."""
+    """`monolith.tables.ChangeReader` of rows in this process."""
 
     def __init__(self, history: LocalHistory, name: str, opened_at: ChangePosition) -> None:
         self._history = history
@@ -318,7 +318,7 @@ class LocalChangeReader:
 
 
 class LastingReader(LocalChangeReader):
-    """A `monolith.tables.store.ChangeReader` that stays valid across runs of the store."""
+    """A `monolith.tables.ChangeReader` that stays valid across runs of the store."""
 
     def __init__(self, history: LocalHistory, name: str) -> None:
         super().__init__(history, name, history.at(0))
