@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from monolith.metrics.metric import Metric, check_samples, ratio, refuse, require_binary, require_probabilities
+from monolith.metrics.metric import (
+    Metric,
+    SumMetric,
+    check_samples,
+    ratio,
+    refuse,
+    require_binary,
+    require_probabilities,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,11 +97,12 @@ def area_under_roc(positive: Tensor, negative: Tensor) -> float:
     return ratio(ratio(float(wins), float(positive.sum())), float(negative.sum()))
 
 
-class BinnedAUC(Metric):
+class BinnedAUC(SumMetric):
     """AUC in constant memory: scores are counted in bins of equal width, and equal bins count as ties.
 
     The error against the exact AUC is at most :meth:`error_bound`, half the share of pairs in one bin; with the
-    default 65,536 bins it is far below what matters unless all predictions crowd in a few of them.
+    default 65,536 bins it is far below what matters unless all predictions crowd in a few of them. The state has the
+    weights by label and bin.
 
     Args:
         num_bins: Number of bins.
@@ -107,7 +116,7 @@ class BinnedAUC(Metric):
     0.75
     """
 
-    _counts: Tensor
+    _state_name = "counts"
 
     def __init__(
         self, num_bins: int = 1 << 16, *, low: float = 0.0, high: float = 1.0, device: torch.device | str = "cpu"
@@ -119,6 +128,7 @@ class BinnedAUC(Metric):
         self.num_bins = num_bins
         self.low = low
         self.high = high
+        self._shape = (2, num_bins)
         super().__init__(device=device)
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
@@ -131,37 +141,48 @@ class BinnedAUC(Metric):
         bin_of = ((scores - self.low) * (self.num_bins / (self.high - self.low))).long()
         bin_of = bin_of.clamp_max(self.num_bins - 1) + self.num_bins * samples.labels.long()
         counts = torch.bincount(bin_of, weights=samples.weights, minlength=2 * self.num_bins)
-        self._counts = self._counts + counts.reshape(2, self.num_bins)
+        self._sums = self._sums + counts.reshape(2, self.num_bins)
 
     def compute(self) -> float:
         """Returns the AUC; NaN while one of the classes was not seen."""
-        return area_under_roc(self._counts[1], self._counts[0])
+        return area_under_roc(self._sums[1], self._sums[0])
 
     def error_bound(self) -> float:
         """Returns the largest possible distance to the exact AUC of what was seen; NaN where the AUC is."""
-        negative, positive = self._counts
+        negative, positive = self._sums
         in_one_bin = float((positive * negative).sum())
         return ratio(ratio(0.5 * in_one_bin, float(positive.sum())), float(negative.sum()))
-
-    def reset(self) -> None:
-        """Clears the state."""
-        self._counts = torch.zeros(2, self.num_bins, dtype=torch.float64, device=self.device)
-
-    def state(self) -> dict[str, Tensor]:
-        """Returns weights by label and bin; those of several workers may be added up, as by all-reduce."""
-        return {"counts": self._counts.clone()}
-
-    def _set_state(self, state: Mapping[str, Tensor]) -> None:
-        self._counts = state["counts"]
-
-    def _add_state(self, state: Mapping[str, Tensor]) -> None:
-        self._counts = self._counts + state["counts"]
 
     def _settings(self) -> dict[str, object]:
         return {"num_bins": self.num_bins, "low": self.low, "high": self.high}
 
 
-class ExactAUC(Metric):
+class _RowsAUC(Metric):
+    """An AUC that keeps rows. Its state has their distinct keys, ascending, with the weight of both labels at each."""
+
+    _keys: ClassVar[Mapping[str, torch.dtype]]
+
+    def reset(self) -> None:
+        """Clears the state."""
+        self._rows = ScoreStore(tuple(self._keys.values()), self.device)
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns the distinct keys, ascending, with the weight of label 1 and of label 0 at each."""
+        names = (*self._keys, "positive", "negative")
+        return {name: column.clone() for name, column in zip(names, self._rows.rows(), strict=True)}
+
+    def _check_state(self, state: Mapping[str, Tensor]) -> None:
+        require_one_length(type(self).__name__, state)
+
+    def _set_state(self, state: Mapping[str, Tensor]) -> None:
+        self.reset()
+        self._add_state(state)
+
+    def _add_state(self, state: Mapping[str, Tensor]) -> None:
+        self._rows.add(*(state[name] for name in self._keys), state["positive"], state["negative"])
+
+
+class ExactAUC(_RowsAUC):
     """AUC without rounding of scores: keeps the weight of both classes at every distinct score.
 
     Memory grows with the number of distinct scores, 24 bytes each. Scores are any finite numbers.
@@ -171,6 +192,8 @@ class ExactAUC(Metric):
     >>> metric.compute()
     0.75
     """
+
+    _keys: ClassVar = {"scores": torch.float64}
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Adds scores, labels 0 or 1 (all of one length) and weights >= 0."""
@@ -183,25 +206,6 @@ class ExactAUC(Metric):
         """Returns the AUC; NaN while one of the classes was not seen."""
         _, positive, negative = self._rows.rows()
         return area_under_roc(positive, negative)
-
-    def reset(self) -> None:
-        """Clears the state."""
-        self._rows = ScoreStore((torch.float64,), self.device)
-
-    def state(self) -> dict[str, Tensor]:
-        """Returns distinct scores, ascending, with the weight of label 1 and of label 0 at each."""
-        names = ("scores", "positive", "negative")
-        return {name: column.clone() for name, column in zip(names, self._rows.rows(), strict=True)}
-
-    def _check_state(self, state: Mapping[str, Tensor]) -> None:
-        require_one_length("ExactAUC", state)
-
-    def _set_state(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        self._add_state(state)
-
-    def _add_state(self, state: Mapping[str, Tensor]) -> None:
-        self._rows.add(state["scores"], state["positive"], state["negative"])
 
 
 _GROUP_WEIGHTS = ("samples", "clicks", "equal")
@@ -218,7 +222,7 @@ class GroupAUCs(NamedTuple):
     """float64 ``[G]``: weight of the group in the mean."""
 
 
-class GroupedAUC(Metric):
+class GroupedAUC(_RowsAUC):
     """``GAUC = sum over groups g of W_g AUC_g / sum of W_g``, over groups that have both labels.
 
     Groups of one label have no AUC and are skipped. The data of a group may come in any number of batches and from any
@@ -239,6 +243,8 @@ class GroupedAUC(Metric):
     >>> metric.compute()
     0.5
     """
+
+    _keys: ClassVar = {"groups": torch.int64, "scores": torch.float64}
 
     def __init__(
         self,
@@ -297,25 +303,6 @@ class GroupedAUC(Metric):
         """Returns the weighted mean; NaN if no group has both labels."""
         _, aucs, weights = self.per_group()
         return ratio(float((weights * aucs).sum()), float(weights.sum()))
-
-    def reset(self) -> None:
-        """Clears the state."""
-        self._rows = ScoreStore((torch.int64, torch.float64), self.device)
-
-    def state(self) -> dict[str, Tensor]:
-        """Returns distinct groups and scores, ascending, with the weight of label 1 and of label 0 at each."""
-        names = ("groups", "scores", "positive", "negative")
-        return {name: column.clone() for name, column in zip(names, self._rows.rows(), strict=True)}
-
-    def _check_state(self, state: Mapping[str, Tensor]) -> None:
-        require_one_length("GroupedAUC", state)
-
-    def _set_state(self, state: Mapping[str, Tensor]) -> None:
-        self.reset()
-        self._add_state(state)
-
-    def _add_state(self, state: Mapping[str, Tensor]) -> None:
-        self._rows.add(state["groups"], state["scores"], state["positive"], state["negative"])
 
     def _settings(self) -> dict[str, object]:
         return {"group_weight": self.group_weight, "num_bins": self.num_bins}

@@ -37,7 +37,7 @@ class LogLoss(SumMetric):
     0.6931
     """
 
-    _num_sums = 2
+    _shape = (2,)
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Adds probabilities, labels 0 or 1 (all of one length) and weights >= 0."""
@@ -60,7 +60,7 @@ class NormalizedEntropy(SumMetric):
     Unlike the log loss it can be compared between days whose click rates differ. Reference: He et al., ADKDD 2014.
     """
 
-    _num_sums = 3
+    _shape = (3,)
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Adds probabilities, labels 0 or 1 (all of one length) and weights >= 0."""
@@ -84,7 +84,7 @@ class NormalizedEntropy(SumMetric):
 class MeanSquaredError(SumMetric):
     """``sum of w (p - y)^2 / sum of w``; predictions and labels are any finite numbers."""
 
-    _num_sums = 2
+    _shape = (2,)
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Adds predictions, labels (all of one length) and weights >= 0."""
@@ -107,7 +107,7 @@ class Calibration(SumMetric):
     1.25
     """
 
-    _num_sums = 2
+    _shape = (2,)
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Adds predictions, labels (all of one length; any finite numbers) and weights >= 0."""

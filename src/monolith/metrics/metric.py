@@ -164,23 +164,24 @@ class Metric(ABC):
 
 
 class SumMetric(Metric):
-    """A metric that is a function of a few sums; its state is one float64 tensor of them."""
+    """A metric that is a function of sums; its state is one float64 tensor of them."""
 
-    _num_sums: int
+    _shape: tuple[int, ...]
+    _state_name = "sums"
 
     def reset(self) -> None:
         """Clears the state."""
-        self._sums = torch.zeros(self._num_sums, dtype=torch.float64, device=self.device)
+        self._sums = torch.zeros(self._shape, dtype=torch.float64, device=self.device)
 
     def state(self) -> dict[str, Tensor]:
         """Returns the sums; those of several workers may be added up, as by all-reduce."""
-        return {"sums": self._sums.clone()}
+        return {self._state_name: self._sums.clone()}
 
     def _set_state(self, state: Mapping[str, Tensor]) -> None:
-        self._sums = state["sums"]
+        self._sums = state[self._state_name]
 
     def _add_state(self, state: Mapping[str, Tensor]) -> None:
-        self._sums = self._sums + state["sums"]
+        self._sums = self._sums + state[self._state_name]
 
 
 def ratio(numerator: float, denominator: float) -> float:
