@@ -112,7 +112,8 @@ def _train(trainer: Trainer, args: argparse.Namespace, stream: ExampleStream | N
     limit = args.max_steps if args.max_steps is not None else trainer.task.p.train.max_steps
     with Progress(total=limit, file=file) as bar:
         stop = StopOnSignal(bar)
-        hooks = [ProgressHook(bar), *stream_hooks(stream, args, bar), stop]
+        monitors = [] if stream is None else [StreamHook(stream, bar, task=args.task)]
+        hooks = [ProgressHook(bar), *monitors, stop]
         try:
             state = trainer.train(steps=args.steps, max_steps=args.max_steps, hooks=hooks)
         finally:
@@ -141,7 +142,7 @@ def _tell_result(
         "rows": rows,
         "expired_rows": history.expired_rows,
         "model_dir": trainer.config.model_dir,
-        **stream_result(stream),
+        **({} if stream is None else {"stream": stream.counts.to_dict()}),
     }
     if not _is_first(trainer):
         _log.info("rank %d: %s", trainer.config.worker_index, json.dumps(result))
@@ -209,10 +210,10 @@ class _PredictionProgress(Hook):
     def after_run(self, context: StepContext) -> None:
         """Counts the rows of a batch."""
         last = context.session.last
-        self._bar.update(0 if last is None else last.num_examples, rows_per_second=self._rows_per_second)
-
-    def _rows_per_second(self) -> float:
-        return self._bar.done / max(time.monotonic() - self._since, 1e-9)
+        self._bar.update(
+            0 if last is None else last.num_examples,
+            rows_per_second=lambda: self._bar.done / max(time.monotonic() - self._since, 1e-9),
+        )
 
 
 def _dry_run(trainer: Trainer, *, as_json: bool, plan: LaunchPlan | None = None) -> str:
@@ -308,16 +309,6 @@ def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> Exam
         "kafka": None if args.stream_kafka is None else key_values(args.stream_kafka, "--stream_kafka"),
     }
     return ExampleStream(args.stream, StreamConfig(**without_none(config_values)))
-
-
-def stream_hooks(stream: ExampleStream | None, args: argparse.Namespace, bar: Progress) -> list[Hook]:
-    """Returns the hooks that monitor the stream."""
-    return [] if stream is None else [StreamHook(stream, bar, task=args.task)]
-
-
-def stream_result(stream: ExampleStream | None) -> dict[str, Any]:
-    """Returns the counts of examples by outcome, for the result of a command."""
-    return {} if stream is None else {"stream": stream.counts.to_dict()}
 
 
 def _require_alone(options: RunnerConfig, way: Way) -> None:

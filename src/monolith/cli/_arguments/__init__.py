@@ -2,7 +2,3 @@
 
 Help and usage errors need only this package, which is fast: it does not import torch.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

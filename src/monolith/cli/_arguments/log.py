@@ -26,7 +26,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
             action.add_argument("--part", metavar="NAME", help="one part of the log (default: all)")
         if name in {"show", "follow"}:
             action.add_argument("--last", type=int, metavar="N", help="start N increments before the end")
-        _ADDED.get(name, lambda _: None)(action)
+        if name == "follow":
+            action.add_argument("--until_caught_up", action="store_true", help="end when everything was read")
+        if name == "compact":
+            action.add_argument("--keep_bases", type=int, default=1, metavar="N", help="bases that stay (default: 1)")
+            action.add_argument(
+                "--base_folder", metavar="PLACE", help="where the base goes (default: into the log; a topic needs it)"
+            )
         action.add_argument(
             "--kafka", action="append", default=[], metavar="KEY=VALUE", help="a setting of librdkafka; repeatable"
         )
@@ -34,18 +40,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     return parser
 
 
-def _add_follow(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--until_caught_up", action="store_true", help="end when everything was read")
-
-
-def _add_compact(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--keep_bases", type=int, default=1, metavar="N", help="bases that stay (default: 1)")
-    action.add_argument(
-        "--base_folder", metavar="PLACE", help="where the base goes (default: into the log; a topic needs it)"
-    )
-
-
-_ADDED = {"follow": _add_follow, "compact": _add_compact}
 _ACTIONS = {
     "list": ("show the parts and the bases of a log", "monolith log list models/a/delta_log --json"),
     "show": ("show the increments of a log", "monolith log show models/a/delta_log --part dense --last 5"),

@@ -62,7 +62,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         help="not ready while the newest event that was learned from is older (default: any age is served)",
     )
     parser.add_argument("--json", action="store_true", help="print where it listens as JSON, once it does")
-    _add_task(parser.add_argument_group("a model with its code, where it cannot be exported"))
+    group = parser.add_argument_group("a model with its code, where it cannot be exported")
+    group.add_argument("--task", metavar="[NAME=]MODULE:CLASS", help="serve this task from its newest checkpoint")
+    group.add_argument("--model_dir", metavar="DIR", help="where its checkpoints are; newer ones are loaded")
     _add_shards(parser.add_argument_group("a model whose rows are at shards"))
     _add_discovery(parser.add_argument_group("how shards are found"))
     _add_promotion(parser.add_argument_group("promotion: which version answers"))
@@ -156,11 +158,6 @@ ENTRY_OPTIONS = (
     "shard_tls_key",
 )
 """Options of the requests to shards."""
-
-
-def _add_task(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--task", metavar="[NAME=]MODULE:CLASS", help="serve this task from its newest checkpoint")
-    group.add_argument("--model_dir", metavar="DIR", help="where its checkpoints are; newer ones are loaded")
 
 
 def _add_shards(group: argparse._ArgumentGroup) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,86 +13,77 @@ OPTION_PREFIX = "option_"
 """Prefix of the names of parsed options of a run; `monolith.train.parameters.flags` reads them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """An option of a run that most users meet, as `RunnerConfig` has it."""
 
     name: str
     help: str
-    default: Any = None
-    metavar: str = "VALUE"
+    default: Any = field(default=None, kw_only=True)
+    metavar: str = field(default="VALUE", kw_only=True)
 
 
 MATTERING = {
     "where the model is kept": (
-        Option(name="model_dir", metavar="DIR", help="checkpoints and logs; a run resumes from those it finds"),
-        Option(name="save_checkpoints_steps", metavar="N", help="steps between checkpoints (default: one at the end)"),
-        Option(name="save_checkpoints_secs", metavar="S", help="seconds between checkpoints"),
-        Option(name="checkpoints_max_to_keep", metavar="N", default=10, help="newest checkpoints that stay"),
-        Option(name="restore_dir", metavar="DIR", help="begin with the latest of another directory"),
+        Option("model_dir", "checkpoints and logs; a run resumes from those it finds", metavar="DIR"),
+        Option("save_checkpoints_steps", "steps between checkpoints (default: one at the end)", metavar="N"),
+        Option("save_checkpoints_secs", "seconds between checkpoints", metavar="S"),
+        Option("checkpoints_max_to_keep", "newest checkpoints that stay", default=10, metavar="N"),
+        Option("restore_dir", "begin with the latest of another directory", metavar="DIR"),
         Option(
-            name="restart_input",
-            metavar="BOOL",
+            "restart_input",
+            "with --restore_dir: read the input from its beginning, such as a stream after files",
             default=False,
-            help="with --restore_dir: read the input from its beginning, such as a stream after files",
         ),
-        Option(name="restore_ckpt", metavar="NAME", help="begin with this checkpoint instead of the latest"),
-        Option(name="clear_nn", metavar="BOOL", default=False, help="keep the rows, reset the dense weights"),
+        Option("restore_ckpt", "begin with this checkpoint instead of the latest", metavar="NAME"),
+        Option("clear_nn", "keep the rows, reset the dense weights", default=False),
         Option(
-            name="leave_out",
-            metavar="NAMES",
-            help="dense weights that start from their initial values, once: names or patterns such as 'tower.*',"
+            "leave_out",
+            "dense weights that start from their initial values, once: names or patterns such as 'tower.*',"
             " separated by commas",
+            metavar="NAMES",
         ),
         Option(
-            name="ignore_unknown_tables",
-            metavar="BOOL",
+            "ignore_unknown_tables",
+            "skip tables that only the checkpoint has, such as those of a removed slot",
             default=False,
-            help="skip tables that only the checkpoint has, such as those of a removed slot",
         ),
     ),
     "input, for tasks that read it from these": (
-        Option(name="input_path", metavar="PATH", help="folder or URL of the files"),
-        Option(name="wildcard", metavar="GLOB", help="which files of it"),
-        Option(name="start_date", metavar="YYYYMMDD", help="first day"),
-        Option(name="end_date", metavar="YYYYMMDD", help="day after the last one"),
-        Option(name="kafka_servers", metavar="HOSTS", help="brokers of a stream"),
-        Option(name="kafka_topics", metavar="NAMES", help="its topics, separated by commas"),
-        Option(name="kafka_group_id", metavar="NAME", help="its consumer group"),
+        Option("input_path", "folder or URL of the files", metavar="PATH"),
+        Option("wildcard", "which files of it", metavar="GLOB"),
+        Option("start_date", "first day", metavar="YYYYMMDD"),
+        Option("end_date", "day after the last one", metavar="YYYYMMDD"),
+        Option("kafka_servers", "brokers of a stream", metavar="HOSTS"),
+        Option("kafka_topics", "its topics, separated by commas", metavar="NAMES"),
+        Option("kafka_group_id", "its consumer group", metavar="NAME"),
     ),
     "rows and speed": (
-        Option(name="feature_eviction_on_save", metavar="BOOL", default=False, help="drop expired rows on saving"),
+        Option("feature_eviction_on_save", "drop expired rows on saving", default=False),
         Option(
-            name="feature_evict_every_n_hours",
+            "feature_evict_every_n_hours",
+            "drop them within this event time (default: an hour for each day of expire_days); 0: do not",
             metavar="H",
-            help="drop them within this event time (default: an hour for each day of expire_days); 0: do not",
         ),
-        Option(name="embedding_prefetch_capacity", metavar="N", default=0, help="batches whose rows are read ahead"),
-        Option(
-            name="enable_embedding_postpush", metavar="BOOL", default=False, help="update rows during the next step"
-        ),
-        Option(name="intra_op_parallelism_threads", metavar="N", help="threads of torch (default: what torch takes)"),
+        Option("embedding_prefetch_capacity", "batches whose rows are read ahead", default=0, metavar="N"),
+        Option("enable_embedding_postpush", "update rows during the next step", default=False),
+        Option("intra_op_parallelism_threads", "threads of torch (default: what torch takes)", metavar="N"),
     ),
     "a job of several processes": (
-        Option(name="num_workers", metavar="N", default=1, help="workers; more than one makes a job of processes"),
-        Option(name="num_ps", metavar="N", default=0, help="parameter servers, which hold rows and dense weights"),
-        Option(name="enable_dynamic_sharding", metavar="BOOL", default=False, help="workers take files from one queue"),
-        Option(name="partial_recovery", metavar="BOOL", help="a lost server restores itself, others keep their state"),
+        Option("num_workers", "workers; more than one makes a job of processes", default=1, metavar="N"),
+        Option("num_ps", "parameter servers, which hold rows and dense weights", default=0, metavar="N"),
+        Option("enable_dynamic_sharding", "workers take files from one queue", default=False),
+        Option("partial_recovery", "a lost server restores itself, others keep their state", metavar="BOOL"),
     ),
     "updates for serving": (
-        Option(
-            name="enable_realtime_training",
-            metavar="BOOL",
-            default=False,
-            help="publish what changes to a delta log, which serving follows",
-        ),
-        Option(name="delta_log", metavar="URL", help="where the delta log is (default: delta_log in --model_dir)"),
+        Option("enable_realtime_training", "publish what changes to a delta log, which serving follows", default=False),
+        Option("delta_log", "where the delta log is (default: delta_log in --model_dir)", metavar="URL"),
     ),
     "watching": (
-        Option(name="log_step_count_steps", metavar="N", default=100, help="steps between log lines; 0: none"),
-        Option(name="disable_native_metrics", metavar="BOOL", default=True, help="no AUC of training in the log"),
-        Option(name="profile_some_steps_from", metavar="STEP", help="profile ten steps from here on"),
-        Option(name="serve_controller", metavar="BOOL", help="let monolith control reach it (default: with grpcio)"),
+        Option("log_step_count_steps", "steps between log lines; 0: none", default=100, metavar="N"),
+        Option("disable_native_metrics", "no AUC of training in the log", default=True),
+        Option("profile_some_steps_from", "profile ten steps from here on", metavar="STEP"),
+        Option("serve_controller", "let monolith control reach it (default: with grpcio)", metavar="BOOL"),
     ),
 }
 """Group to its options."""
@@ -191,9 +182,9 @@ def add_mattering(parser: argparse.ArgumentParser, *, without: Collection[str] =
                 add_option(group, option)
 
 
-MODE = Option(name="mode", metavar="MODE", default="train", help="train, eval or predict")
+MODE = Option("mode", "train, eval or predict", default="train", metavar="MODE")
 PARAMS_OVERRIDE = Option(
-    name="params_override", metavar="JSON", help="parameters of the task by name, such as '{\"batch_size\": 512}'"
+    "params_override", "parameters of the task by name, such as '{\"batch_size\": 512}'", metavar="JSON"
 )
 
 

@@ -13,21 +13,19 @@ __all__ = ["MEANT", "PLACE", "add_parser", "add_role_parser", "shown_options"]
 
 PLACE = {
     "which process of the job this is": (
-        Option(name="index", metavar="I", default=0, help="number of this process in its role; worker 0 is the chief"),
-        Option(name="num_ps", metavar="N", default=0, help="parameter servers of the job"),
-        Option(name="num_workers", metavar="N", default=1, help="workers of the job, the chief among them"),
-        Option(name="host", metavar="HOST", help="interface to listen on and to be found at (default: this machine's)"),
-        Option(name="token_file", metavar="FILE", help="file with a secret that all processes of the job share"),
+        Option("index", "number of this process in its role; worker 0 is the chief", default=0, metavar="I"),
+        Option("num_ps", "parameter servers of the job", default=0, metavar="N"),
+        Option("num_workers", "workers of the job, the chief among them", default=1, metavar="N"),
+        Option("host", "interface to listen on and to be found at (default: this machine's)", metavar="HOST"),
+        Option("token_file", "file with a secret that all processes of the job share", metavar="FILE"),
     ),
     "how the processes find each other": (
-        Option(
-            name="discovery_type", metavar="NAME", help="host, zk, consul, primus (TF_CONFIG) or mlp (default: consul)"
-        ),
-        Option(name="discovery_dir", metavar="DIR", help="of host: a folder that all of them reach, one for each job"),
-        Option(name="zk_server", metavar="HOSTS", help="of zk: servers of ZooKeeper, separated by commas"),
-        Option(name="deep_insight_name", metavar="NAME", help="of zk: name of the job"),
-        Option(name="uuid", metavar="NAME", default="", help="of consul: name of the run"),
-        Option(name="tf_config", metavar="JSON", help="of primus: the cluster and the place in it; or TF_CONFIG"),
+        Option("discovery_type", "host, zk, consul, primus (TF_CONFIG) or mlp (default: consul)", metavar="NAME"),
+        Option("discovery_dir", "of host: a folder that all of them reach, one for each job", metavar="DIR"),
+        Option("zk_server", "of zk: servers of ZooKeeper, separated by commas", metavar="HOSTS"),
+        Option("deep_insight_name", "of zk: name of the job", metavar="NAME"),
+        Option("uuid", "of consul: name of the run", default="", metavar="NAME"),
+        Option("tf_config", "of primus: the cluster and the place in it; or TF_CONFIG", metavar="JSON"),
     ),
 }
 """Group to its options."""

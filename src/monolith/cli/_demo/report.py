@@ -177,15 +177,12 @@ def _tiles(progress: RaceProgress) -> str:
         ("rows at the end", f"{rows:,}", ""),
         ("rows expired", f"{expired:,}", ""),
     ]
+    colours = {key: f' style="color:var(--series-{key})"' if key else "" for _, _, key in tiles}
     return "".join(
-        f'<div class="tile"><div class="value"{_colour(key)}>{value.replace("nan", "-")}</div>'
+        f'<div class="tile"><div class="value"{colours[key]}>{value.replace("nan", "-")}</div>'
         f'<div class="name">{escape(name)}</div></div>'
         for name, value, key in tiles
     )
-
-
-def _colour(key: str) -> str:
-    return f' style="color:var(--series-{key})"' if key else ""
 
 
 def _auc_chart(progress: RaceProgress) -> str:
