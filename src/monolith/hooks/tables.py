@@ -90,10 +90,6 @@ def describe_tables(stores: Mapping[str, Store]) -> str:
     return f"{rows} rows in {memory / 2**20:.1f} MiB: {', '.join(tables) or 'no table'}{wrong}"
 
 
-def _stores_of(session: HookedSession) -> Mapping[str, Store]:
-    return session.state.stores
-
-
 class SyncTrainingInfoHook(Hook):
     """Logs the sizes of the tables every ten minutes.
 
@@ -106,7 +102,7 @@ class SyncTrainingInfoHook(Hook):
     def __init__(
         self,
         *,
-        stores: Callable[[HookedSession], Mapping[str, Store]] = _stores_of,
+        stores: Callable[[HookedSession], Mapping[str, Store]] = lambda session: session.state.stores,
         every_secs: float = EVERY_SECONDS,
         clock: Clock | None = None,
     ) -> None:

@@ -64,7 +64,7 @@ class StepCounterHook(Hook):
         if every_steps is None and every_secs is None:
             every_steps = 100
         self._timer = SecondOrStepTimer(every_secs, every_steps, clock=clock or SystemClock())
-        self._report = report or _write_line
+        self._report = report or (lambda rate: _log.info("%s", rate))
         self._num_examples = 0
         self._counts_examples = False
 
@@ -89,10 +89,6 @@ class StepCounterHook(Hook):
             return  # no rate over zero seconds
         rate = num_examples / seconds if self._counts_examples else None
         self._report(StepRate(step, steps / seconds, rate, last_loss(context.session)))
-
-
-def _write_line(rate: StepRate) -> None:
-    _log.info("%s", rate)
 
 
 HEARTBEAT_SECONDS = 30.0

@@ -138,7 +138,8 @@ def restore_all(
     """
     checkpoint, saved = _restore_model(path, state, options, parts, checked)
     has_kept = parts.lost or parts.lost_dense is not None or _any_kept(state, parts.keeps)
-    if not has_kept or _is_new(state):
+    is_new = state.global_step == 0 and not state.applied
+    if not has_kept or is_new:
         for part in ("schedules", "extra"):
             for name, value in getattr(state, part).items():
                 if name in saved[part]:
@@ -251,10 +252,6 @@ def _begin_anew(state: TrainState, keeps: Keeps) -> None:
 def _any_kept(state: TrainState, keeps: Keeps) -> bool:
     weights = {} if state.model is None else model_state(state.model)
     return any(keeps(name) for name in [*weights, *state.stores])
-
-
-def _is_new(state: TrainState) -> bool:
-    return state.global_step == 0 and not state.applied
 
 
 def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[str, Any]]:

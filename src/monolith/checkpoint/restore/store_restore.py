@@ -120,7 +120,8 @@ class StoreRestore:
                 for folder, manifest in self._parts.items()
                 for buckets in self._lost_ranges(manifest)
             ]
-            self._read_filters()
+            for folder, manifest in self._parts.items():
+                self._read_filters(folder, manifest)
             self._require_agreement()
             self._closing = undone.pop_all()
 
@@ -161,12 +162,8 @@ class StoreRestore:
             if self._lost is None or owner in self._lost:
                 agreed_stamps(self.applied, buckets)
 
-    def _read_filters(self) -> None:
+    def _read_filters(self, folder: str, manifest: SnapshotManifest) -> None:
         """Reads the filters of the owners that keep their rows."""
-        for folder, manifest in self._parts.items():
-            self._read_filters_of(folder, manifest)
-
-    def _read_filters_of(self, folder: str, manifest: SnapshotManifest) -> None:
         if self._owners is None or self._lost is None:
             return
         tables = self._store.schema.tables

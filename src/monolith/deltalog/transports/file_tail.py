@@ -261,7 +261,7 @@ class FileTail:
         """
         following: SegmentFile | None = later[0]
         if later[0].generation != self._segment_or_fail.generation:
-            is_next = is_damaged_at_start if end is None else _has_first_head
+            is_next = is_damaged_at_start if end is None else first_head
             following = (
                 None if end == NO_END else next((segment for segment in later if is_next(self._folder, segment)), None)
             )
@@ -275,7 +275,3 @@ class FileTail:
         self.close()
         self._descriptor = os.open(self._folder / segment.name, os.O_RDONLY)
         self._segment, self._offset = segment, 0
-
-
-def _has_first_head(folder: Path, segment: SegmentFile) -> bool:
-    return first_head(folder, segment) is not None

@@ -68,7 +68,8 @@ class FileTransport:
         """Returns the names of the folders that have records, including damaged ones."""
         self._require_log()
         with named_errors(self.place, "listed"):
-            names = [path.name for path in (self._folder / _PARTS).iterdir()] if self._has_parts else []
+            parts = self._folder / _PARTS
+            names = [path.name for path in parts.iterdir()] if parts.is_dir() else []
         return sorted(name for name in names if self.extent(name) is not None or self._is_damaged(name))
 
     def extent(self, part: str) -> Extent | None:
@@ -155,10 +156,6 @@ class FileTransport:
         """Does nothing: no resources are held."""
 
     # Internals
-
-    @property
-    def _has_parts(self) -> bool:
-        return (self._folder / _PARTS).is_dir()
 
     def _is_damaged(self, part: str) -> bool:
         """Returns whether the first record of a part is unreadable."""

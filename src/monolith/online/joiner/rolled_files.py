@@ -149,7 +149,7 @@ class _RolledFile:
 
     def fill(self, clock: Clock) -> bool:
         """Reads more if the buffer is empty; returns whether there is a record."""
-        while not self._waiting and self._may_have_grown(clock):
+        while not self._waiting and (not self.is_at_end or clock.monotonic() >= self._look_at):
             came = self._input.read(_AT_ONCE)
             assert isinstance(came.following, int)  # noqa: S101 - it is a file
             self._following = came.following
@@ -169,9 +169,6 @@ class _RolledFile:
     def close(self) -> None:
         """Closes the file."""
         self._input.close()
-
-    def _may_have_grown(self, clock: Clock) -> bool:
-        return not self.is_at_end or clock.monotonic() >= self._look_at
 
     def _rest(self, clock: Clock) -> None:
         """Closes a file that has no more records and schedules its next poll; idle files are polled less often."""

@@ -74,13 +74,9 @@ class StreamHook(Hook):
         self._emit()
 
     def _fields(self) -> dict[str, Any]:
-        counts = self._stream.counts.to_dict()
-        left_out = {name: value for name, value in counts.items() if value and name != "examples"}
-        return {"lag": self._lag_text, **left_out}
-
-    def _lag_text(self) -> str:
         stream = self._stream
-        return f"{stream.lag_seconds:.1f} s ({stream.behind:,} {stream.unit})"
+        left_out = {name: value for name, value in stream.counts.to_dict().items() if value and name != "examples"}
+        return {"lag": lambda: f"{stream.lag_seconds:.1f} s ({stream.behind:,} {stream.unit})", **left_out}
 
     def _silence(self, seconds: float) -> None:
         """Completes work postponed to the next step, which may never come, and reports a stall."""

@@ -1,4 +1,4 @@
-"""Converts requests to the inputs of a graph."""
+"""Converts the columns of a request, or serialized samples, to the inputs of a graph: pooled rows and tensors."""
 
 from __future__ import annotations
 

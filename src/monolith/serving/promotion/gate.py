@@ -78,7 +78,7 @@ class Figures(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values; NaN becomes null, since JSON has no NaN."""
-        return {name: _or_none(value) for name, value in self._asdict().items()}
+        return {name: value if math.isfinite(value) else None for name, value in self._asdict().items()}
 
 
 class GateVerdict(NamedTuple):
@@ -224,10 +224,6 @@ class PromotionGate:
         if options.max_calibration is not None and not figures.calibration <= options.max_calibration:
             return f"calibration {figures.calibration:.6g} is above {options.max_calibration:g} ({figures})"
         return None
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 MOST_EXAMPLES = 100_000
