@@ -175,7 +175,7 @@ class Embeddings(RowsBySlot):
         self._registry.require_unused(batch)
         values = self._rows_to_train(batch)
         latest = self._latest(batch, values)
-        end = self._registry.open(batch, values.device, latest)  # from here on the ledger ends the batch
+        end = self._registry.open(batch, values.device, latest)  # from here on the registry ends the batch
         whole, *outputs = look_up(anchor, self._pool(batch, values), self._layout, end)
         return self._looked_up(whole, outputs)
 

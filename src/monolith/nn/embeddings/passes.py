@@ -1,6 +1,6 @@
 """Batches in flight between a forward pass and the store: planned, read, differentiated, applied or dropped.
 
-The ledger keeps every batch that was read for training until it ends. The autograd graph holds a `PassHandle` only, by
+The registry keeps every batch that was read for training until it ends. The autograd graph holds a `PassHandle` only, by
 which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call. So
 every plan that was opened at the store ends, and no graph keeps native objects alive.
 

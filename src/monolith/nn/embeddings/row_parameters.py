@@ -64,7 +64,7 @@ class RowGradient(RowAnchor):
     @property
     def grad(self) -> Tensor | None:
         """float32 [1] on the device of the module; None without gradients."""
-        registry = self._of_ledger()
+        registry = self._of_registry()
         passes = registry.ready()
         if not passes:
             return None
@@ -84,18 +84,18 @@ class RowGradient(RowAnchor):
     def grad(self, value: Tensor | None) -> None:
         self._value = value
         if value is None:
-            registry = self._of_ledger()
+            registry = self._of_registry()
             registry.discard()
             registry.anchor.grad = None
 
     @property
     def requires_grad(self) -> bool:
         """`requires_grad` of the anchor: False freezes the rows."""
-        return self._of_ledger().anchor.requires_grad
+        return self._of_registry().anchor.requires_grad
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        self._of_ledger().anchor.requires_grad = value
+        self._of_registry().anchor.requires_grad = value
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Sets `requires_grad`."""
@@ -111,7 +111,7 @@ class RowGradient(RowAnchor):
         if self._value is None or not 0 < self._norm < float("inf"):
             return 1.0
         factor = float(self._value) / self._norm
-        if factor != 1 and self._num_gradients != self._of_ledger().num_gradients:
+        if factor != 1 and self._num_gradients != self._of_registry().num_gradients:
             raise FailedPreconditionError(
                 "rows: there was a backward pass after unscale_() or clipping, so that some gradients are scaled and"
                 " some are not; call unscale_() and clip once, after the last backward pass before the step, and clear"
@@ -133,7 +133,7 @@ class RowGradient(RowAnchor):
         """Resets the norm after the gradients were cleared."""
         self._value = None
 
-    def _of_ledger(self) -> PassRegistry:
+    def _of_registry(self) -> PassRegistry:
         registry = self._registry()
         if registry is None:
             raise FailedPreconditionError("rows: the Embeddings of this optimizer do not exist any more")
