@@ -29,8 +29,7 @@ from monolith.online.stream.admission import Reached, StreamPosition
 from monolith.online.stream.files import Fetched, FileExamples
 from monolith.online.stream.topics import TopicExamples
 from monolith.testing import ExampleTask, FakeClock
-from monolith.train import InputConfig, Trainer, TrainerConfig
-from monolith.train.config.trainer_config import PipelineConfig
+from monolith.train import InputConfig, PipelineConfig, Trainer, TrainerConfig
 from monolith.train.context import TaskContext
 from online.streams import append, events_of, now_ms, numbered
 from system.crash.stream_task import StreamCountingTask

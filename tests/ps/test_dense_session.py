@@ -18,9 +18,8 @@ from monolith.optim import Shampoo
 from monolith.ps.dense.client import DenseClient
 from monolith.ps.dense.wire import Kind
 from monolith.testing import ExampleTask
-from monolith.train import Session, Spec, Trainer, TrainerConfig
+from monolith.train import DenseConfig, Session, Spec, Trainer, TrainerConfig
 from monolith.train.compat.options import RunnerConfig
-from monolith.train.config.trainer_config import DenseConfig
 from monolith.train.roles.local_runner import make_trainer
 from ps.dense_fakes import FakeServers
 

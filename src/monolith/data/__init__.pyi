@@ -36,6 +36,7 @@ from .kafka import KafkaDataset as KafkaDataset
 from .merge import MergedDataset as MergedDataset
 from .parser import Parser as Parser
 from .parser import with_source_key as with_source_key
+from .pipeline.stage import StageReading as StageReading
 from .position import SavedPosition as SavedPosition
 from .position import encode_position as encode_position
 from .position import known_examples as known_examples

@@ -67,12 +67,12 @@ def example_of_instance(instance: Instance) -> Example:
         example.line_id.CopyFrom(instance.line_id)
     example.instance_weight = instance.instance_weight if instance.HasField("instance_weight") else 1.0
     if instance.value:
-        _add(example, "value").float_list.value.extend(instance.value)
+        add_feature(example, "value").float_list.value.extend(instance.value)
     by_slot: dict[int, list[int]] = {}
     for number in instance.fid:
         by_slot.setdefault(number >> _SIGNATURE_V1_BITS, []).append(number)
     for slot, numbers in by_slot.items():
-        _add(example, f"fc_slot_{slot}").fid_v1_list.value.extend(numbers)
+        add_feature(example, f"fc_slot_{slot}").fid_v1_list.value.extend(numbers)
     for feature in instance.feature:
         _copy_instance_feature(feature, example)
     return example
@@ -192,7 +192,12 @@ _NESTED_FIELDS = {
 }
 
 
-def _add(example: Example, name: str) -> Feature:
+def signed(number: int) -> int:
+    """Returns the signed reading of the 64 bits of an unsigned number."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def add_feature(example: Example, name: str) -> Feature:
     """Adds a feature; feature ids count up in order of creation."""
     return example.named_feature.add(name=name, id=len(example.named_feature)).feature
 
@@ -200,11 +205,11 @@ def _add(example: Example, name: str) -> Feature:
 def _copy_instance_feature(source: InstanceFeature, example: Example) -> None:
     for field, kind in _FLAT_FIELDS.items():
         if values := getattr(source, field):
-            getattr(_add(example, source.name), kind).value.extend(values)
+            getattr(add_feature(example, source.name), kind).value.extend(values)
             return
     for field, kind in _NESTED_FIELDS.items():
         if lists := getattr(source, field):
-            target = getattr(_add(example, source.name), kind)
+            target = getattr(add_feature(example, source.name), kind)
             for row in lists:
                 target.list.add().value.extend(row.value)
             return

@@ -6,18 +6,18 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from monolith.closing import Closing
 from monolith.data.position import NEXT_ACTION, SavedPosition, encode_position
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Reading(ABC, Generic[T_co]):
+class Reading(Closing, ABC, Generic[T_co]):
     """One pass over a dataset: an iterator with a position. Not thread-safe; close it, or use ``with``.
 
     A reading closes itself when it is garbage-collected, so leaving a ``for`` loop early is fine, too.
@@ -47,14 +47,6 @@ class Reading(ABC, Generic[T_co]):
 
     def __iter__(self) -> Self:
         return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         with suppress(Exception):  # not fully constructed, or at interpreter shutdown

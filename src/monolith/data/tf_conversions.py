@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.conversions import with_typed_fields
+from monolith.data.conversions import add_feature, signed, with_typed_fields
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.protos.line_id_pb2 import LineId
 from monolith.data.protos.tf_example_pb2 import Example as TfExample
@@ -49,9 +49,9 @@ def example_of_tf_example(sample: TfExample, description: TFRecordFeatureDescrip
             example.instance_weight = [*feature.float_list.value, *map(float, feature.int64_list.value), 1.0][0]
         elif name in description.sparse_features:
             ids = _ids_of(name, feature, description.sparse_features[name])
-            _add(example, name).fid_v2_list.value.extend(ids)
+            add_feature(example, name).fid_v2_list.value.extend(ids)
         elif name in description.dense_features:
-            _copy_list(feature, _add(example, name))
+            _copy_list(feature, add_feature(example, name))
     return example
 
 
@@ -92,7 +92,7 @@ def tf_example_of_example(example: Example, *, drop_what_does_not_fit: bool = Fa
             raise ValueError(f"a tf.train.Example has one list for each name: feature {named.name!r} {why}")
         if kind in {"fid_v1_list", "fid_v2_list"}:
             numbers = getattr(named.feature, kind).value
-            ids = map(v1_to_v2, numbers) if kind == "fid_v1_list" else map(_signed, numbers)
+            ids = map(v1_to_v2, numbers) if kind == "fid_v1_list" else map(signed, numbers)
             lists[named.name].int64_list.value[:] = list(ids)
             lists[named.name].int64_list.SetInParent()
         elif kind in _LISTS:
@@ -129,11 +129,11 @@ def example_of_lists(sample: TfExample, *, ids: Collection[str] = ()) -> Example
         if name in _RESERVED and _take_typed_field(name, feature, kind, example):
             continue
         if name not in ids:
-            _copy_list(feature, _add(example, name))
+            _copy_list(feature, add_feature(example, name))
             continue
         if kind != "int64_list":
             raise ValueError(f"feature {name!r} cannot be ids: it is a {kind}")
-        target = _add(example, name).fid_v2_list
+        target = add_feature(example, name).fid_v2_list
         target.value.extend(number % (1 << 64) for number in feature.int64_list.value)
         target.SetInParent()
     return example
@@ -157,7 +157,7 @@ def _put_typed_fields(example: Example, sample: TfExample) -> None:
         elif field.cpp_type == field.CPPTYPE_FLOAT:
             lists[name].float_list.value.extend(values)
         else:
-            lists[name].int64_list.value.extend(_signed(int(value)) for value in values)
+            lists[name].int64_list.value.extend(signed(int(value)) for value in values)
 
 
 def _take_typed_field(name: str, feature: Any, kind: str, example: Example) -> bool:
@@ -198,20 +198,11 @@ def _take_line_id_field(name: str, values: Sequence[Any], kind: str, example: Ex
     return True
 
 
-def _add(example: Example, name: str) -> Feature:
-    """Returns a new feature; ids count up in order of creation."""
-    return example.named_feature.add(name=name, id=len(example.named_feature)).feature
-
-
 def _copy_list(feature: Any, target: Feature) -> None:
     kind = feature.WhichOneof("kind")
     if kind is not None:
         getattr(target, kind).value.extend(getattr(feature, kind).value)
         getattr(target, kind).SetInParent()
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >> 63 > 0 else number
 
 
 def _ids_of(name: str, feature: Message, slot: int) -> list[int]:

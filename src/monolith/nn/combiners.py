@@ -19,8 +19,6 @@ from typing import ClassVar, Literal, TypeAlias
 
 from monolith.config import Config, config
 
-__all__ = ["Combiner", "CombinerLike", "FirstN", "ReduceMean", "ReduceSqrtN", "ReduceSum", "make_combiner"]
-
 _LONGEST_SEQUENCE = 1 << 20
 """More places than any model attends to; keeps sizes of outputs far from overflow."""
 

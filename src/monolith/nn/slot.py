@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["IdLayout", "LearningRate", "Slice", "Slot"]
-
 LearningRate: TypeAlias = "float | Callable[[int], float]"
 """A number, or a schedule: any function from the global step to a number."""
 

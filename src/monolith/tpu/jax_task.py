@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from monolith.data import Batch, Dataset, Reading, join_rows
+from monolith.data import Batch, Dataset, StageReading, join_rows
 from monolith.errors import InvalidArgumentError
 from monolith.nn.embeddings import current_batch_context
 from monolith.tpu.compiled_model import CompiledModel
 from monolith.tpu.stopping_signals import EndOfStreamHook, SignalledBatch, with_stopping_signals
-from monolith.train import Spec, Task
+from monolith.train import Spec, TaskWrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch import nn, optim
+    from torch import nn
 
+    from monolith.data import Reading
     from monolith.hook import Hook
     from monolith.tpu.devices import Devices
     from monolith.tpu.torchax_shim import Backend
-    from monolith.train import Mode
+    from monolith.train import Mode, Task
 
 
-class JaxTask(Task):
+class JaxTask(TaskWrapper):
     """A task whose `model_fn` is compiled by JAX, on batches of all replicas together.
+
+    The optimizers of the task update the weights on the host.
 
     Args:
         task: The task to run. Its context and modules are shared, its parameters copied.
@@ -46,19 +49,12 @@ class JaxTask(Task):
         params = task.p.copy()
         if params.accelerator is not None:
             params.accelerator = None  # this task implements it; sessions refuse parameters without effect
-        super().__init__(params)
-        self._task = task
-        self.ctx = task.ctx
+        super().__init__(task, params)
         self._num_replicas = num_replicas
         self._stopping_signals = stopping_signals
         self._has_stopped = False
         self.compiled = CompiledModel(task, backend, devices)
         """Runs the compiled model."""
-
-    @property
-    def task(self) -> Task:
-        """Returns the wrapped task."""
-        return self._task
 
     def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
         """Returns the batches of the task for all replicas, in training with their signals."""
@@ -86,28 +82,6 @@ class JaxTask(Task):
         """Returns the hook that stops on the signal, then those of the task."""
         signals = [EndOfStreamHook(lambda: self._has_stopped)] if self._stopping_signals else []
         return (*signals, *self._task.training_hooks())
-
-    # Delegated to the task
-
-    def build(self) -> nn.Module | None:
-        """Delegates to the task."""
-        return self._task.build()
-
-    def optimizers(self, model: nn.Module) -> optim.Optimizer | Mapping[str, optim.Optimizer] | None:
-        """Delegates to the task; the optimizers update the weights on the host."""
-        return self._task.optimizers(model)
-
-    def schedules(self, optimizers: Mapping[str, optim.Optimizer]) -> Mapping[str, Any]:
-        """Delegates to the task."""
-        return self._task.schedules(optimizers)
-
-    def training_chief_hooks(self) -> Sequence[Hook]:
-        """Delegates to the task."""
-        return self._task.training_chief_hooks()
-
-    def signatures(self) -> Mapping[str, Sequence[str]]:
-        """Delegates to the task."""
-        return self._task.signatures()
 
 
 def global_batches(source: Dataset[Any] | Iterable[Any], count: int) -> Dataset[Any] | Iterable[Any]:
@@ -149,9 +123,9 @@ class GlobalBatches(Dataset[Batch]):
         return _GlobalReading(self._source.read(position), self._count)
 
 
-class _GlobalReading(Reading[Batch]):
+class _GlobalReading(StageReading[Any, Batch]):
     def __init__(self, source: Reading[Any], count: int) -> None:
-        self._source = source
+        super().__init__(source)
         self._count = count
 
     def __next__(self) -> Batch:
@@ -165,13 +139,6 @@ class _GlobalReading(Reading[Batch]):
             raise StopIteration
         joined: Batch = join_rows(parts)
         return joined
-
-    @property
-    def position(self) -> bytes:
-        return self._source.position
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def _as_batch(element: Any) -> Batch:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from monolith.data import Dataset, Reading
+from monolith.data import Dataset, StageReading
 from monolith.errors import InvalidArgumentError
 from monolith.hook import Hook
 from monolith.tensors import Ragged
@@ -21,6 +21,7 @@ from monolith.tensors import Ragged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from monolith.data import Reading
     from monolith.hook import StepContext
 
 STOPPING_SIGNAL: Final = "stopping_signal"
@@ -94,20 +95,13 @@ class _Signalled(Dataset[SignalledBatch]):
         return _SignalledReading(self._source.read(position))
 
 
-class _SignalledReading(Reading[SignalledBatch]):
+class _SignalledReading(StageReading[Any, SignalledBatch]):
     def __init__(self, source: Reading[Any]) -> None:
-        self._source = source
+        super().__init__(source)
         self._batches = _signalled(source)
 
     def __next__(self) -> SignalledBatch:
         return next(self._batches)
-
-    @property
-    def position(self) -> bytes:
-        return self._source.position
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def _signalled(batches: Iterator[Any]) -> Iterator[SignalledBatch]:

@@ -1,6 +1,7 @@
 from monolith.errors import OpError
 from monolith.hooks import get_current_session as get_current_session
 
+from ._dense_step import DenseConfig as DenseConfig
 from ._run_hooks import StopAtStep as StopAtStep
 from ._table_pipeline import PipelineConfig as PipelineConfig
 from ._training_loop import enable_monkey_patch as enable_monkey_patch
@@ -74,6 +75,7 @@ from .task import Mode as Mode
 from .task import Spec as Spec
 from .task import Task as Task
 from .task_wrappers import EofAwareTask as EofAwareTask
+from .task_wrappers import TaskWrapper as TaskWrapper
 from .trainer import Trainer as Trainer
 
 PREEMPTION_ERRORS: tuple[type[OpError], ...]

@@ -182,7 +182,8 @@ class ModelStep:
         factor = clip_factor(norm, dense_limit)
         for gradient in gradients:
             gradient.mul_(factor)
-        return float(_row_factor(norm, row_limit))
+        # A limit of 0, as at the start of a warm-up, clips everything.
+        return 0.0 if row_limit == 0 else float(clip_factor(norm, row_limit))
 
     def _decay_weights(self) -> None:
         if self._decay:
@@ -197,11 +198,6 @@ class ModelStep:
             weight for optimizer in self._optimizers for group in optimizer.param_groups for weight in group["params"]
         ]
         return [weight for weight in weights if not isinstance(weight, RowAnchor)]
-
-
-def _row_factor(norm: Tensor, limit: float) -> Tensor:
-    """Returns the clip factor of rows; a limit of 0, as at the start of a warm-up, clips everything."""
-    return torch.zeros(()) if limit == 0 else clip_factor(norm, limit)
 
 
 def _clipping(task: Task) -> Callable[[int], tuple[float, float]] | None:

@@ -15,11 +15,11 @@ from monolith.train.config.input_options import InputConfig
 from monolith.train.input.shares import InputShares
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from monolith.data.file_queue import Files
     from monolith.data.records import Records
+    from monolith.data.sources import Paths, StorageOptions
     from monolith.dependence import RecordedCall
 
 _log = logging.getLogger(__name__)
@@ -101,12 +101,7 @@ class TaskContext:
         return self._shares
 
     def files(
-        self,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
-        seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        name: str = "files",
+        self, paths: Paths, *, seed: int | None = None, storage_options: StorageOptions = None, name: str = "files"
     ) -> Files:
         """Returns the files that this worker is to read, for a dataset: ``RecordDataset(self.ctx.files("day-*"))``.
 

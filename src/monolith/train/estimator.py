@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import importlib
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint import TrainState
+from monolith.closing import Closing
 from monolith.cluster import monolith_discovery
 from monolith.export import ExportConfig
 from monolith.files import join
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from monolith.train.trainer import Trainer
 
 
-class Estimator:
+class Estimator(Closing):
     """Trains, evaluates, predicts and exports a task, by the options of a `RunConfig`.
 
     It trains in this process, or as one process of a job if its options are not local and name a role, a number of
@@ -161,9 +162,3 @@ class Estimator:
     def close(self) -> None:
         """Releases the trained state."""
         self._trainer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError
 from monolith.nn.embeddings import weights_of
-from monolith.train.compat.task_parameters import ExportMode, define_parameters
+from monolith.train.compat.task_parameters import define_parameters
 from monolith.train.context import TaskContext
 from monolith.train.parameters.instantiable_params import InstantiableParams
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from monolith.data import Dataset
     from monolith.hook import Hook
     from monolith.train.parameters.params import Params
-
-__all__ = ["ExportMode", "Mode", "Spec", "Task"]
 
 Mode: TypeAlias = Literal["train", "eval", "predict"]
 """Mode in which a task is run."""

@@ -28,47 +28,27 @@ if TYPE_CHECKING:
 
     from monolith.data import Dataset
     from monolith.hook import HookedSession
+    from monolith.train.parameters.params import Params
     from monolith.train.task import Mode
 
 
-class EofAwareTask(Task):
-    """A task whose batches flag whether they are the last one, and whose ranks stop together.
-
-    The flag travels with the features, as one more key ``__EofAwareTask_eof`` of a mapping; features that are not a
-    mapping travel as ``"1"``, the flag as ``"2"``. The wrapped task sees its features as they were.
+class TaskWrapper(Task):
+    """Base of a task around another one, to which it delegates everything but the input and the step.
 
     Args:
-        task: The task to run. Its `params`, context and modules are shared.
+        task: The task to run. Its context and modules are shared.
+        params: Parameters of this task; None: those of the task.
     """
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task.p)
+    def __init__(self, task: Task, params: Params | None = None) -> None:
+        super().__init__(task.p if params is None else params)
         self._task = task
         self.ctx = task.ctx
-        self._last = False
 
     @property
     def task(self) -> Task:
         """Returns the wrapped task."""
         return self._task
-
-    def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
-        """Returns the batches of the task, one read ahead, with their flags."""
-        return flag_last(self._task.input_fn(mode))
-
-    def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """Calls the task with its own features, and remembers the flag."""
-        features, self._last = split_flag(features)
-        batch_context = current_batch_context()
-        if batch_context is not None:
-            batch_context.features = features  # what was read ahead for this batch is for what the task sees
-        return self._task.model_fn(features, mode)
-
-    def training_hooks(self) -> Sequence[Hook]:
-        """Returns the hook that stops all ranks, then those of the task."""
-        return (EofHook(lambda: self._last), *self._task.training_hooks())
-
-    # Delegated to the task
 
     def build(self) -> nn.Module | None:
         """Delegates to the task."""
@@ -93,6 +73,37 @@ class EofAwareTask(Task):
     def signatures(self) -> Mapping[str, Sequence[str]]:
         """Delegates to the task."""
         return self._task.signatures()
+
+
+class EofAwareTask(TaskWrapper):
+    """A task whose batches flag whether they are the last one, and whose ranks stop together.
+
+    The flag travels with the features, as one more key ``__EofAwareTask_eof`` of a mapping; features that are not a
+    mapping travel as ``"1"``, the flag as ``"2"``. The wrapped task sees its features as they were.
+
+    Args:
+        task: The task to run. Its `params`, context and modules are shared.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._last = False
+
+    def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
+        """Returns the batches of the task, one read ahead, with their flags."""
+        return flag_last(self._task.input_fn(mode))
+
+    def model_fn(self, features: Any, mode: Mode) -> Spec:
+        """Calls the task with its own features, and remembers the flag."""
+        features, self._last = split_flag(features)
+        batch_context = current_batch_context()
+        if batch_context is not None:
+            batch_context.features = features  # what was read ahead for this batch is for what the task sees
+        return self._task.model_fn(features, mode)
+
+    def training_hooks(self) -> Sequence[Hook]:
+        """Returns the hook that stops all ranks, then those of the task."""
+        return (EofHook(lambda: self._last), *self._task.training_hooks())
 
 
 BATCHES_PER_FILE = 100

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from monolith.hooks import SaverListener
     from monolith.ps.client import PsCluster
     from monolith.ps.dense import DenseServers
-    from monolith.train.config.trainer_config import PipelineConfig
+    from monolith.train._table_pipeline import PipelineConfig
     from monolith.train.job_part import JobPart
     from monolith.train.parameters.params import Params
     from monolith.train.predict.candidate_items import CandidateItems

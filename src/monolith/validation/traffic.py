@@ -13,6 +13,7 @@ from torch import Tensor
 
 from monolith.config import Config, config, require_at_least
 from monolith.data import Batch, ClickStream
+from monolith.data.operators import GOLDEN, mix64, shift_right
 from monolith.data.sources import CsvDataset, InMemoryDataset
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.tensors import Ragged
@@ -150,10 +151,6 @@ def _cut(columns: dict[str, Tensor], size: int) -> list[Batch]:
     ]
 
 
-_GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
-"""The constants of splitmix64, as signed numbers."""
-
-
 @config
 class HashedIds(Config):
     """Transform that replaces ids by their hash modulo a number of rows; colliding ids share a row.
@@ -200,12 +197,4 @@ def _hashed(name: str, ids: ColumnValues, *, place: int, rows: int) -> ColumnVal
 
 def _below(ids: Tensor, place: int, rows: int) -> Tensor:
     """Hashes ids with splitmix64: each bit of an id, and the index of its column, flips half of all bits."""
-    mixed = (ids * 1024 + place) * _GOLDEN
-    mixed = (mixed ^ _shifted(mixed, 30)) * _FIRST
-    mixed = (mixed ^ _shifted(mixed, 27)) * _SECOND
-    return (_shifted(mixed ^ _shifted(mixed, 31), 1)) % rows
-
-
-def _shifted(numbers: Tensor, bits: int) -> Tensor:
-    """Shifts to the right, unsigned."""
-    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
+    return shift_right(mix64((ids * 1024 + place - 1) * GOLDEN), 1) % rows  # mix64 adds GOLDEN once

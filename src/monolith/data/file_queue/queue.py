@@ -19,10 +19,10 @@ from monolith.data.sources.file_patterns import FilePatterns, open_file
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from monolith.data.file_queue.assignments import Event
+    from monolith.data.sources.file_patterns import Paths, StorageOptions
 
 _KIND = "queued_files"
 
@@ -84,12 +84,7 @@ class EventQueue(FileQueue):
     """
 
     def __init__(
-        self,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
-        num_workers: int,
-        seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        self, paths: Paths, *, num_workers: int, seed: int | None = None, storage_options: StorageOptions = None
     ) -> None:
         self._patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
         self._num_workers = whole_number("num_workers", num_workers, at_least=1)
@@ -181,12 +176,7 @@ class LocalFileQueue(EventQueue):
     """
 
     def __init__(
-        self,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
-        num_workers: int,
-        seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        self, paths: Paths, *, num_workers: int, seed: int | None = None, storage_options: StorageOptions = None
     ) -> None:
         super().__init__(paths, num_workers=num_workers, seed=seed, storage_options=storage_options)
         self._events: list[Event] = []
@@ -243,7 +233,7 @@ class QueuedFiles(Files):
         storage_options: For the file system of URLs, such as the address of an object store.
     """
 
-    def __init__(self, queue: FileQueue, *, worker: int, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, queue: FileQueue, *, worker: int, storage_options: StorageOptions = None) -> None:
         self._queue = queue
         self._worker = whole_number("worker", worker, at_least=0)
         self._options = dict(storage_options or {})

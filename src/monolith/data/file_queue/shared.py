@@ -7,16 +7,17 @@ import os
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.data.file_queue.assignments import event_line, event_of
 from monolith.data.file_queue.queue import EventQueue
 from monolith.errors import DataLossError, DeadlineExceededError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from monolith.data.file_queue.assignments import Event
+    from monolith.data.sources.file_patterns import Paths, StorageOptions
 
 _VERSION = 1
 _LOCK_POLL_SECONDS = 0.005
@@ -47,11 +48,11 @@ class SharedFileQueue(EventQueue):
     def __init__(
         self,
         log: str | os.PathLike[str],
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        paths: Paths,
         *,
         num_workers: int,
         seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: StorageOptions = None,
         timeout_seconds: float = 60.0,
     ) -> None:
         super().__init__(paths, num_workers=num_workers, seed=seed, storage_options=storage_options)

@@ -43,7 +43,10 @@ from .negatives import PoolEntry as PoolEntry
 from .negatives import Positives as Positives
 from .pool_files import restore_pool as restore_pool
 from .pool_files import save_pool as save_pool
+from .row_draws import GOLDEN as GOLDEN
 from .row_draws import NumberRows as NumberRows
+from .row_draws import mix64 as mix64
+from .row_draws import shift_right as shift_right
 from .sampling import InShare as InShare
 from .sampling import NegativeSample as NegativeSample
 from .sampling import SpecialStrategy as SpecialStrategy

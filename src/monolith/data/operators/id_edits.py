@@ -15,6 +15,7 @@ from torch import Tensor
 from monolith.config import config
 from monolith.data.operators.column_access import PackedTexts, column_of, describe_column, ids_of, texts_of
 from monolith.data.operators.conditions import Operator
+from monolith.data.operators.row_draws import shift_right
 from monolith.data.rows import with_columns
 from monolith.ids import NUM_SLOTS_V2, pack_v2, switch_slot_v2
 from monolith.tensors import Ragged
@@ -35,9 +36,9 @@ def city_hash64(numbers: Tensor) -> Tensor:
     c = _rotate(numbers, 37) * _MUL + a
     d = (_rotate(a, 25) + numbers) * _MUL
     mixed = (c ^ d) * _MUL
-    mixed = mixed ^ _shift_right(mixed, 47)
+    mixed = mixed ^ shift_right(mixed, 47)
     mixed = (d ^ mixed) * _MUL
-    return (mixed ^ _shift_right(mixed, 47)) * _MUL
+    return (mixed ^ shift_right(mixed, 47)) * _MUL
 
 
 def folded_product(left: Tensor, right: Tensor) -> Tensor:
@@ -50,18 +51,14 @@ def folded_product(left: Tensor, right: Tensor) -> Tensor:
     # Schoolbook multiplication in halves of 32 bits; no partial sum leaves int64.
     left_low, left_high = left & _LOW_32, left >> 32
     right_low, right_high = right & _LOW_32, right >> 32
-    carry = left_high * right_low + _shift_right(left_low * right_low, 32)
+    carry = left_high * right_low + shift_right(left_low * right_low, 32)
     middle = left_low * right_high + (carry & _LOW_32)
     upper = left_high * right_high + (carry >> 32) + (middle >> 32)
     return upper ^ (left * right)
 
 
 def _rotate(numbers: Tensor, bits: int) -> Tensor:
-    return _shift_right(numbers, bits) | (numbers << (64 - bits))
-
-
-def _shift_right(numbers: Tensor, bits: int) -> Tensor:
-    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
+    return shift_right(numbers, bits) | (numbers << (64 - bits))
 
 
 @config

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from monolith.data.batch import Batch
+from monolith.data.conversions import signed
 from monolith.data.protos.example_pb2 import ChannelCache, Feature, FidList
 from monolith.data.records.framing import Framing
 from monolith.data.records.reader import RecordReader
@@ -171,7 +172,7 @@ def _column(features: list[Feature], kind: str, place: str) -> ColumnValues:
         dtype = torch.int64 if kind == "int64_value" else torch.float32
         return torch.tensor([getattr(feature, kind) for feature in features], dtype=dtype)
     if kind in {"fid_v1_list", "fid_v2_list"}:
-        numbers = [[_signed(number) for number in getattr(feature, kind).value] for feature in features]
+        numbers = [[signed(number) for number in getattr(feature, kind).value] for feature in features]
         ids = Ragged.from_lists(numbers)
         return ids if kind == "fid_v2_list" else ids.with_values(v1_to_v2(ids.flat_values))
     if kind == "float_lists":
@@ -184,7 +185,3 @@ def _column(features: list[Feature], kind: str, place: str) -> ColumnValues:
         raise DataLossError(f"{place}: vectors of different lengths: {sorted({len(row) for row in rows})[:5]}")
     tensor: Tensor = torch.tensor(rows, dtype=torch.int64 if kind == "int64_list" else torch.float32)
     return tensor
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number

@@ -25,16 +25,22 @@ if TYPE_CHECKING:
 DEFAULT_KEYS = ("uid", "item_id", "req_time")
 """Keys of an impression: user, item and time."""
 
-_GOLDEN = -7046029254386353131  # 2**64 / golden ratio, odd: splitmix64's step, in its signed reading
+GOLDEN = -7046029254386353131
+"""2**64 / golden ratio, odd: splitmix64's step, in its signed reading."""
 _MIX_1, _MIX_2 = -4658895280553007687, -7723592293110705685
 
 
 def mix64(numbers: Tensor) -> Tensor:
     """Returns each int64 well mixed: a bijection whose bits look independent (splitmix64's finaliser)."""
-    mixed = numbers + _GOLDEN
-    mixed = (mixed ^ _shift_right(mixed, 30)) * _MIX_1
-    mixed = (mixed ^ _shift_right(mixed, 27)) * _MIX_2
-    return mixed ^ _shift_right(mixed, 31)
+    mixed = numbers + GOLDEN
+    mixed = (mixed ^ shift_right(mixed, 30)) * _MIX_1
+    mixed = (mixed ^ shift_right(mixed, 27)) * _MIX_2
+    return mixed ^ shift_right(mixed, 31)
+
+
+def shift_right(numbers: Tensor, bits: int) -> Tensor:
+    """Shifts zeros in, where torch's own shift keeps the sign."""
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def row_keys(batch: Batch, columns: Sequence[str], owner: object) -> Tensor:
@@ -56,8 +62,8 @@ def uniform_draws(keys: Tensor, *, seed: int, owner: object, count: int = 1) -> 
     salt = zlib.crc32(type(owner).__name__.encode()) | (seed & 0xFFFFFFFF) << 32
     signed = salt - (1 << 64) if salt >= 1 << 63 else salt
     start = mix64(keys ^ mix64(torch.tensor(signed, device=keys.device)))
-    numbers = mix64(start[:, None] + torch.arange(count, device=keys.device) * _GOLDEN)
-    return _shift_right(numbers, 11).to(torch.float64) * 2.0**-53
+    numbers = mix64(start[:, None] + torch.arange(count, device=keys.device) * GOLDEN)
+    return shift_right(numbers, 11).to(torch.float64) * 2.0**-53
 
 
 class NumberRows:
@@ -111,8 +117,3 @@ def _integers(values: Tensor) -> Tensor:
     if values.is_floating_point():
         return (values.to(torch.float64) + 0.0).view(torch.int64)
     return values.to(torch.int64)
-
-
-def _shift_right(numbers: Tensor, bits: int) -> Tensor:
-    """Shifts zeros in, where torch's own shift keeps the sign."""
-    return (numbers >> bits) & ((1 << (64 - bits)) - 1)

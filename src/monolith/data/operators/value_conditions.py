@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator as compare
 from dataclasses import field
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import fsspec
 import numpy as np
@@ -142,7 +142,8 @@ class Value(Condition):
     def _test_texts(self, values: list[bytes]) -> Tensor:
         if self.op in _SET_TESTS:
             raise self._misfit("a Ragged of int64", "a list of bytes")
-        operand = [text.encode() if isinstance(text, str) else text for text in self._operands if _is_text(text)]
+        texts = [text for text in self._operands if isinstance(text, str | bytes)]
+        operand = [text.encode() if isinstance(text, str) else text for text in texts]
         if len(operand) != len(self._operands):
             raise self._misfit("numbers", "a list of bytes")
         if self.op in _TEXT_PARTS:
@@ -170,10 +171,6 @@ class Value(Condition):
 
     def _misfit(self, expected: str, got: str) -> TypeError:
         return TypeError(f"Value: {self.op!r} on column {self.column!r} needs {expected}, got {got}")
-
-
-def _is_text(value: Operand) -> TypeGuard[str | bytes]:
-    return isinstance(value, str | bytes)
 
 
 def _bools(results: Iterable[bool], count: int) -> Tensor:

@@ -262,14 +262,11 @@ class MarkLast(Stage[T, tuple[T, bool]]):
     """Pairs of an element and whether it is the last one; each share has a last one of its own."""
 
     works_on_shares = True
+    keeps_length = True
 
     def read(self, source: StageSource[T], position: bytes | None) -> Reading[tuple[T, bool]]:
         """Starts a reading; its position is after the returned element, not after the one read ahead."""
         return _MarkLastReading(source.read(position))
-
-    def known(self, source: KnownLength) -> KnownLength:
-        """Returns the length of the source."""
-        return source
 
     def __repr__(self) -> str:
         return "mark_last()"

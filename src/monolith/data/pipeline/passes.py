@@ -127,6 +127,8 @@ class Cache(Stage[T, T]):
     and must not be changed. Memory holds all of them.
     """
 
+    keeps_length = True
+
     def __init__(self) -> None:
         self._elements: tuple[T, ...] | None = None
 
@@ -140,10 +142,6 @@ class Cache(Stage[T, T]):
     def keep(self, elements: list[T]) -> None:
         """Has later readings use these."""
         self._elements = tuple(elements)
-
-    def known(self, source: KnownLength) -> KnownLength:
-        """Returns the length of the source."""
-        return source
 
 
 class _CacheReading(Reading[T]):
@@ -195,6 +193,7 @@ class Prefetch(Stage[T, T]):
     """
 
     works_on_shares = True
+    keeps_length = True
 
     def __init__(self, capacity: int, *, name: str = "prefetch") -> None:
         self._capacity = whole_number("prefetch: capacity", capacity, at_least=0)
@@ -204,10 +203,6 @@ class Prefetch(Stage[T, T]):
         """Starts a reading whose position is that of the source after the returned element, not after queued ones."""
         reading = source.read(position)
         return _PrefetchReading(reading, self._capacity, self._name) if self._capacity else reading
-
-    def known(self, source: KnownLength) -> KnownLength:
-        """Returns the length of the source."""
-        return source
 
     def __repr__(self) -> str:
         return f"prefetch({self._capacity})"

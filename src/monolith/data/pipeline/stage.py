@@ -64,9 +64,12 @@ class Stage(ABC, Generic[S, T_co]):
     makes_share: bool = False
     """Whether what comes out is the share of one worker, see `Dataset.is_share`."""
 
-    def known(self, source: KnownLength) -> KnownLength:  # noqa: ARG002 - for stages with a known length
+    keeps_length: bool = False
+    """Whether there are as many elements and rows as in the source."""
+
+    def known(self, source: KnownLength) -> KnownLength:
         """Returns the number of elements and rows, given those of the source."""
-        return KnownLength()
+        return source if self.keeps_length else KnownLength()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.lower()}()"

@@ -191,6 +191,7 @@ class Shuffle(Stage[Any, Any]):
     """
 
     works_on_shares = True
+    keeps_length = True
 
     def __init__(self, rows: int, *, seed: int = 0, epoch: int = 0) -> None:
         self.rows = whole_number("shuffle: rows of a window", rows, at_least=1)
@@ -208,10 +209,6 @@ class Shuffle(Stage[Any, Any]):
         saved = SavedPosition(position, _SHUFFLE).require_same(rows=self.rows, seed=self.seed, epoch=self.epoch)
         window, handed_out = saved.number("window"), saved.number("handed_out")
         return _ShuffleReading(source.read(saved.position("source")), self, window=window, handed_out=handed_out)
-
-    def known(self, source: KnownLength) -> KnownLength:
-        """Returns the length of the source."""
-        return source
 
     def __repr__(self) -> str:
         return f"shuffle({self.rows}, seed={self.seed})"

@@ -12,6 +12,7 @@ import fsspec
 import numpy as np
 
 from monolith import _core
+from monolith.closing import Closing
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.compression import Compression, EmptyStreamError, open_decompressed
 from monolith.data.records.framing import Framing, SampleFormat
@@ -21,7 +22,6 @@ from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -64,7 +64,7 @@ class RecordPosition:
         return cls(**values)
 
 
-class RecordReader:
+class RecordReader(Closing):
     """Iterates over the records of one source as ``bytes``, or over blocks of them by :meth:`blocks`.
 
     A context manager that also closes its file at the end and on an error. Not thread-safe. Iterating again continues
@@ -117,14 +117,6 @@ class RecordReader:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the file, if it was opened here."""

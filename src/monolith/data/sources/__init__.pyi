@@ -3,6 +3,8 @@ from .arrow_columns import has_place as has_place
 from .arrow_columns import pyarrow_module as pyarrow_module
 from .csv_dataset import CsvDataset as CsvDataset
 from .file_patterns import FilePatterns as FilePatterns
+from .file_patterns import Paths as Paths
+from .file_patterns import StorageOptions as StorageOptions
 from .file_set import FileSet as FileSet
 from .in_memory import InMemoryDataset as InMemoryDataset
 from .json_lines_dataset import JsonLinesDataset as JsonLinesDataset

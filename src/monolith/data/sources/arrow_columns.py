@@ -370,3 +370,8 @@ def pyarrow_module(name: str, *, what: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         verb = "needs" if what.startswith("from_") else "need"
         raise UnimplementedError(f"{what} {verb} pyarrow; run: pip install 'monolith-torch[{extra}]'") from error
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Returns the values of a column of a table in one piece."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -11,7 +11,7 @@ from monolith.data.dataset import Dataset
 from monolith.data.pipeline.elements import check_share
 from monolith.data.pipeline.stage import KnownLength, whole_number
 from monolith.data.reading import IndexedReading
-from monolith.data.sources.arrow_columns import pyarrow_module
+from monolith.data.sources.arrow_columns import one_array, pyarrow_module
 from monolith.data.sources.wanted_columns import (
     fitting_columns,
     text_columns,
@@ -109,7 +109,7 @@ class ArrowDataset(Dataset[Batch]):
         end = min(rows.stop, begin + self._block_rows)
         table = self._rows(begin, end)
         columns = {
-            name: wanted_values(_one_array(table.column(name)), column, name=name, place=f"table: column {name!r}")
+            name: wanted_values(one_array(table.column(name)), column, name=name, place=f"table: column {name!r}")
             for name, column in self._columns.items()
         }
         return Batch(columns, num_rows=end - begin, texts=text_columns(table.schema, self._columns))
@@ -240,7 +240,3 @@ def from_huggingface(
 def _is_stream(dataset: Any) -> bool:
     """Returns whether it has no rows by their number: such a one is an iterable dataset of torch."""
     return hasattr(dataset, "iter") and not hasattr(dataset, "select")
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

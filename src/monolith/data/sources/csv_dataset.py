@@ -18,13 +18,13 @@ from monolith.data.sources.wanted_columns import (
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
     from monolith.data.file_queue.feed import Files
     from monolith.data.records.bad_records import BadRecords
+    from monolith.data.sources.file_patterns import Paths
     from monolith.data.sources.line_blocks import LineBlocks
     from monolith.data.sources.wanted_columns import Columns
 
@@ -63,7 +63,7 @@ class CsvDataset(LineDataset):
 
     def __init__(  # noqa: PLR0913 - options of a varied format
         self,
-        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: Files | Paths,
         columns: Columns | None = None,
         *,
         names: Sequence[str] | None = None,

@@ -16,11 +16,11 @@ from monolith.data.sources.file_set import FileSet
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from monolith.data.dataset import WorkerShare
     from monolith.data.file_queue.feed import FileFeed, FilePart
+    from monolith.data.sources.file_patterns import Paths
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -50,9 +50,7 @@ class FileDataset(Dataset[T]):
         cycle_length: Number of files to read at a time.
     """
 
-    def __init__(
-        self, files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, cycle_length: int = 1
-    ) -> None:
+    def __init__(self, files: Files | Paths, *, cycle_length: int = 1) -> None:
         self.files: Files = files if isinstance(files, Files) else FileSet(files)
         self._cycle_length = whole_number("cycle_length", cycle_length, at_least=1)
         self._epoch = 0

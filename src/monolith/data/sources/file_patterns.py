@@ -11,7 +11,7 @@ import os
 import re
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import fsspec
 
@@ -19,6 +19,11 @@ from monolith.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
+"""Paths, globs, ranges and URLs of files; one or many."""
+StorageOptions: TypeAlias = "Mapping[str, Any] | None"
+"""For the file system of URLs, such as the address of an object store."""
 
 _ARCHIVES = ("zip", "tar", "libarchive")
 
@@ -197,13 +202,7 @@ class FilePatterns:
         storage_options: For the file system of URLs.
     """
 
-    def __init__(
-        self,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
-        seed: int | None,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
+    def __init__(self, paths: Paths, *, seed: int | None, storage_options: StorageOptions) -> None:
         path_list = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         self._patterns = [pattern for path in path_list for pattern in expand_ranges(os.fspath(path))]
         groups = groupby(self._patterns, key=glob.has_magic)

@@ -7,7 +7,7 @@ import logging
 import os
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from monolith.data.file_queue.feed import Files, FixedFeed
 from monolith.data.pipeline.draws import permutation
@@ -15,9 +15,8 @@ from monolith.data.sources.file_patterns import expand_ranges, find_files, open_
 from monolith.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from monolith.data.file_queue.feed import FileFeed
+    from monolith.data.sources.file_patterns import Paths, StorageOptions
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,11 +40,11 @@ class FileSet(Files):
 
     def __init__(
         self,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        paths: Paths,
         *,
         shard: tuple[int, int] = (0, 1),
         seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: StorageOptions = None,
     ) -> None:
         index, count = shard
         if not 0 <= index < count:

@@ -21,13 +21,13 @@ from monolith.data.sources.wanted_columns import (
 )
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
     from monolith.data.file_queue.feed import Files
     from monolith.data.records.records import Records
+    from monolith.data.sources.file_patterns import Paths
     from monolith.data.sources.line_blocks import LineBlocks
     from monolith.data.sources.wanted_columns import Columns, Wanted
 
@@ -59,7 +59,7 @@ class JsonLinesDataset(LineDataset):
 
     def __init__(
         self,
-        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: Files | Paths,
         columns: Columns | None = None,
         *,
         block_bytes: int = BLOCK_BYTES,

@@ -10,6 +10,7 @@ from monolith.data.batch import Batch
 from monolith.data.pipeline.stage import whole_number
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.compression import Compression, open_decompressed
+from monolith.data.sources.arrow_columns import one_array
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.line_blocks import LineBlocks
@@ -17,12 +18,13 @@ from monolith.data.sources.wanted_columns import Wanted, text_columns, wanted_va
 from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
     import pyarrow as pa
 
     from monolith.data.file_queue.feed import Files
+    from monolith.data.sources.file_patterns import Paths
     from monolith.data.sources.line_blocks import LineBlock
 
 BLOCK_BYTES = 8 << 20
@@ -78,7 +80,7 @@ class LineDataset(FileDataset[Batch]):
 
     def __init__(
         self,
-        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: Files | Paths,
         *,
         block_bytes: int = BLOCK_BYTES,
         compression: Compression | str = Compression.FROM_NAME,
@@ -297,7 +299,7 @@ class _LineRows:
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         columns = {
             name: wanted_values(
-                _one_array(table.column(name)), column, name=name, place=f"file '{self._path}': column {name!r}"
+                one_array(table.column(name)), column, name=name, place=f"file '{self._path}': column {name!r}"
             )
             for name, column in self._columns.items()
         }
@@ -328,7 +330,3 @@ def _line_end_near_the_middle(data: memoryview) -> int:
     text = bytes(data)
     before = text.rfind(b"\n", 0, len(text) // 2) + 1
     return before or (text.find(b"\n") + 1 or len(text))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -23,12 +23,12 @@ from monolith.data.sources.wanted_columns import (
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from monolith.data.batch import ColumnValues
     from monolith.data.file_queue.feed import Files
     from monolith.data.sources.file_dataset import OpenFile
+    from monolith.data.sources.file_patterns import Paths
     from monolith.data.sources.wanted_columns import Columns, Wanted
 
 
@@ -58,7 +58,7 @@ class ParquetDataset(FileDataset[Batch]):
 
     def __init__(
         self,
-        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: Files | Paths,
         columns: Columns | None = None,
         *,
         block_rows: int = 1 << 14,

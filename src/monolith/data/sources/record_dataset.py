@@ -12,12 +12,11 @@ from monolith.data.sources.file_dataset import FileDataset
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
     from typing import BinaryIO
 
     from monolith.data.file_queue.feed import Files
     from monolith.data.records.records import Records
+    from monolith.data.sources.file_patterns import Paths
 
 
 class RecordDataset(FileDataset["Records"]):
@@ -35,7 +34,7 @@ class RecordDataset(FileDataset["Records"]):
 
     def __init__(
         self,
-        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: Files | Paths,
         framing: Framing | str = Framing.PLAIN,
         *,
         compression: Compression | str = Compression.FROM_NAME,

@@ -252,7 +252,9 @@ def _numbers_of(table: MergedTable) -> dict[str, int]:
     the numbers follow from the slots alone, whatever their order in the model.
     """
     settled = {name: _hashed(name) if slot.number is None else slot.number for name, slot in table.slots.items()}
-    fixed = {name: settled[name] for name, slot in table.slots.items() if slot.number is not None or _is_carried(slot)}
+    # Ids of layout v2 come with the slot's number packed in.
+    is_fixed = {name: slot.number is not None or slot.id_layout == "v2" for name, slot in table.slots.items()}
+    fixed = {name: settled[name] for name in settled if is_fixed[name]}
     _require_own_numbers(fixed)
     if len(settled) > NUM_SLOTS_V2:
         raise InvalidArgumentError(
@@ -278,11 +280,6 @@ def _require_few_wide_slots(table: MergedTable) -> None:
 
 def _hashed(name: str) -> int:
     return fnv1a_64(name) % NUM_SLOTS_V2
-
-
-def _is_carried(slot: Slot) -> bool:
-    """Returns whether the ids come with the slot's number packed in."""
-    return slot.id_layout == "v2"
 
 
 def _require_own_numbers(numbers: Mapping[str, int]) -> None:

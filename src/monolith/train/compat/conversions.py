@@ -14,7 +14,7 @@ from monolith.train.config.trainer_config import PROFILE_EVERY_STEPS, ControlCon
 from monolith.train.predict.candidate_items import CandidateItems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from monolith.tables import AdmissionFilter
     from monolith.train.compat.options import CpuTrainingConfig
@@ -145,13 +145,7 @@ def publishing(options: CpuTrainingConfig, _: Params) -> PublishingConfig | None
         ValueError: an option of the delta log is set without a log.
     """
     if not options.enable_realtime_training:
-        for name in ("delta_log", "delta_log_interval_secs", "delta_log_dense_interval_secs", "delta_log_base_dir"):
-            if getattr(options, name) != options.default_of(name):
-                raise ValueError(
-                    f"option {name}={getattr(options, name)!r} (from {options.origin(name)}) is refused: it is about"
-                    f" the delta log of a run; set enable_realtime_training, too, or leave it at"
-                    f" {options.default_of(name)!r}"
-                )
+        _require_defaults(options, _OF_THE_LOG, about="the delta log of a run", switch="enable_realtime_training")
         return None
     return PublishingConfig(
         log=options.delta_log,
@@ -161,6 +155,19 @@ def publishing(options: CpuTrainingConfig, _: Params) -> PublishingConfig | None
     )
 
 
+_OF_THE_LOG = ("delta_log", "delta_log_interval_secs", "delta_log_dense_interval_secs", "delta_log_base_dir")
+
+
+def _require_defaults(options: CpuTrainingConfig, names: Sequence[str], *, about: str, switch: str) -> None:
+    """Refuses options that were set without the one that makes them mean something."""
+    for name in names:
+        if getattr(options, name) != options.default_of(name):
+            raise ValueError(
+                f"option {name}={getattr(options, name)!r} (from {options.origin(name)}) is refused: it is about"
+                f" {about}; set {switch}, too, or leave it at {options.default_of(name)!r}"
+            )
+
+
 def candidate_items(options: CpuTrainingConfig, _: Params) -> CandidateItems | None:
     """Items that are predicted after training.
 
@@ -168,13 +175,7 @@ def candidate_items(options: CpuTrainingConfig, _: Params) -> CandidateItems | N
         ValueError: items without the wish to predict them, or the wish without items.
     """
     if not options.enable_resource_constrained_roughsort:
-        for name in _OF_ITEMS:
-            if getattr(options, name) != options.default_of(name):
-                raise ValueError(
-                    f"option {name}={getattr(options, name)!r} (from {options.origin(name)}) is refused: it is about"
-                    " candidate items; set enable_resource_constrained_roughsort, too, or leave it at"
-                    f" {options.default_of(name)!r}"
-                )
+        _require_defaults(options, _OF_ITEMS, about="candidate items", switch="enable_resource_constrained_roughsort")
         return None
     if options.roughsort_candidate_items_path is None:
         raise ValueError(
@@ -242,13 +243,8 @@ def synchronous(options: CpuTrainingConfig, params: Params) -> SyncConfig | None
         ValueError: an option of ranks is set without ranks.
     """
     if not trains_in_step(options, params):
-        for name in _OF_RANKS:
-            if getattr(options, name) != options.default_of(name):
-                raise ValueError(
-                    f"option {name}={getattr(options, name)!r} (from {options.origin(name)}) is refused: it is about"
-                    f" the ranks of synchronous training; set enable_sync_training, too, or leave it at"
-                    f" {options.default_of(name)!r}"
-                )
+        ranks = "the ranks of synchronous training"
+        _require_defaults(options, _OF_RANKS, about=ranks, switch="enable_sync_training")
         return None
     if options.serve_controller:
         raise ValueError(

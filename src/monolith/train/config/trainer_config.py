@@ -8,33 +8,13 @@ from monolith.checkpoint import CheckpointConfig, RestoreConfig
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.deltalog.publish import PublisherConfig
 from monolith.hooks import TideWindow  # noqa: TC001 - a field's type
-from monolith.tables import (
-    NUM_BUCKETS,
-    AdmissionFilter,
-)
+from monolith.tables import NUM_BUCKETS, AdmissionFilter
 from monolith.train._dense_step import DenseConfig
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.config.input_options import InputConfig
 from monolith.train.config.job_config import JobConfig, SyncConfig
 from monolith.train.device_placement import DeviceConfig
 from monolith.train.predict.candidate_items import CandidateItems  # noqa: TC001 - a field's type
-
-__all__ = [
-    "ControlConfig",
-    "DenseConfig",
-    "DeviceConfig",
-    "ExportingConfig",
-    "MarkerFilesConfig",
-    "PipelineConfig",
-    "PublishingConfig",
-    "ReportingConfig",
-    "RestoringConfig",
-    "SavingConfig",
-    "SyncConfig",
-    "TablesConfig",
-    "TrainerConfig",
-]
-
 
 RESTART_OF_A_JOB = (
     "restoring.restart_input (--restart_input) is for a run of one process; leave it out in a job and under a launcher,"

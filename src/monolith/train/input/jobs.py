@@ -23,11 +23,11 @@ from monolith.errors import InvalidArgumentError, UnavailableError
 from monolith.job import OF_ONE_PROCESS, JobQueue, JobQueues, LookUp
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from monolith.collective import KeyStore
     from monolith.data.file_queue import Event, FilePart
+    from monolith.data.sources import Paths, StorageOptions
     from monolith.tables import BatchStamp
 
 _T = TypeVar("_T")
@@ -60,12 +60,7 @@ class LocalJob:
         return self._num_shares
 
     def file_queue(
-        self,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
-        seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        name: str = "files",
+        self, paths: Paths, *, seed: int | None = None, storage_options: StorageOptions = None, name: str = "files"
     ) -> FileQueue:
         """Returns a queue as `monolith.ps.JobClient.file_queue` does."""
         patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)

@@ -12,10 +12,10 @@ from monolith.data.sources import FileSet
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from monolith.data.file_queue import FileQueue, Files
+    from monolith.data.sources import Paths, StorageOptions
 
 
 class KnowsShares(Protocol):
@@ -30,12 +30,7 @@ class HasFileQueues(Protocol):
     """Provides queues of files: `monolith.ps.JobClient`, or `LocalJob` of a single process."""
 
     def file_queue(
-        self,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
-        seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        name: str = "files",
+        self, paths: Paths, *, seed: int | None = None, storage_options: StorageOptions = None, name: str = "files"
     ) -> FileQueue:
         """Returns the queue of a name."""
         ...
@@ -65,12 +60,7 @@ class InputShares:
         return replace(self, worker=worker, num_workers=shares)
 
     def files(
-        self,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
-        seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        name: str = "files",
+        self, paths: Paths, *, seed: int | None = None, storage_options: StorageOptions = None, name: str = "files"
     ) -> Files:
         """Returns the files of this worker, for a dataset."""
         if self.queues is None:

@@ -213,7 +213,7 @@ class Params:
             _require_bag(owner, steps[:place])
             owner = owner[step] if isinstance(owner, Params) else owner[int(step)]
         _require_bag(owner, steps[:-1])
-        if isinstance(owner, list) and not _is_index(steps[-1]):
+        if isinstance(owner, list) and not steps[-1].lstrip("-").isdigit():
             raise AssertionError(f"Cannot introspect {type(owner)} for {'.'.join(steps[:-1])}")
         return owner, steps[-1]
 
@@ -245,10 +245,6 @@ def _steps(name: str) -> Iterator[str]:
             indices.insert(0, index)
         yield step
         yield from indices
-
-
-def _is_index(step: str) -> bool:
-    return step.lstrip("-").isdigit()
 
 
 def _require_bag(owner: Any, path: list[str]) -> None:

@@ -237,7 +237,10 @@ class CsvPredictions(_TextPredictions):
         if not self._has_names:
             self._csv.writerow([name for name, _ in named])
             self._has_names = True
-        cells = [[_cell(value) for value in _values(column)] for _, column in named]
+        cells = [
+            [json.dumps(value) if isinstance(value, list) else value for value in _values(column)]
+            for _, column in named
+        ]
         self._csv.writerows(zip(*cells, strict=True))
 
 
@@ -274,10 +277,6 @@ def _values(column: Column) -> list[Any]:
         return [[float(text) for text in entry] if isinstance(entry, list) else float(entry) for entry in texts]
     values: list[Any] = column.tolist()
     return values
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list) else value
 
 
 def _jsonable(value: Any) -> Any:

@@ -24,16 +24,13 @@ from monolith.stop_request import StopRequest
 from monolith.train._run_hooks import require_publishing
 from monolith.train.compat.conversions import mode_of
 from monolith.train.compat.derive_config import trainer_config_of
-from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.refusal import require_partial_sync
-from monolith.train.compat.task_parameters import override_params
 from monolith.train.config.job_config import JobProgramConfig
 from monolith.train.config.trainer_config import RESTART_OF_A_JOB, require_training
-from monolith.train.parameters.registry import require_named_task
 from monolith.train.roles.debugging_info import DebuggingInfoHook
 from monolith.train.roles.local_runner import use_threads
 from monolith.train.roles.place import RolePlace, ServerPlaces, is_scheduled, role_and_index
-from monolith.train.roles.preparation import on_signals, prepare_run, take_rank
+from monolith.train.roles.preparation import on_signals, prepare_task, take_rank
 from monolith.train.roles.server import run_server
 from monolith.train.roles.worker import WorkerRole, tf_config
 from monolith.train.trainer import Trainer
@@ -49,8 +46,6 @@ if TYPE_CHECKING:
     from monolith.train.compat.options import DistributedCpuTrainingConfig
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.parameters.params import Params
-
-__all__ = ["JobProgramConfig", "distributed_train"]
 
 # Ranks have no coordinator: the launcher assigns their ranks, and their steps keep them in sync. When a rank or a
 # server is lost, all ranks exit. Restarted by their launcher, they wait until all servers are up, and roll back to
@@ -168,10 +163,7 @@ def distributed_train(
     """
     settings = JobProgramConfig() if settings is None else settings
     require_training(mode_of(config.mode), "distributed_train")
-    if isinstance(config, RunnerConfig):
-        require_named_task(config.task, params)
-        prepare_run(config, {})
-        override_params(params, config.params_override)
+    prepare_task(config, params)
     place, trainer_config = _place_and_config(config, discovery, params, settings)
     if trainer_config.restoring.restart_input:
         raise ValueError(f"distributed_train: {RESTART_OF_A_JOB}")

@@ -14,11 +14,9 @@ from monolith.errors import FailedPreconditionError
 from monolith.files import remove_folder
 from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.derive_config import trainer_config_of
-from monolith.train.compat.options import DistributedCpuTrainingConfig, RunnerConfig
+from monolith.train.compat.options import DistributedCpuTrainingConfig
 from monolith.train.compat.refusal import require_effective, require_one_process
-from monolith.train.compat.task_parameters import override_params
-from monolith.train.parameters.registry import require_named_task
-from monolith.train.roles.preparation import prepare_run, take_place
+from monolith.train.roles.preparation import prepare_task, take_place
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -101,11 +99,7 @@ def make_trainer(
         take_place(options)
     else:
         require_one_process(options)
-    flags: dict[str, object] = {}
-    if isinstance(options, RunnerConfig):
-        require_named_task(options.task, params)
-        prepare_run(options, flags)
-    override_params(params, getattr(options, "params_override", None))
+    flags = prepare_task(options, params)
     config = trainer_config_of(options, params)
     use_threads(options)
     return Trainer(

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 from monolith import collective
 from monolith.cluster import prepare_runner
 from monolith.train.compat.flat_config import Origin
+from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.refusal import require_one_process
+from monolith.train.compat.task_parameters import override_params
+from monolith.train.parameters.registry import require_named_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
 
     from monolith.cluster.runtimes import DataService
-    from monolith.train.compat.options import CpuTrainingConfig, RunnerConfig
+    from monolith.train.compat.options import CpuTrainingConfig
+    from monolith.train.parameters.params import Params
 
 
 def prepare_run(
@@ -52,6 +56,16 @@ def prepare_run(
         options.index = settings.index
     if options.restore_ckpt is not None and flags.get("restore_ckpt") is None:
         flags["restore_ckpt"] = options.restore_ckpt
+
+
+def prepare_task(options: CpuTrainingConfig, params: Params) -> dict[str, object]:
+    """Prepares a run by `prepare_run` and sets parameters of its task, for a `RunnerConfig` only; returns the flags."""
+    flags: dict[str, object] = {}
+    if isinstance(options, RunnerConfig):
+        require_named_task(options.task, params)
+        prepare_run(options, flags)
+        override_params(params, options.params_override)
+    return flags
 
 
 _PLACE = ("index", "num_workers")

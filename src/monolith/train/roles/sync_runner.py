@@ -12,13 +12,10 @@ from monolith.hooks import ParameterSyncHook
 from monolith.train._run_hooks import require_publishing
 from monolith.train.compat.conversions import mode_of
 from monolith.train.compat.derive_config import trainer_config_of
-from monolith.train.compat.options import RunnerConfig
-from monolith.train.compat.task_parameters import override_params
 from monolith.train.config.job_config import JobProgramConfig
 from monolith.train.config.trainer_config import require_training
-from monolith.train.parameters.registry import require_named_task
 from monolith.train.roles.local_runner import use_threads
-from monolith.train.roles.preparation import on_signals, prepare_run, take_place
+from monolith.train.roles.preparation import on_signals, prepare_task, take_place
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -65,10 +62,7 @@ def distributed_sync_train(
     """
     settings = JobProgramConfig() if settings is None else settings
     require_training(mode_of(config.mode), "distributed_sync_train")
-    if isinstance(config, RunnerConfig):
-        require_named_task(config.task, params)
-        prepare_run(config, {})
-        override_params(params, config.params_override)
+    prepare_task(config, params)
     if not config.is_set("enable_sync_training"):
         config.enable_sync_training = True
     take_place(config)
