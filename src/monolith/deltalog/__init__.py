@@ -1,8 +1,8 @@
 """The delta log: the changes of a run's tables as numbered, fenced and checksummed records for its followers.
 
-May import: `checkpoint`, `tables`, the Kafka client of `data`, and lower packages. Read `log.py` first; `increment.py` defines one
-record, `replay.py` the rules that decide which records count, `transport.py` the interface that files, objects and
-Kafka implement.
+May import: `checkpoint`, `tables`, the Kafka client of `data`, and lower packages. Read `log.py` first; `increment.py`
+defines one record, `replay.py` the rules that decide which records count, `transport.py` the interface that files,
+objects and Kafka implement.
 """
 
 from __future__ import annotations
