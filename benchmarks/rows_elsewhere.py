@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import monolith as ml
-from monolith.tables import LocalStore
+from monolith.tables import LocalStore, Traits
 from monolith.tables.local.joined import LocalWorkerSession
-from monolith.tables.store import Traits
 from monolith.train import PipelineConfig, Session, Spec, Task
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.tables import TableConfig
-    from monolith.tables.store import Applied, Pending, Plan, Rows, Update
+    from monolith.tables import Applied, Pending, Plan, Rows, TableConfig, Update
 
 LATENCY_SECONDS = 0.005
 LEAST_HIDDEN = 0.9

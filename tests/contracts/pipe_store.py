@@ -26,8 +26,18 @@ import numpy as np
 import torch
 
 from monolith import _core, errors
-from monolith.tables import LocalStore, PackedBlocks, TableConfig
-from monolith.tables import store as protocol
+from monolith.tables import (
+    Cut,
+    Finished,
+    LocalStore,
+    PackedBlocks,
+    SnapshotWriteConfig,
+    TableConfig,
+    Traits,
+    batch,
+    history,
+    store,
+)
 from monolith.tables.formats.row_block import RowBlock
 from monolith.tables.schema import Schema
 from monolith.tables.snapshot import FileEntry, RestoreReport, SnapshotManifest
@@ -58,7 +68,11 @@ PLAIN: dict[str, tuple[Any, Any]] = {
     "SnapshotManifest": (SnapshotManifest.to_bytes, lambda data: SnapshotManifest.from_bytes(data, origin="pipe")),
     "Schema": (lambda schema: schema.text, Schema.parse),
     **{kind.__name__: _value(kind) for kind in (FileEntry, PipeRows, RestoreReport)},
-    **{name: _value(kind) for name, kind in vars(protocol).items() if is_dataclass(kind) or hasattr(kind, "_fields")},
+    **{
+        name: _value(kind)
+        for name, kind in {**vars(store), **vars(batch), **vars(history)}.items()
+        if is_dataclass(kind) or hasattr(kind, "_fields")
+    },
 }
 """Kinds of values: what plainer ones they are made of, and how they are made of them."""
 OBJECTS: dict[str, tuple[str, ...]] = {
@@ -153,7 +167,7 @@ class PipeHost:
         if "number" in reply:
             return STUBS[name](self, reply["number"], result)
         if name in {"read", "apply"}:
-            return protocol.Finished(result)
+            return Finished(result)
         return iter(result) if name in {"blocks", "changes"} else result
 
 
@@ -199,7 +213,7 @@ class PipeRestore(Stub):
 class PipeCut(Stub):
     blocks, release = map(forward, ("blocks", "release"))
 
-    def write(self, folder: str, rules: protocol.SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> Any:
+    def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> Any:
         """In a thread of the other process: calls go on beside it, and it can be cancelled."""
         transfer = _core.Transfer() if transfer is None else transfer
         writing = self.host.call(0, "begin_write", self, folder, rules, cancelled=transfer.cancelled)
@@ -214,7 +228,7 @@ class PipeStore(Stub):
     """A `monolith.tables.store.Store` whose rows are in a `LocalStore` of another process: of its own, or of a host."""
 
     schema: Schema
-    traits: protocol.Traits
+    traits: Traits
     join, plan, read, cut, open_reader = map(forward, ("join", "plan", "read", "cut", "open_reader"))
     touch, erase, load, prepare_restore = map(forward, ("touch", "erase", "load", "prepare_restore"))
     resume, assign, stats, rows_by_slot = map(forward, ("resume", "assign", "stats", "rows_by_slot"))
@@ -242,7 +256,7 @@ STUBS |= {"make_store": lambda _, *made: made, "plan": Stub, "begin_write": Stub
 class Writing:
     """A cut that is being written in a thread."""
 
-    def __init__(self, cut: protocol.Cut, folder: str, rules: protocol.SnapshotWriteConfig, *, cancelled: bool) -> None:
+    def __init__(self, cut: Cut, folder: str, rules: SnapshotWriteConfig, *, cancelled: bool) -> None:
         transfer, executor = _core.Transfer(), ThreadPoolExecutor(max_workers=1)
         if cancelled:
             transfer.cancel()

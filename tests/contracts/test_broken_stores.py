@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from monolith.errors import OpError
-from monolith.tables import Segment, TableConfig
+from monolith.tables import Applied, BatchStamp, LoadReport, Pending, Plan, Rows, Segment, TableConfig, Traits, Update
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.formats.row_block import BlockKind, RowBlock
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, OwnerClock
 from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
 from monolith.tables.snapshot.manifest import SnapshotManifest
-from monolith.tables.store import Applied, BatchStamp, LoadReport, Pending, Plan, Rows, Traits, Update
 from monolith.testing.reference_format import name_of_id
 from monolith.testing.reference_history import ReferenceChangeReader, ReferenceCut, ReferenceHistory
 from monolith.testing.reference_store import ReferenceStore

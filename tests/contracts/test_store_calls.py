@@ -8,9 +8,8 @@ import torch
 from contracts.engines import StoreFactory
 from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule, stamp
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables import Segment, TableConfig
+from monolith.tables import NOTHING_APPLIED, Segment, Store, TableConfig, Update
 from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
-from monolith.tables.store import NOTHING_APPLIED, Store, Update
 
 TWO_TABLES = {"item": TableConfig([Segment(1)]), "user": TableConfig([Segment(2), Segment(1)])}
 

@@ -18,12 +18,11 @@ from monolith.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from monolith.tables import LocalStore, Segment, TableConfig, snapshot
+from monolith.tables import BatchStamp, LocalStore, Segment, Store, TableConfig, Update, snapshot
 from monolith.tables.formats.row_block import RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, SnapshotWriteConfig
 from monolith.tables.row_optimizers import Adagrad
 from monolith.tables.snapshot import bucket_file
-from monolith.tables.store import BatchStamp, Store, Update
 from monolith.testing.reference_format import bucket_of_id
 
 HALF = range(512)

@@ -13,10 +13,9 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from monolith.tables import LocalStore, TableConfig
+from monolith.tables import Applied, LocalStore, Pending, Plan, Rows, TableConfig, Traits, Update
 from monolith.tables.local.cut import LocalCut
 from monolith.tables.local.joined import LocalWorkerSession
-from monolith.tables.store import Applied, Pending, Plan, Rows, Traits, Update
 
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["fused_gather"]
-
 
 def fused_gather(
     embeddings: Tensor, offsets: Sequence[Tensor], dims: Sequence[int], *, scale: float = 1.0

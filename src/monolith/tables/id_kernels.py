@@ -33,26 +33,6 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.int64]
 
-__all__ = [
-    "FusedReorder",
-    "PartitionedIds",
-    "RaggedPart",
-    "UniqueIds",
-    "UniqueKeys",
-    "fill_with_offset_map",
-    "fused_reorder_by_indices",
-    "gather_embeddings_by_input",
-    "map_id_to_embedding",
-    "normalize_merged_split",
-    "partition",
-    "ragged_split_by_indices",
-    "reorder_by_indices",
-    "row_ids",
-    "split_by_indices",
-    "unique",
-    "unique_key_with_value_and_offset",
-]
-
 _MAX_GROUPS = 1 << 20
 """More owners, shards or outputs than this are taken for a mistake."""
 

@@ -23,50 +23,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from monolith.tables.batch import (
-    NOTHING_APPLIED,
-    Applied,
-    BatchStamp,
-    Finished,
-    Pending,
-    Plan,
-    Rows,
-    Update,
-)
-from monolith.tables.history import ChangePosition, ChangeReader, Cut, OwnerClock, SnapshotWriteConfig, WrittenRows
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
+    from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.formats.row_block import RowBlock
+    from monolith.tables.history import ChangePosition, ChangeReader, Cut, OwnerClock
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.snapshot.restore import RestoreReport
-
-__all__ = [
-    "NOTHING_APPLIED",
-    "Applied",
-    "BatchStamp",
-    "ChangePosition",
-    "ChangeReader",
-    "Cut",
-    "Finished",
-    "LoadReport",
-    "OwnerClock",
-    "Pending",
-    "Plan",
-    "PreparedRestore",
-    "Rows",
-    "SnapshotWriteConfig",
-    "Store",
-    "StoreStats",
-    "Traits",
-    "Update",
-    "WorkerSession",
-    "WrittenRows",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,6 @@ from monolith.tables.slot_keys import MAX_WIDE_SLOTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Segment", "TableConfig"]
-
 _MAX_DIM = 1 << 16
 """Weights of one segment; a row has to fit a memory block of the core."""
 NEVER_DAYS = 36500

@@ -92,7 +92,7 @@ class ReaderCalls:
 
 
 class ShardedReader:
-    """`monolith.tables.store.ChangeReader` of all ranks: all of them read together. Thread-safe."""
+    """`monolith.tables.ChangeReader` of all ranks: all of them read together. Thread-safe."""
 
     def __init__(self, calls: ReaderCalls, local: LocalChangeReader) -> None:
         self._calls = calls

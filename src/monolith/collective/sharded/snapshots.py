@@ -142,7 +142,7 @@ class CutCalls:
 
 
 class ShardedCut(OwnersCut):
-    """`monolith.tables.store.Cut` of all ranks: they write, read and release it together, in the background.
+    """`monolith.tables.Cut` of all ranks: they write, read and release it together, in the background.
 
     All ranks that have buckets hold the same stamps of every worker, since all see every update.
     """

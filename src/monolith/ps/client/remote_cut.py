@@ -37,7 +37,7 @@ _LOOK_SECONDS = 0.05
 
 
 class RemoteCut(OwnersCut):
-    """`monolith.tables.store.Cut` of all servers. Thread-safe.
+    """`monolith.tables.Cut` of all servers. Thread-safe.
 
     Servers release the cut when the connection of this process ends.
 
@@ -199,7 +199,7 @@ _SUBJECT = "parameter servers"
 
 
 class RemoteReader:
-    """`monolith.tables.store.ChangeReader` of all servers. Thread-safe.
+    """`monolith.tables.ChangeReader` of all servers. Thread-safe.
 
     Each server stores its own read position; the mark of the reader is that of the least advanced server.
     """

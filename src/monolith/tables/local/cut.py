@@ -41,7 +41,7 @@ _MOST_THREADS = 4
 
 
 class LocalCut(Cut):
-    """`monolith.tables.store.Cut` of one native group, which has all buckets or consecutive ones.
+    """`monolith.tables.Cut` of one native group, which has all buckets or consecutive ones.
 
     Only one cut of a group can be open. Writers continue: the old image of a row they change is kept for the cut until
     its bucket was read.
@@ -131,7 +131,7 @@ class LocalCut(Cut):
 
 
 class ShardsCut(Cut):
-    """`monolith.tables.store.Cut` of several owners at the same epoch."""
+    """`monolith.tables.Cut` of several owners at the same epoch."""
 
     def __init__(self, cuts: Sequence[LocalCut]) -> None:
         self._cuts = cuts
