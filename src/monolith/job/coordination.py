@@ -75,7 +75,7 @@ class Coordinator:
             PlaceTakenError: a process that may be alive holds the place.
             AbortedError: the process held this place before and lost it to another process.
         """
-        self._pass(now)
+        self.pass_time(now)
         self._require_place(claim, num_workers)
         self._require_same_size(claim, num_workers, now)
         incarnation = self._members.join(claim, now)
@@ -96,22 +96,22 @@ class Coordinator:
 
     def renew(self, place: Place, token: int, *, progress: int | None = None, now: float) -> None:
         """Renews the lease of a process; see `JobMembers.renew`."""
-        self._pass(now)
+        self.pass_time(now)
         self._members.renew(place, token, now, progress=progress)
 
     def connect(self, place: Place, token: int, *, now: float) -> None:
         """Records that a stream to a process has begun; see `JobMembers.connect`."""
-        self._pass(now)
+        self.pass_time(now)
         self._members.connect(place, token, now)
 
     def disconnect(self, token: int, *, now: float) -> None:
         """Records that a stream to a process has ended."""
-        self._pass(now)
+        self.pass_time(now)
         self._members.disconnect(token, now)
 
     def leave(self, place: Place, token: int, *, now: float) -> None:
         """Releases the place of a process. Does nothing where it does not hold the place."""
-        self._pass(now)
+        self.pass_time(now)
         if self._members.holds(place, token):
             self._members.leave(place, token)
             self._forget_barrier_of(place, "has left")
@@ -119,11 +119,7 @@ class Coordinator:
     def tick(self, *, steps: int, clocks: Clocks, now: float) -> None:
         """Updates the number of steps and the clocks, and expires leases."""
         self._steps, self._clocks = steps, clocks
-        self._pass(now)
-
-    def pass_time(self, now: float) -> None:
-        """Expires leases."""
-        self._pass(now)
+        self.pass_time(now)
 
     def next_end(self, now: float) -> float | None:
         """Returns the time at which the next lease expires if none is renewed, or None."""
@@ -133,7 +129,7 @@ class Coordinator:
 
     def set_flag(self, place: Place, token: int, *, index: int, value: bool, now: float) -> None:
         """Sets flag 0 (the model is restored) or flag i (worker i is training)."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         if not 0 <= index < self._barrier.capacity:
             raise InvalidArgumentError(f"flag: an index in [0, {self._barrier.capacity}) expected, got {index}")
         if index == 0:
@@ -151,26 +147,26 @@ class Coordinator:
         Raises:
             BarrierAlreadyPlacedError: the barrier is already placed.
         """
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._barrier.place(action)
         self._placed_by = place
 
     def remove_barrier(self, place: Place, token: int, *, now: float) -> None:
         """Removes the barrier. Does nothing where it is not placed."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._barrier.remove()
         self._placed_by = None
 
     def set_waits(self, place: Place, token: int, *, value: bool, now: float) -> None:
         """Records whether a worker waits at the barrier."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         if place[0] != WORKER or place[1] == 0:
             raise InvalidArgumentError(f"barrier: workers from 1 on wait at it, got {place[0]} {place[1]}")
         self._members.set_waits(place[1], value)
 
     def set_step_offset(self, place: Place, token: int, *, offset: int, now: float) -> None:
         """Sets the number of steps that no clock counts."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._step_offset = offset
 
     def note_steps(self, steps: int) -> None:
@@ -187,7 +183,7 @@ class Coordinator:
             generation: Drawn at random, so that a restarted coordinator does not reuse one.
             now: The time.
         """
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._restored = True
         self._generation = generation
         if step is not None:
@@ -195,30 +191,30 @@ class Coordinator:
 
     def set_left(self, place: Place, token: int, *, now: float) -> None:
         """Records that a worker pushes no more batches although its input has not ended."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         if place[0] == WORKER:
             self._left.add(place[1])
 
     def set_ended(self, place: Place, token: int, *, now: float) -> None:
         """Ends the run. A chief that joins later begins another run."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._has_ended = True
 
     def report_lost(self, place: Place, token: int, *, worker: int, server: int, batches: range, now: float) -> None:
         """Records that a server lost updates of a worker permanently. A batch that is reported twice counts once."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         if batches.start < 0 or batches.stop < batches.start:
             raise InvalidArgumentError(f"lost updates: batches from 0 on expected, got {batches}")
         self._lost_updates.add((worker, server), batches)
 
     def request_stop(self, place: Place, token: int, *, now: float) -> None:
         """Requests that all members stop. The request is cleared when no worker is alive."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._stop_requested = True
 
     def reset(self, place: Place, token: int, *, now: float) -> None:
         """Restarts training from scratch with the same members and discards all recorded progress."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._restored = False
         self._finished.clear()
         self._lost_updates.clear()
@@ -229,13 +225,13 @@ class Coordinator:
 
     def finish(self, place: Place, token: int, *, clocks: Clocks, now: float) -> None:
         """Records that the input of a worker has ended and is fully applied, up to the given clocks."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._clocks = clocks
         self._finished[place[1]] = _part_of(place[1], clocks)
 
     def adopt(self, place: Place, token: int, *, now: float) -> int:
         """Returns a lost worker whose remaining input this worker adopts, or `NO_WORKER`."""
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         if place[0] != WORKER:
             raise InvalidArgumentError(f"adopt: only workers adopt lost workers, got {place[0]} {place[1]}")
         worker = min(self._adoptable(now), default=NO_WORKER)
@@ -249,7 +245,7 @@ class Coordinator:
         Raises:
             FailedPreconditionError: this worker did not adopt the number, or has lost it since.
         """
-        self._require(place, token, now)
+        self.require(place, token, now=now)
         self._members.release(worker, place, token)
         self._clocks = clocks
         if finished:
@@ -289,9 +285,25 @@ class Coordinator:
         self._state = fresh
         return fresh
 
+    def pass_time(self, now: float) -> None:
+        """Expires leases. Time during which the coordinator itself was paused does not count."""
+        pause = now - self._heard_at
+        if pause > _PAUSE_SECONDS:
+            self._members.postpone(pause)
+            self._lost_since = {worker: since + pause for worker, since in self._lost_since.items()}
+        self._heard_at = max(now, self._heard_at)
+        for place in self._members.lost_since(now):
+            _log.warning("%s %d: its lease expired, and it counts as lost until it reconnects", *place)
+            self._forget_barrier_of(place, "was lost")
+        if self._stop_requested and not any(
+            role == WORKER and self._members.is_alive((role, index), now) for role, index in self._members.incarnations
+        ):
+            self._stop_requested = False
+
     def require(self, place: Place, token: int, *, now: float) -> None:
         """Raises if the process does not hold the place; see `JobMembers.require`."""
-        self._require(place, token, now)
+        self.pass_time(now)
+        self._members.require(place, token)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state that a checkpoint stores."""
@@ -340,25 +352,6 @@ class Coordinator:
         for worker, server, *batches in saved["lost_updates"]:
             self._lost_updates.add((worker, server), range(*batches))
         self._members.expect({(role, index): number for role, index, number in saved["incarnations"]})
-
-    def _pass(self, now: float) -> None:
-        """Expires leases. Time during which the coordinator itself was paused does not count."""
-        pause = now - self._heard_at
-        if pause > _PAUSE_SECONDS:
-            self._members.postpone(pause)
-            self._lost_since = {worker: since + pause for worker, since in self._lost_since.items()}
-        self._heard_at = max(now, self._heard_at)
-        for place in self._members.lost_since(now):
-            _log.warning("%s %d: its lease expired, and it counts as lost until it reconnects", *place)
-            self._forget_barrier_of(place, "was lost")
-        if self._stop_requested and not any(
-            role == WORKER and self._members.is_alive((role, index), now) for role, index in self._members.incarnations
-        ):
-            self._stop_requested = False
-
-    def _require(self, place: Place, token: int, now: float) -> None:
-        self._pass(now)
-        self._members.require(place, token)
 
     def _require_place(self, claim: MembershipRequest, num_workers: int) -> None:
         if num_workers < 1:
