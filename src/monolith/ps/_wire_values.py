@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from monolith.errors import DataLossError
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables import BatchStamp, ChangePosition, SnapshotWriteConfig, StoreStats, bucket_bounds
+from monolith.tables import BatchStamp, ChangePosition, SnapshotWriteConfig, StoreStats, bucket_bounds, made_from
 from monolith.tables.formats import RowBlock
 from monolith.tables.snapshot import FileEntry
 
@@ -42,9 +43,7 @@ def mark_in(message: messages.Mark) -> ChangePosition:
 
 def stamp_message(stamp: BatchStamp) -> messages.Stamp:
     """Encodes the stamp of a batch."""
-    return messages.Stamp(
-        worker=stamp.worker, seq=stamp.seq, position=stamp.position, event_time_ms=stamp.event_time_ms
-    )
+    return messages.Stamp(**asdict(stamp))
 
 
 def stamp_in(message: messages.Stamp) -> BatchStamp:
@@ -53,24 +52,12 @@ def stamp_in(message: messages.Stamp) -> BatchStamp:
     Raises:
         InvalidArgumentError: its numbers are invalid.
     """
-    return BatchStamp(
-        worker=message.worker, seq=message.seq, position=message.position, event_time_ms=message.event_time_ms
-    )
+    return made_from(BatchStamp, message)
 
 
 def write_message(store: str, number: int, folder: str, rules: SnapshotWriteConfig) -> messages.WriteCutRequest:
     """Encodes the request to write a cut."""
-    return messages.WriteCutRequest(
-        store=store,
-        number=number,
-        folder=folder,
-        snapshot_id=rules.snapshot_id,
-        state=rules.state,
-        drop_expired=rules.drop_expired,
-        num_files=rules.num_files,
-        rate_bytes_per_second=rules.rate_bytes_per_second,
-        threads=rules.threads,
-    )
+    return messages.WriteCutRequest(store=store, number=number, folder=folder, **asdict(rules))
 
 
 def rules_in(message: messages.WriteCutRequest) -> SnapshotWriteConfig:
@@ -87,26 +74,12 @@ def rules_in(message: messages.WriteCutRequest) -> SnapshotWriteConfig:
 
 def file_message(entry: FileEntry) -> messages.File:
     """Encodes the entry of a written file."""
-    return messages.File(
-        name=entry.name,
-        begin=entry.begin,
-        end=entry.end,
-        bytes=entry.bytes,
-        index_crc32c=entry.index_crc32c,
-        rows=entry.rows,
-    )
+    return messages.File(**asdict(entry))
 
 
 def file_in(message: messages.File) -> FileEntry:
     """Decodes the entry of a written file."""
-    return FileEntry(
-        name=message.name,
-        begin=message.begin,
-        end=message.end,
-        bytes=message.bytes,
-        index_crc32c=message.index_crc32c,
-        rows=message.rows,
-    )
+    return made_from(FileEntry, message)
 
 
 def stats_message(

@@ -15,7 +15,7 @@ from .batch import Pending as Pending
 from .batch import Plan as Plan
 from .batch import Rows as Rows
 from .batch import Update as Update
-from .batch import applied_from_core as applied_from_core
+from .batch import made_from as made_from
 from .bucket_owners import OwnersCut as OwnersCut
 from .bucket_owners import emptied_by as emptied_by
 from .bucket_owners import owned_ranges as owned_ranges

@@ -6,7 +6,7 @@ of all tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from monolith.errors import InvalidArgumentError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from monolith import _core
 
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 NOTHING_APPLIED = -1
@@ -205,12 +206,6 @@ class FoundRows(NamedTuple):
     """int64, shape of ids: Unix seconds of the last update."""
 
 
-def applied_from_core(applied: _core.Applied) -> Applied:
-    """Returns the counts of an update as a plain value."""
-    return Applied(
-        updated=applied.updated,
-        inserted=applied.inserted,
-        filtered=applied.filtered,
-        skipped=applied.skipped,
-        duplicate=applied.duplicate,
-    )
+def made_from(kind: type[T], source: object) -> T:
+    """Returns a dataclass of this kind; its fields have the values of the same names in `source`."""
+    return kind(**{each.name: getattr(source, each.name) for each in fields(kind)})  # type: ignore[arg-type]

@@ -7,11 +7,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from monolith.collective.sharded.plan import IdMessage
+from monolith.collective.sharded.plan import IdMessage, ShardedPlan
 from monolith.collective.sharded.update import HandedOver
-from monolith.errors import DeadlineExceededError, InvalidArgumentError
+from monolith.errors import DeadlineExceededError
 from monolith.tables import time_array
-from monolith.tables.local import prepare_update, stamp_from_core
+from monolith.tables.local import NativeSession, prepare_update, stamp_from_core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.collective.serial_executor import LineCall
-    from monolith.collective.sharded.plan import ShardedPlan
     from monolith.collective.sharded.store import ShardedStore
-    from monolith.tables import Applied, BatchStamp, Cut, Pending, Plan, Rows, Update
+    from monolith.tables import Applied, Cut, Pending, Plan, Rows, Update
 
 _SUBJECT = "sharded store"
 
 
-class ShardedWorkerSession:
+class ShardedWorkerSession(NativeSession[ShardedPlan]):
     """`monolith.tables.store.WorkerSession` at a `ShardedStore`. Thread-safe.
 
     Reads and updates are submitted to the line and return; there they run in order, together with the reads and updates
@@ -34,7 +33,7 @@ class ShardedWorkerSession:
     """
 
     def __init__(self, store: ShardedStore, worker: int) -> None:
-        self._store = store
+        self._store: ShardedStore = store
         self._core = store.native.core
         self.worker = worker
         self._incarnation, stamp = store.join_here(worker)
@@ -44,14 +43,6 @@ class ShardedWorkerSession:
         self.next_seq = 0 if stamp is None else stamp.seq + 1
         self._lock = threading.Lock()
         self._pushes: deque[_Push] = deque()
-
-    def plan(
-        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
-    ) -> ShardedPlan:
-        """Groups the ids of one batch of this worker."""
-        if stamp.worker != self.worker:
-            raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
-        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
         """Reads the rows of the plan; owners keep the plan, with the locations of its rows, for the update."""
@@ -110,14 +101,6 @@ class ShardedWorkerSession:
         """Removes expired rows on all ranks."""
         self._core.require_current(self.worker, self._incarnation)
         return self._store.evict(now=now)
-
-    def _own(self, plan: Plan) -> ShardedPlan:
-        own = self._store.own(plan)
-        if own.stamp.worker != self.worker:
-            raise InvalidArgumentError(
-                f"{_SUBJECT}: plan of {own.stamp} is of another worker than the one joined, {self.worker}"
-            )
-        return own
 
 
 class _Push:

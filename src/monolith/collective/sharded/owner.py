@@ -8,14 +8,14 @@ import numpy as np
 
 from monolith import _core
 from monolith.collective.sharded.plan import read_stamp
-from monolith.tables import applied_from_core, new_rows
+from monolith.tables import Applied, made_from, new_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from monolith.tables import Applied, BatchStamp
+    from monolith.tables import BatchStamp
     from monolith.tables.local import LocalStore
 
 _NOTHING = np.empty(0, np.int64)
@@ -180,7 +180,7 @@ class RowOwner:
         )
         for rank, push in pushes.items():
             self._kept.pop((rank, push.ticket), None)
-        return applied_from_core(applied)
+        return made_from(Applied, applied)
 
     def _core_pushes(self, update: OwnerStep, pushes: Mapping[int, RankPush]) -> list[_core.Push]:
         return [self._core_push(rank, push, update.sent.stamps[rank]) for rank, push in pushes.items()]

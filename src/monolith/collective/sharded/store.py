@@ -42,7 +42,15 @@ from monolith.tables import (
     sorted_by_name,
     time_array,
 )
-from monolith.tables.local import LocalCut, LocalHistory, LocalRestore, LocalStore, OpenPlans, agreed_stamps
+from monolith.tables.local import (
+    LocalCut,
+    LocalHistory,
+    LocalRestore,
+    LocalStore,
+    NativeStore,
+    OpenPlans,
+    agreed_stamps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -123,7 +131,7 @@ def require_same_tables(
     history.take_life(0, answers[0][1])
 
 
-class ShardedStore:
+class ShardedStore(NativeStore[ShardedPlan]):
     """A `monolith.tables.store.Store` whose rows are divided among the ranks of a run; see the page on torchrun.
 
     Every rank makes the same calls in the same order, or is idle and follows those of the others (`followers`). In one
@@ -144,6 +152,9 @@ class ShardedStore:
     Raises:
         FailedPreconditionError: on all ranks, if one has other tables; the message shows the differences.
     """
+
+    subject = _SUBJECT
+    plan_kind = ShardedPlan
 
     def __init__(
         self,
@@ -199,11 +210,6 @@ class ShardedStore:
             raise
 
     @property
-    def schema(self) -> Schema:
-        """Schema of the rows."""
-        return self.native.schema
-
-    @property
     def traits(self) -> Traits:
         """Traits: collective, remote and exact."""
         return Traits(collective=True, remote=True)
@@ -239,7 +245,7 @@ class ShardedStore:
         self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
     ) -> ShardedPlan:
         """Groups the ids of one batch. Makes no call to other ranks."""
-        plan = ShardedPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
+        plan = super().plan(ids, table_splits, stamp=stamp, buckets=buckets)
         plan.message = IdMessage(self.parts_of(plan.core), stamp)
         return plan
 
@@ -247,14 +253,6 @@ class ShardedStore:
         """Reads the current rows."""
         own = self.own(plan)
         return self._line.submit(lambda: self._reads.look(own, step), self._reads.kind)
-
-    def own(self, plan: Plan) -> ShardedPlan:
-        """Returns the plan if this store made it.
-
-        Raises:
-            InvalidArgumentError: another store made it.
-        """
-        return ShardedPlan.made_for(plan, self.native, subject=_SUBJECT)
 
     def watch_alltoall(self, report: Callable[[AlltoallMetrics], None], *, slot: str | None = None) -> None:
         """Reports the metrics of every training read of this rank, for ``enable_alltoall_metrics``.

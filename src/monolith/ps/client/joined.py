@@ -10,11 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from monolith import _core
-from monolith.errors import InvalidArgumentError
 from monolith.ps.client.row_calls import PendingRowPush, PendingRows
 from monolith.ps.server.push_gates import rows_owner
 from monolith.tables import new_rows, time_array
-from monolith.tables.local import NO_TICKET, prepare_update, require_finite, require_not_discarded, stamp_from_core
+from monolith.tables.local import (
+    NO_TICKET,
+    NativeSession,
+    RemotePlan,
+    prepare_update,
+    require_finite,
+    require_not_discarded,
+    stamp_from_core,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,15 +29,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.ps.client.store import PsStore
-    from monolith.tables import Applied, BatchStamp, Cut, Pending, Plan, Rows, Update
-    from monolith.tables.local import PreparedUpdate, RemotePlan
+    from monolith.tables import Applied, Cut, Pending, Plan, Rows, Update
+    from monolith.tables.local import PreparedUpdate
 
 _SUBJECT = "parameter servers"
 _NOTHING = -1
 _ANY_INCARNATION = 0
 
 
-class PsWorkerSession:
+class PsWorkerSession(NativeSession[RemotePlan]):
     """`monolith.tables.store.WorkerSession` over servers. Thread-safe.
 
     Calls go to all servers concurrently and return; each server applies those of one worker in order. If a server has
@@ -44,7 +51,7 @@ class PsWorkerSession:
     """
 
     def __init__(self, store: PsStore, worker: int) -> None:
-        self._store = store
+        self._store: PsStore = store
         self.worker = worker
         joined = store.rows.join(worker, store.timeout_seconds)
         # Check after joining: a server restarted later rejects this incarnation, and a restore ends it.
@@ -67,14 +74,6 @@ class PsWorkerSession:
         self._settling = threading.RLock()
         self._pushes: deque[PendingRowPush] = deque()  # not confirmed yet, in order
         self._failed: list[PendingRowPush] = []  # perhaps not reported to the caller yet
-
-    def plan(
-        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
-    ) -> RemotePlan:
-        """Groups the ids of one batch of this worker."""
-        if stamp.worker != self.worker:
-            raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
-        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
         """Reads the rows of the plan; servers keep the plan, with the places of its rows, for the update."""
@@ -187,14 +186,6 @@ class PsWorkerSession:
             self._failed.append(push)
 
     # Implementation
-
-    def _own(self, plan: Plan) -> RemotePlan:
-        own = self._store.own(plan)
-        if own.stamp.worker != self.worker:
-            raise InvalidArgumentError(
-                f"{_SUBJECT}: plan of {own.stamp} is of another worker than the one joined, {self.worker}"
-            )
-        return own
 
     def _new_push(self, update: PreparedUpdate, plans: Sequence[RemotePlan]) -> _core.RowPush:
         merged = update.merged

@@ -10,7 +10,7 @@ import torch
 
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables import NOTHING_APPLIED, applied_from_core
+from monolith.tables import NOTHING_APPLIED, Applied, made_from
 from monolith.tables.local import LocalRows
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from monolith.ps.client.cluster import PsCluster
     from monolith.ps.client.joined import PsWorkerSession
     from monolith.ps.client.store import PsStore
-    from monolith.tables import Applied, Rows
+    from monolith.tables import Rows
     from monolith.tables.local import PreparedUpdate, RemotePlan
 
 _SUBJECT = "parameter servers"
@@ -165,7 +165,7 @@ class PendingRowPush:
         store.newest_time.raise_to(newest)
         store.steps_of_others = steps_of_others
         store.plans.close_applied(self._update.plans)
-        self._applied = applied_from_core(applied)
+        self._applied = made_from(Applied, applied)
         if not self._applied.duplicate:
             self._on_applied()
 

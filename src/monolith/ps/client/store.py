@@ -36,6 +36,7 @@ from monolith.tables import (
     bucket_bounds,
     emptied_by,
     id_array,
+    made_from,
     new_rows,
     require_assignable,
     shared_buckets,
@@ -44,7 +45,15 @@ from monolith.tables import (
     sum_of_reports,
     time_array,
 )
-from monolith.tables.local import NO_TICKET, NativeTables, OpenPlans, RemotePlan, agreed_stamps, split_batch
+from monolith.tables.local import (
+    NO_TICKET,
+    NativeStore,
+    NativeTables,
+    OpenPlans,
+    RemotePlan,
+    agreed_stamps,
+    split_batch,
+)
 from monolith.tables.snapshot import match_tables
 
 if TYPE_CHECKING:
@@ -54,7 +63,7 @@ if TYPE_CHECKING:
 
     from monolith.deltalog import DeltaLog
     from monolith.deltalog.publish import StorePublishingConfig
-    from monolith.tables import BatchStamp, Pending, Plan, Rows, Schema, TableConfig
+    from monolith.tables import Pending, Plan, Rows, TableConfig
     from monolith.tables.formats import RowBlock
     from monolith.tables.snapshot import SnapshotManifest
 
@@ -125,7 +134,7 @@ def _configuration(name: str, agreement: bytes, *, adopted: messages.Life | None
     )
 
 
-class PsStore:
+class PsStore(NativeStore[RemotePlan]):
     """`monolith.tables.store.Store` with its rows on parameter servers; see the page on parameter servers.
 
     The first process that opens a store of this name creates it; other processes must have the same tables.
@@ -140,6 +149,9 @@ class PsStore:
         FailedPreconditionError: the tables differ from those of the process that opened the store first; shows the
             difference.
     """
+
+    subject = _SUBJECT
+    plan_kind = RemotePlan
 
     def __init__(
         self,
@@ -177,11 +189,6 @@ class PsStore:
         self.cluster.on_move(self._follow)
 
     @property
-    def schema(self) -> Schema:
-        """Schema of the rows."""
-        return self.native.schema
-
-    @property
     def traits(self) -> Traits:
         """Remote; exact unless rows are rounded on the wire."""
         return Traits(remote=True, exact=self._wire == "fp32")
@@ -215,12 +222,6 @@ class PsStore:
             raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
         return PsWorkerSession(self, worker)
 
-    def plan(
-        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
-    ) -> RemotePlan:
-        """Groups the ids of one batch; calls no server."""
-        return RemotePlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
-
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Reads the current rows."""
         own = self.own(plan)
@@ -230,14 +231,6 @@ class PsStore:
         )
         pull.begin(self.timeout_seconds)
         return PendingRows(self, pull, values)
-
-    def own(self, plan: Plan) -> RemotePlan:
-        """Returns the plan if this store made it.
-
-        Raises:
-            InvalidArgumentError: another store made it.
-        """
-        return RemotePlan.made_for(plan, self.native, subject=_SUBJECT)
 
     # History
 
@@ -293,11 +286,7 @@ class PsStore:
         answers = self.cluster.ask("Load", tickets, timeout_seconds=None)
         self.refresh_newest_time()
         outside = sum(max(1, block.count) for block in all_blocks if block.bucket not in buckets)
-        reports = [
-            LoadReport(rows=answer.rows, tombstones=answer.tombstones, filters=answer.filters, ignored=answer.ignored)
-            for answer in answers
-        ]
-        return sum_of_reports([*reports, LoadReport(ignored=outside)])
+        return sum_of_reports([*(made_from(LoadReport, answer) for answer in answers), LoadReport(ignored=outside)])
 
     def prepare_restore(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -349,9 +350,7 @@ class ControlService:
         """Loads the checked blocks."""
         report = self.visitors.find(request.number, PreparedLoad).load()
         self.visitors.drop(request.number)
-        return messages.LoadResponse(
-            rows=report.rows, tombstones=report.tombstones, filters=report.filters, ignored=report.ignored
-        )
+        return messages.LoadResponse(**asdict(report))
 
     def DropLoad(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
         """Drops checked blocks."""

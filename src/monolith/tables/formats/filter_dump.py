@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["FilterDump", "FilterDumpSplit", "read_filter_dump", "write_filter_dump"]
-
 _FILL_RATE = 1.2
 _SPARE_CELLS = 64
 """Additional cells at the end of a split, for walks that begin in its last cells."""
@@ -39,6 +37,9 @@ _SMALLEST_CAPACITY = 300
 _FEWEST_SPLITS, _MOST_SPLITS = 5, 1000
 _SHAPE = ("split_num", "max_forward_step", "max_backward_step", "max_step")
 """Fields in which a restored filter must equal the live one."""
+_OF_RING = (*_SHAPE, "head", "head_increment", "failure_count")
+_OF_SPLIT = ("failure_count", "total_size", "num_elements", "fill_rate")
+"""Fields of a filter and of a split that the messages have by the same names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,19 +155,8 @@ def write_filter_dump(base: str | os.PathLike[str], dump: FilterDump) -> list[Pa
 
 def _records(dump: FilterDump, split: FilterDumpSplit) -> Iterator[bytes]:
     meta = messages.HashFilterSplitMetaDump(
-        failure_count=split.failure_count,
-        total_size=split.total_size,
-        num_elements=split.num_elements,
-        fill_rate=split.fill_rate,
-        sliding_hash_filter_meta=messages.SlidingHashFilterMetaDump(
-            split_num=dump.split_num,
-            max_forward_step=dump.max_forward_step,
-            max_backward_step=dump.max_backward_step,
-            max_step=dump.max_step,
-            head=dump.head,
-            head_increment=dump.head_increment,
-            failure_count=dump.failure_count,
-        ),
+        **_values(split, _OF_SPLIT),
+        sliding_hash_filter_meta=messages.SlidingHashFilterMetaDump(**_values(dump, _OF_RING)),
     )
     yield meta.SerializeToString()
     for offset in range(0, len(split.cells), _CELLS_PER_RECORD):
@@ -190,27 +180,11 @@ def _read_split(path: Path) -> tuple[FilterDump, FilterDumpSplit]:
         raise DataLossError(f"{path}: no sliding_hash_filter_meta in its first record")
     if len(cells) != meta.total_size + _SPARE_CELLS:
         raise DataLossError(f"{path}: {meta.total_size + _SPARE_CELLS} cells expected, got {len(cells)}")
-    split = FilterDumpSplit(
-        failure_count=meta.failure_count,
-        total_size=meta.total_size,
-        num_elements=meta.num_elements,
-        fill_rate=meta.fill_rate,
-        cells=cells,
-    )
-    return _filter_of(sliding), split
+    return FilterDump(**_values(sliding, _OF_RING), splits=()), FilterDumpSplit(**_values(meta, _OF_SPLIT), cells=cells)
 
 
-def _filter_of(sliding: messages.SlidingHashFilterMetaDump) -> FilterDump:
-    return FilterDump(
-        split_num=sliding.split_num,
-        max_forward_step=sliding.max_forward_step,
-        max_backward_step=sliding.max_backward_step,
-        max_step=sliding.max_step,
-        head=sliding.head,
-        head_increment=sliding.head_increment,
-        failure_count=sliding.failure_count,
-        splits=(),
-    )
+def _values(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
 def _cells(records: list[bytes], path: Path) -> NDArray[np.uint16]:

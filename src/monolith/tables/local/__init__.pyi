@@ -9,6 +9,8 @@ from .plan import NO_BATCH as NO_BATCH
 from .plan import NO_TICKET as NO_TICKET
 from .plan import LocalPlan as LocalPlan
 from .plan import LocalRows as LocalRows
+from .plan import NativeSession as NativeSession
+from .plan import NativeStore as NativeStore
 from .plan import OpenPlans as OpenPlans
 from .plan import RemotePlan as RemotePlan
 from .restore import LocalRestore as LocalRestore

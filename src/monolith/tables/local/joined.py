@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith import _core
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError
 from monolith.tables.arrays import new_rows, time_array
-from monolith.tables.batch import Applied, BatchStamp, Finished, applied_from_core
-from monolith.tables.local.plan import LocalRows
+from monolith.tables.batch import Applied, BatchStamp, Finished, made_from
+from monolith.tables.local.plan import LocalPlan, LocalRows, NativeSession
 from monolith.tables.local.update import prepare_update, require_finite, require_not_discarded
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import Pending, Plan, Rows, Update
     from monolith.tables.local.cut import LocalCut
-    from monolith.tables.local.plan import LocalPlan
     from monolith.tables.local.store import LocalStore
     from monolith.tables.local.update import PreparedUpdate
 
@@ -30,11 +29,11 @@ _SUBJECT = "local store"
 _PER_UNIQUE_ID = 1
 
 
-class LocalWorkerSession:
+class LocalWorkerSession(NativeSession[LocalPlan]):
     """`monolith.tables.store.WorkerSession` at a `LocalStore`: every update is in the rows when its call returns."""
 
     def __init__(self, store: LocalStore, worker: int) -> None:
-        self._store = store
+        self._store: LocalStore = store
         self._core = store.native.core
         self.worker = worker
         self._incarnation, stamp = self._core.join(worker)
@@ -42,12 +41,6 @@ class LocalWorkerSession:
         self.applied_by_server = [self.applied]
         """The worker's last batch at each owner; there is one owner."""
         self.next_seq = 0 if stamp is None else stamp.seq + 1
-
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:
-        """Groups the ids of one batch of this worker."""
-        if stamp.worker != self.worker:
-            raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
-        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
         """Returns the rows of the plan; `after` must be applied already, since no update is ever in flight."""
@@ -112,7 +105,7 @@ class LocalWorkerSession:
             newest_time=newest_time,
         )
         self._store.plans.close_applied(update.plans)
-        return applied_from_core(applied)
+        return made_from(Applied, applied)
 
     def discard(self, plan: Plan) -> None:
         """Ends a training plan without an update."""
@@ -132,14 +125,6 @@ class LocalWorkerSession:
         """Removes expired rows; `now` -1 means each table's newest time."""
         self._core.require_current(self.worker, self._incarnation)
         return self._store.evict(now=now)
-
-    def _own(self, plan: Plan) -> LocalPlan:
-        own = self._store.own(plan)
-        if own.stamp.worker != self.worker:
-            raise InvalidArgumentError(
-                f"{_SUBJECT}: plan of {own.stamp} is of another worker than the one joined, {self.worker}"
-            )
-        return own
 
 
 def stamp_from_core(stamp: _core.BatchStamp) -> BatchStamp:

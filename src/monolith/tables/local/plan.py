@@ -1,9 +1,9 @@
-"""A batch in an engine of the core: its plan, and the rows that were read for it."""
+"""A batch in an engine of the core: its plan, how stores and sessions make it, and the rows that were read for it."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith import _core
+    from monolith.tables.batch import Plan
     from monolith.tables.local.native_tables import NativeTables
+    from monolith.tables.schema import Schema
+
+PlanT = TypeVar("PlanT", bound="LocalPlan")
 
 NO_BATCH = BatchStamp(worker=0, seq=0)
 """The stamp of plans of which no worker makes a push, such as those of a `HashTable`."""
@@ -57,42 +61,6 @@ class LocalPlan:
         self.status = "new"
         """new, open (read for training), applied or discarded; changed by `OpenPlans` alone."""
 
-    @classmethod
-    def of_batch(
-        cls,
-        native: NativeTables,
-        ids: Tensor,
-        table_splits: Tensor,
-        *,
-        stamp: BatchStamp,
-        buckets: Tensor | None,
-        subject: str,
-    ) -> Self:
-        """Groups the ids of one batch of all tables; touches no row and takes no lock.
-
-        Raises:
-            InvalidArgumentError: something does not fit.
-        """
-        flat = id_array(ids, subject).reshape(-1)
-        splits = id_array(table_splits, subject, "table_splits")
-        if splits.shape != (len(native) + 1,):
-            raise InvalidArgumentError(
-                f"{subject}: table_splits must have shape ({len(native) + 1},), got {splits.shape}"
-            )
-        core = native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), subject))
-        return cls(native, core, splits.copy(), stamp)
-
-    @classmethod
-    def made_for(cls, plan: object, native: NativeTables, *, subject: str) -> Self:
-        """Returns the plan, if a store of this kind made it for these tables.
-
-        Raises:
-            InvalidArgumentError: another store made it.
-        """
-        if not isinstance(plan, cls) or plan.owner is not native.identity:
-            raise InvalidArgumentError(f"{subject}: plan must come from this store's plan(), got {type(plan).__name__}")
-        return plan
-
     @property
     def unique_ids(self) -> Any:
         """int64 [U]: by bucket, then table, then first seen."""
@@ -126,26 +94,81 @@ class LocalPlan:
 
 
 class RemotePlan(LocalPlan):
-    """A plan, and the number under which owners in other processes keep their part of it until the update."""
+    """A plan that owners in other processes keep their part of until the update."""
 
-    __slots__ = ("ticket",)
-
-    def __init__(
-        self,
-        native: NativeTables,
-        core: _core.Plan,
-        table_splits: NDArray[np.int64],
-        stamp: BatchStamp = NO_BATCH,
-        like: object = None,
-    ) -> None:
-        super().__init__(native, core, table_splits, stamp, like)
-        self.ticket = NO_TICKET
+    ticket = NO_TICKET
+    """The number under which they keep it."""
 
 
 def tables_of(splits: NDArray[np.int64], num_tables: int) -> NDArray[np.int64]:
     """Returns int64 [U]: the table of each unique id of a plan with these splits."""
     sizes = np.diff(splits)
     return np.repeat(np.tile(np.arange(num_tables), len(sizes) // num_tables), sizes)
+
+
+class NativeStore(Generic[PlanT]):
+    """The part that stores over `NativeTables` share: their schema and their plans."""
+
+    subject: ClassVar[str]
+    """The store in messages."""
+    plan_kind: type[PlanT]
+    native: NativeTables
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows."""
+        return self.native.schema
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> PlanT:
+        """Groups the ids of one batch of all tables; touches no row, takes no lock and calls no other process.
+
+        Raises:
+            InvalidArgumentError: something does not fit.
+        """
+        native, subject = self.native, self.subject
+        flat = id_array(ids, subject).reshape(-1)
+        splits = id_array(table_splits, subject, "table_splits")
+        if splits.shape != (len(native) + 1,):
+            raise InvalidArgumentError(
+                f"{subject}: table_splits must have shape ({len(native) + 1},), got {splits.shape}"
+            )
+        core = native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), subject))
+        return self.plan_kind(native, core, splits.copy(), stamp)
+
+    def own(self, plan: Plan) -> PlanT:
+        """Returns the plan, if this store made it.
+
+        Raises:
+            InvalidArgumentError: another store made it.
+        """
+        if not isinstance(plan, self.plan_kind) or plan.owner is not self.native.identity:
+            raise InvalidArgumentError(
+                f"{self.subject}: plan must come from this store's plan(), got {type(plan).__name__}"
+            )
+        return plan
+
+
+class NativeSession(Generic[PlanT]):
+    """The part that the sessions of a worker at such stores share: they take the plans of this worker alone."""
+
+    worker: int
+    _store: NativeStore[PlanT]
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> PlanT:
+        """Groups the ids of one batch of this worker."""
+        self._require_own(stamp)
+        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
+
+    def _own(self, plan: Plan) -> PlanT:
+        own = self._store.own(plan)
+        self._require_own(own.stamp, "plan of ")
+        return own
+
+    def _require_own(self, stamp: BatchStamp, what: str = "") -> None:
+        if stamp.worker != self.worker:
+            raise InvalidArgumentError(
+                f"{self._store.subject}: {what}{stamp} is of another worker than the one joined, {self.worker}"
+            )
 
 
 class OpenPlans:

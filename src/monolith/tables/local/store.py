@@ -10,14 +10,14 @@ import torch
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ids import NUM_SLOTS_V2
 from monolith.tables.arrays import NO_STEP, bucket_array, id_array, new_rows, time_array
-from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished
+from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished, made_from
 from monolith.tables.formats.row_block import BlockKind, PackedBlocks, RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.local.cut import LocalCut
 from monolith.tables.local.history import LocalHistory
 from monolith.tables.local.joined import LocalWorkerSession, stamp_to_core
 from monolith.tables.local.native_tables import NativeTables
-from monolith.tables.local.plan import LocalPlan, LocalRows, OpenPlans
+from monolith.tables.local.plan import LocalPlan, LocalRows, NativeStore, OpenPlans
 from monolith.tables.local.restore import LocalRestore
 from monolith.tables.slot_keys import UNKNOWN_SLOT
 from monolith.tables.store import LoadReport, StoreStats, Traits
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import Pending, Plan, Rows
     from monolith.tables.history import ChangePosition, ChangeReader
-    from monolith.tables.schema import Schema
     from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.table_config import TableConfig
 
 _SUBJECT = "local store"
 
 
-class LocalStore:
+class LocalStore(NativeStore[LocalPlan]):
     """`monolith.tables.store.Store` over tables of this process; every result is available when the call returns.
 
     Updates of different workers run side by side; a cut holds exactly the batches that its stamps name. Reads and plans
@@ -55,6 +54,9 @@ class LocalStore:
     tensor([-0.5000])
     """
 
+    subject = _SUBJECT
+    plan_kind = LocalPlan
+
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
         self.native = NativeTables(configs)
         """The tables as the core keeps them; for `HashTable`, `TableGroup` and other engine code."""
@@ -62,11 +64,6 @@ class LocalStore:
         """Training plans that have not ended."""
         self.history = LocalHistory([self.native.core], [ALL_BUCKETS], _SUBJECT)
         """Marks and readers."""
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the rows."""
-        return self.native.schema
 
     @property
     def traits(self) -> Traits:
@@ -81,24 +78,12 @@ class LocalStore:
             raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
         return LocalWorkerSession(self, worker)
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:
-        """Groups the ids of one batch; touches no row and takes no lock."""
-        return LocalPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
-
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Returns the current rows."""
         own = self.own(plan)
         values = new_rows((own.num_values,))
         self.native.core.read(own.core, values, step)
         return Finished(LocalRows(torch.from_numpy(values), NOTHING_APPLIED))
-
-    def own(self, plan: Plan) -> LocalPlan:
-        """Returns the plan, if this store made it.
-
-        Raises:
-            InvalidArgumentError: another store made it.
-        """
-        return LocalPlan.made_for(plan, self.native, subject=_SUBJECT)
 
     # History
 
@@ -142,9 +127,7 @@ class LocalStore:
             loaded = self.native.core.load_packed(to_load.data, bounds)
         else:
             loaded = self.native.core.load([block.data for block in to_load], bounds, None)
-        return LoadReport(
-            rows=loaded.rows, tombstones=loaded.tombstones, filters=loaded.filters, ignored=loaded.ignored
-        )
+        return made_from(LoadReport, loaded)
 
     def require_loadable(self, blocks: Sequence[RowBlock] | PackedBlocks, *, buckets: range) -> None:
         """Raises what `load` of these blocks would raise; changes nothing."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, Unpack, overlo
 
 from monolith.errors import FailedPreconditionError
 from monolith.tables import snapshot
-from monolith.tables.batch import applied_from_core
+from monolith.tables.batch import Applied, made_from
 from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith import _core
-    from monolith.tables.batch import Applied
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import ChangePosition, ChangeReader
     from monolith.tables.local.cut import LocalCut
@@ -149,4 +148,4 @@ def apply_directly(native: NativeTables, plan: _core.Plan, update: DirectUpdate)
         has_step=update.step is not None,
     )
     native.event_clock.count(bounded)
-    return applied_from_core(applied)
+    return made_from(Applied, applied)
