@@ -140,7 +140,7 @@ def test_an_interrupted_prediction_leaves_nothing_and_says_that_it_begins_anew(
     def interrupt(self: object, context: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("monolith.cli.train.PredictionProgress.after_run", interrupt)
+    monkeypatch.setattr("monolith.cli.train._PredictionProgress.after_run", interrupt)
     assert main([*command, "--mode", "predict", "--out", out]) == 130
     assert f"nothing was written to {out}; this command starts from scratch: monolith train" in capsys.readouterr().err
     assert not Path(out).exists()
