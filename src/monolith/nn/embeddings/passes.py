@@ -1,8 +1,8 @@
 """Batches in flight between a forward pass and the store: planned, read, differentiated, applied or dropped.
 
-The registry keeps every batch that was read for training until it ends. The autograd graph holds a `PassHandle` only, by
-which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call. So
-every plan that was opened at the store ends, and no graph keeps native objects alive.
+The registry keeps every batch that was read for training until it ends. The autograd graph holds a `PassHandle` only,
+by which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call.
+So every plan that was opened at the store ends, and no graph keeps native objects alive.
 
 Passes may pile up between two steps, as gradients are accumulated. The oldest of many are folded into one, which makes
 the same update, bit for bit unless a graph before them is kept; so the memory is bounded by the distinct ids, like the
