@@ -2,8 +2,8 @@
 
 Every module of this package is a command; its docstring's first line is its line in ``monolith --help``. It has two
 functions: ``add_parser(subparsers)`` declares its arguments, ``run(args)`` does the work and returns the exit status. A
-command with slow imports has the first of them in `_arguments`, so that help is fast. Read `doctor` first. The package
-may import every other one.
+command with slow imports has the first of them in `_arguments`, so that help is fast. Read `doctor` and its arguments
+first. The package may import every other one.
 """
 
 from __future__ import annotations

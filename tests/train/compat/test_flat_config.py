@@ -20,8 +20,11 @@ from monolith.train.compat.refusal import require_one_process
 
 
 class TestNames:
-    def test_as_many_options_as_the_original_has_two_of_its_flags_and_eighteen_of_our_own(self) -> None:
-        counts = [len(each.option_names()) for each in (CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig)]
+    def test_the_classes_have_the_options_and_flags_of_upstream_and_some_of_our_own(self) -> None:
+        # Flags of upstream, options of ours, and the options of upstream by class.
+        counts = [
+            len(options.option_names()) for options in (CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig)
+        ]
         assert counts == [2 + 11 + 72, 2 + 16 + 72 + 14, 2 + 18 + 72 + 14 + 39]
 
     @pytest.mark.parametrize(
