@@ -208,4 +208,4 @@ class FoundRows(NamedTuple):
 
 def made_from(kind: type[T], source: object) -> T:
     """Returns a dataclass of this kind; its fields have the values of the same names in `source`."""
-    return kind(**{each.name: getattr(source, each.name) for each in fields(kind)})  # type: ignore[arg-type]
+    return kind(**{field.name: getattr(source, field.name) for field in fields(kind)})  # type: ignore[arg-type]
